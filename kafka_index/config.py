@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from kafka_index.errors import ConfigError
 from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.java_texts import load_properties
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
@@ -283,37 +284,13 @@ def topics_pattern(topics: object) -> re.Pattern[str] | None:
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
-    """Read a Java ``.properties`` file; raises `ConfigError` if it cannot be read.
-
-    Supports comments (``#``, ``!``), the separators ``=``, ``:`` and blank, and lines continued by
-    a backslash. Unicode escapes are not supported.
-    """
+    """Read a ``.properties`` file as Java does; raises `ConfigError` if it cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        found = load_properties(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"cannot read the settings file: {reason}", path=path) from error
-    properties: dict[str, str] = {}
-    logical = ""
-    for line in text.splitlines():
-        stripped = line.strip()
-        if not logical and (not stripped or stripped[0] in "#!"):
-            continue
-        if stripped.endswith("\\"):
-            logical += stripped[:-1]
-            continue
-        name, _, value = _split(logical + stripped)
-        properties[name] = value
-        logical = ""
-    if logical:
-        name, _, value = _split(logical)
-        properties[name] = value
-    return properties
-
-
-def _split(line: str) -> tuple[str, str, str]:
-    match = re.match(r"([^=:\s]+)(\s*[=:]\s*|\s+|$)(.*)", line)
-    return (match[1], match[2], match[3].strip()) if match else (line, "", "")
+    return {name: one.value.strip() for name, one in found.items()}
 
 
 def parse_integer(text: str) -> int | None:

@@ -11,6 +11,7 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.text import plural
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
+from kafka_index.layout.java_texts import properties_of
 from kafka_index.layout.names import META_PROPERTIES, PARTITION_METADATA
 from kafka_index.storage.log_directory import read_checkpoint_text
 
@@ -38,10 +39,7 @@ def dump_offset_checkpoint(file: DumpedFile, output: DumpOutput) -> KafkaIndexEr
 
 def dump_properties(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print ``meta.properties`` or ``partition.metadata``; return what a broker refuses in it."""
-    from kafka_index.startup.directory_files import (  # noqa: PLC0415, slow to import
-        properties_of,
-    )
-    from kafka_index.startup.topic_id_file import read_topic_id  # noqa: PLC0415, slow to import
+    from kafka_index.startup.directory_files import read_topic_id  # noqa: PLC0415, slow to import
 
     text = _text(file)
     is_metadata = file.kind == PARTITION_METADATA

@@ -28,7 +28,7 @@ from kafka_index.export.report import LeftOut
 from kafka_index.export.settings import ExportSettings, OnDataLoss
 from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog
-from kafka_index.startup.topic_id_file import read_topic_id
+from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.stores import is_remote
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds
 from kafka_index.tables.range_scan import damaged_end

@@ -15,10 +15,10 @@ Both are UTF-8 lines: a version (``0``), the count of entries, then an entry a l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import TypeVar
+from typing import NamedTuple
 
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
@@ -26,13 +26,26 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.quoted_content import quote_content
 
 CHECKPOINT_VERSION = 0
+#: A list of Java's has no room for more entries.
+_MAX_ENTRIES = INT32_MAX - 2
+_MALFORMED, _NOT_A_NUMBER = "IOException", "NumberFormatException"
 
-_Entry = TypeVar("_Entry")
 _Path = str | PathLike[str] | None
 # Java's \s, which is ASCII only.
 _BLANKS = re.compile(r"\s+", re.ASCII)
 # BufferedReader.readLine knows these line ends and no other; str.splitlines knows more.
 _LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class CheckpointFields(NamedTuple):
+    """The fields of an entry for people, and the largest number of each; None for a text."""
+
+    form: str
+    largest: tuple[int | None, ...]
+
+
+OFFSET_FIELDS = CheckpointFields("topic partition offset", (None, INT32_MAX, INT64_MAX))
+EPOCH_FIELDS = CheckpointFields("epoch startOffset", (INT32_MAX, INT64_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +64,20 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
     that is not the announced one. Source: OffsetCheckpointFile.Formatter.fromString;
     CheckpointFile.read.
     """
-
-    def entry(words: list[str]) -> tuple[TopicPartition, int] | None:
-        if len(words) != 3:
-            return None
-        partition = parse_java_integer(words[1], INT32_MAX)
-        offset = parse_java_integer(words[2], INT64_MAX)
-        if partition is None or offset is None:
-            return None
-        return TopicPartition(words[0], partition), offset
-
-    return dict(_parse(text, entry, "topic partition offset", path))
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partition, offset in _entries(text, OFFSET_FIELDS, path)
+    }
 
 
 def check_offset_checkpoint_form(text: str, *, path: _Path = None) -> None:
     """Check the form of an offset checkpoint, but not that its fields are numbers.
 
-    Raises the errors of `parse_offset_checkpoint`, for which a broker takes a directory offline; it
-    meets a field that is not a number later (``NumberFormatException``).
+    A broker takes a directory offline for its form; a field that is not a number it meets later.
     """
-    _parse(text, lambda words: len(words) == 3 or None, "topic partition offset", path)
+    fault = checkpoint_fault(java_lines(text), OFFSET_FIELDS)
+    if fault is not None and fault.exception != _NOT_A_NUMBER:
+        raise _refused(fault, path)
 
 
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
@@ -87,17 +94,7 @@ def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[Epoc
     for another version, a malformed line, or a number of entries that is not the announced one.
     Source: LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
-
-    def entry(words: list[str]) -> EpochEntry | None:
-        if len(words) != 2:
-            return None
-        epoch, start_offset = (
-            parse_java_integer(words[0], INT32_MAX),
-            parse_java_integer(words[1], INT64_MAX),
-        )
-        return None if epoch is None or start_offset is None else EpochEntry(epoch, start_offset)
-
-    return _parse(text, entry, "epoch startOffset", path)
+    return [EpochEntry(int(e), int(start)) for e, start in _entries(text, EPOCH_FIELDS, path)]
 
 
 def format_leader_epoch_checkpoint(entries: Iterable[EpochEntry]) -> str:
@@ -110,50 +107,92 @@ def _format(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in [str(CHECKPOINT_VERSION), str(len(entries)), *entries])
 
 
-def _parse(
-    text: str, entry: Callable[[list[str]], _Entry | None], form: str, path: _Path
-) -> list[_Entry]:
+class CheckpointFault(NamedTuple):
+    """Why Java does not read a checkpoint: its exception, the line, and what people read."""
+
+    exception: str
+    line: int
+    message: str
+    expected: object
+    found: str | int
+
+    @property
+    def is_input_output(self) -> bool:
+        """Whether a broker takes the directory offline for it."""
+        return self.exception == _MALFORMED
+
+    @property
+    def is_error(self) -> bool:
+        """Whether a broker catches it nowhere."""
+        return self.exception == "OutOfMemoryError"
+
+
+def java_lines(text: str) -> list[str]:
+    """Return the lines of a text (``BufferedReader.readLine``)."""
     lines = _LINE_END.split(text)
     if lines[-1] == "":
         del lines[-1]
-    # A file cut before its count reads as empty: CheckpointFile.read does the same.
+    return lines
+
+
+def checkpoint_fault(lines: list[str], fields: CheckpointFields) -> CheckpointFault | None:
+    """Return why a checkpoint is not read (``CheckpointFile.read``); None where it is."""
+    # A file cut before its count reads as empty.
     if lines and parse_java_integer(lines[0], INT32_MAX) != CHECKPOINT_VERSION:
-        raise InputError(
-            "line 1 of a checkpoint is not a known version",
-            path=path,
-            expected=CHECKPOINT_VERSION,
-            found=quote_content(lines[0], path),
-            line=1,
-        )
+        text = "line 1 of a checkpoint is not a known version"
+        return CheckpointFault(_MALFORMED, 1, text, CHECKPOINT_VERSION, lines[0])
     if len(lines) < 2:
-        return []
+        return None
     count = parse_java_integer(lines[1], INT32_MAX)
-    if count is None or count < 0:
-        raise InputError(
-            "line 2 of a checkpoint is not a count",
-            path=path,
-            expected="a count of entries",
-            found=quote_content(lines[1], path),
-            line=2,
-        )
-    entries: list[_Entry] = []
+    if count is None or not 0 <= count <= _MAX_ENTRIES:
+        exception = _MALFORMED
+        if count is not None:
+            exception = "IllegalArgumentException" if count < 0 else "OutOfMemoryError"
+        text = "line 2 of a checkpoint is not a count"
+        return CheckpointFault(exception, 2, text, "a count of entries", lines[1])
     for number, line in enumerate(lines[2:], start=3):
-        parsed = entry(_BLANKS.split(line.rstrip(" \t\v\f")))
-        if parsed is None:
-            raise InputError(
-                f"line {number} of a checkpoint is malformed",
-                path=path,
-                expected=repr(form),
-                found=quote_content(line, path),
-                line=number,
-            )
-        entries.append(parsed)
-    if len(entries) != count:
-        raise InputError(
-            "the number of entries of a checkpoint is not the one on its line 2",
-            path=path,
-            expected=count,
-            found=len(entries),
-            line=2,
-        )
-    return entries
+        words = _words(line)
+        if len(words) == len(fields.largest):
+            if all(map(_is_number, words, fields.largest)):
+                continue
+            exception = _NOT_A_NUMBER
+        else:
+            exception = _MALFORMED
+        text = f"line {number} of a checkpoint is malformed"
+        return CheckpointFault(exception, number, text, repr(fields.form), line)
+    if len(lines) - 2 == count:
+        return None
+    text = "the number of entries of a checkpoint is not the one on its line 2"
+    return CheckpointFault(_MALFORMED, 2, text, count, len(lines) - 2)
+
+
+def _words(line: str) -> list[str]:
+    return _BLANKS.split(line.rstrip(" \t\v\f"))
+
+
+def _is_number(word: str, largest: int | None) -> bool:
+    return largest is None or parse_java_integer(word, largest) is not None
+
+
+def _entries(text: str, fields: CheckpointFields, path: _Path) -> list[list[str]]:
+    lines = java_lines(text)
+    fault = checkpoint_fault(lines, fields)
+    if fault is not None:
+        raise _refused(fault, path)
+    return [
+        [
+            word if largest is None else str(parse_java_integer(word, largest))
+            for word, largest in zip(_words(line), fields.largest, strict=True)
+        ]
+        for line in lines[2:]
+    ]
+
+
+def _refused(fault: CheckpointFault, path: _Path) -> InputError:
+    return InputError(
+        fault.message,
+        path=path,
+        expected=fault.expected,
+        found=quote_content(fault.found, path) if isinstance(fault.found, str) else fault.found,
+        line=fault.line,
+    )

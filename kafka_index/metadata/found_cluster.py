@@ -7,12 +7,13 @@ settings by which their brokers wrote.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kafka_index.config import LogConfig, parse_integer
+from kafka_index.config import LogConfig
 from kafka_index.errors import InputError, is_retriable
+from kafka_index.layout.integers import INT32_MAX, parse_java_integer
+from kafka_index.layout.java_texts import properties_of
 from kafka_index.layout.names import META_PROPERTIES, METADATA_LOG
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.metadata.directory import read_cluster
@@ -20,8 +21,6 @@ from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage.directories import scan_input
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
-
-_NODE_ID = re.compile(r"^\s*node\.id\s*=\s*(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +93,7 @@ def _node_id(directories: Sequence[str]) -> int | None:
             if is_retriable(error):
                 raise
             continue
-        found |= {parse_integer(each) for each in _NODE_ID.findall(text)}
+        node_id = properties_of(text).get("node.id")
+        if node_id is not None:
+            found.add(parse_java_integer(node_id, INT32_MAX))
     return found.pop() if len(found) == 1 else None

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
+from kafka_index.layout.java_texts import properties_of
 from kafka_index.layout.message_bytes import uuid_bytes, uuid_text
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -37,7 +38,6 @@ from kafka_index.restore.restored_partition import (
 )
 from kafka_index.restore.root_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
-from kafka_index.startup.directory_files import properties_of
 from kafka_index.storage import AtomicFile, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import read_checkpoint_text

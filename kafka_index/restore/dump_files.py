@@ -21,8 +21,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.scan import LogFileSource
-from kafka_index.startup.directory_files import read_properties, refuse_held
-from kafka_index.startup.topic_id_file import read_topic_id
+from kafka_index.startup.directory_files import read_properties, read_topic_id, refuse_held
 from kafka_index.storage import Listing, SegmentFile, Skipped, expand_directories
 from kafka_index.storage.listing import list_any
 from kafka_index.storage.log_directory import RootOffsets, read_checkpoint_text

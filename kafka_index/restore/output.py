@@ -46,7 +46,7 @@ from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
 from kafka_index.startup.directory_files import read_properties
 from kafka_index.startup.metadata_log import why_not_metadata_log, why_not_snapshots
 from kafka_index.startup.quorum_state import why_not_quorum_state
-from kafka_index.startup.topic_settings import TopicSettings
+from kafka_index.startup.retention import TopicSettings
 from kafka_index.storage import (
     check_target,
     local_path,

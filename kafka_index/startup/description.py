@@ -21,9 +21,8 @@ from kafka_index.scan.missing_offsets import (
     missing_offsets,
     see_log,
 )
-from kafka_index.startup.directory_files import DirectoryFiles
+from kafka_index.startup.directory_files import DirectoryFiles, read_root_file
 from kafka_index.startup.found_files import FoundFiles
-from kafka_index.startup.lost_records import lost_records
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
 from kafka_index.startup.prediction import (
     LostRecords,
@@ -32,8 +31,7 @@ from kafka_index.startup.prediction import (
     SegmentAction,
     SegmentPrediction,
 )
-from kafka_index.startup.root_bytes import read_root_file
-from kafka_index.startup.served_records import records_that_come_back
+from kafka_index.startup.served_records import lost_records, records_that_come_back
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,9 @@ from kafka_index.layout.names import (
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.found_cluster import settings_of
 from kafka_index.scan.missing_offsets import Cleaning
-from kafka_index.startup.bootstrap_file import why_not_bootstrap
 from kafka_index.startup.description import KnownOffsets, describe, replaced_by, with_known_start
-from kafka_index.startup.directory_files import DirectoryFiles, refuse_held
-from kafka_index.startup.directory_names import parse_log_directory
-from kafka_index.startup.found_files import FoundFiles, find_files
+from kafka_index.startup.directory_files import DirectoryFiles, read_topic_id, refuse_held
+from kafka_index.startup.found_files import FoundFiles, find_files, parse_log_directory
 from kafka_index.startup.meta_properties import (
     METADATA_DIRECTORY,
     Identity,
@@ -37,7 +35,7 @@ from kafka_index.startup.meta_properties import (
     configured_node,
     refusal_of,
 )
-from kafka_index.startup.metadata_log import why_not_metadata_log
+from kafka_index.startup.metadata_log import why_not_bootstrap, why_not_metadata_log
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
 from kafka_index.startup.prediction import (
     DirectoryFailsError,
@@ -50,10 +48,8 @@ from kafka_index.startup.prediction import (
     StartRefusedError,
     Verdict,
 )
-from kafka_index.startup.retention import with_retention
+from kafka_index.startup.retention import TopicSettings, with_retention
 from kafka_index.startup.served_records import why_unreadable
-from kafka_index.startup.topic_id_file import read_topic_id
-from kafka_index.startup.topic_settings import TopicSettings
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores.inputs import reading_inputs
 

@@ -1,36 +1,46 @@
-"""The files of a data directory that a starting broker reads before its partitions.
+"""The small files that a starting broker reads, of a data directory and of a partition.
 
 Sources: Kafka's ``LogManager.loadLogs``, ``CleanShutdownFileHandler``, ``CheckpointFile``,
-``LazyOffsetCheckpoints``.
+``LazyOffsetCheckpoints``, ``UnifiedLog.initializeTopicId``, ``PartitionMetadataReadBuffer``.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 from dataclasses import dataclass, field
 
-from kafka_index.errors import InputError
-from kafka_index.layout.checkpoints import parse_offset_checkpoint
+from kafka_index.errors import InputError, is_retriable
+from kafka_index.layout.checkpoints import (
+    OFFSET_FIELDS,
+    checkpoint_fault,
+    java_lines,
+    parse_offset_checkpoint,
+)
+from kafka_index.layout.integers import INT32_MAX, parse_java_integer
+from kafka_index.layout.java_texts import parse_java_uuid, properties_of
+from kafka_index.layout.message_fields import ZERO_UUID
 from kafka_index.layout.names import (
     BROKER_LOCK,
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.java_texts import (
-    OFFSET_FIELDS,
-    checkpoint_fault,
-    java_lines,
-    load_properties,
+from kafka_index.startup.prediction import (
+    DirectoryFailsError,
+    OfflineAtOnceError,
+    Refusal,
+    StartRefusedError,
 )
-from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
-from kafka_index.startup.root_bytes import read_root_file
 from kafka_index.storage.log_directory import RootOffsets, read_checkpoint_text
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.inputs import refuse_linked_out
 
 Offsets = dict[TopicPartition, int]
 # As a broker reads them: the first that it fails on is the reason.
@@ -93,7 +103,7 @@ class DirectoryFiles(RootOffsets):
         path = os.path.join(self.path, name)
         try:
             data = read_root_file(path, may_dangle=False)
-            lines = java_lines(data or b"")
+            lines = java_lines((data or b"").decode())
         except (DirectoryFailsError, UnicodeDecodeError) as error:
             text = error.message if isinstance(error, DirectoryFailsError) else "not UTF-8 text"
             self._fail(name, Refusal(path, None, text))
@@ -175,10 +185,105 @@ def read_properties(path: str) -> dict[str, str]:
     return properties_of(text)
 
 
-def properties_of(text: str) -> dict[str, str]:
-    """Return the properties in the text of a ``meta.properties``."""
+def read_root_file(path: str, *, may_dangle: bool = True) -> bytes | None:
+    """Return the bytes of a file; None where there is none.
+
+    Parameters
+    ----------
+    path : str
+        Its path or URI.
+    may_dangle : bool
+        Whether a link to nothing counts as no file: not where a broker creates one first.
+
+    Raises
+    ------
+    OfflineAtOnceError
+        It is not a file: a broker that reads it gets an ``IOException``.
+    InputError
+        This process may not read it, which says nothing of a broker.
+    """
+    if not is_remote(path):
+        refuse_linked_out(path, any_name=True)
     try:
-        found = load_properties(text.encode())
-    except ValueError:
-        return {}
-    return {name: one.value.strip() for name, one in found.items()}
+        if is_remote(path):
+            return store_of(path).read(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            kind = "a directory" if os.path.isdir(path) else "not a regular file"
+            raise OfflineAtOnceError(f"{os.path.basename(path)} is {kind}", path=path)
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        if os.path.islink(path) and not may_dangle:
+            raise OfflineAtOnceError("a link to nothing", path=path) from None
+        return None
+    except OSError as error:
+        if is_retriable(error):
+            raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+        raise OfflineAtOnceError(f"cannot be read: {error.strerror}", path=path) from error
+
+
+_SPLIT = re.compile(r":[ \t\n\v\f\r]+")
+
+
+def read_topic_id(directory: str) -> str | None:
+    """Return the topic id of a partition directory; None where the file is missing.
+
+    Raises
+    ------
+    OfflineAtOnceError
+        The file is malformed: a broker takes the data directory offline.
+    StartRefusedError
+        A broker exits: a line is missing, or the id is not one.
+    """
+    path = os.path.join(directory, PARTITION_METADATA)
+    data = read_root_file(path)
+    if data is None:
+        return None
+    try:
+        lines = java_lines(data.decode())
+    except UnicodeDecodeError as error:
+        raise OfflineAtOnceError(
+            "malformed partition metadata: not UTF-8 text", path=path, position_bytes=error.start
+        ) from error
+    version = parse_java_integer(_value(lines, 0, path), INT32_MAX)
+    if version is None or version < 0:
+        raise OfflineAtOnceError(
+            "malformed partition metadata",
+            path=path,
+            expected="version: 0 and topic_id",
+            found=quote_content(lines[0], path),
+            line=1,
+        )
+    topic_id = parse_java_uuid(_value(lines, 1, path))
+    if topic_id is None or topic_id == ZERO_UUID:
+        error_class = StartRefusedError if topic_id is None else OfflineAtOnceError
+        raise error_class(
+            "no topic id in the partition metadata",
+            path=path,
+            found=quote_content(lines[1], path),
+            line=2,
+        )
+    return topic_id
+
+
+def _value(lines: list[str], at: int, path: str) -> str:
+    if at >= len(lines):
+        raise StartRefusedError(
+            "malformed partition metadata: a line is missing",
+            path=path,
+            expected="version: 0 and topic_id",
+            found=f"{len(lines)} lines",
+            line=at + 1,
+        )
+    parts = _SPLIT.split(lines[at])
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    if len(parts) != 2:
+        raise OfflineAtOnceError(
+            "malformed partition metadata",
+            path=path,
+            expected="version: 0" if at == 0 else "topic_id: ID",
+            found=quote_content(lines[at], path),
+            line=at + 1,
+        )
+    return parts[1]

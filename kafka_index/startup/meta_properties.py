@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
-from kafka_index.layout.names import META_PROPERTIES
-from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.java_texts import (
+from kafka_index.layout.java_texts import (
     Property,
     is_reserved_directory_id,
     load_properties,
     parse_java_uuid,
 )
+from kafka_index.layout.names import META_PROPERTIES
+from kafka_index.layout.quoted_content import quote_content
+from kafka_index.startup.directory_files import read_root_file
 from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
-from kafka_index.startup.root_bytes import read_root_file
 
 #: A broker with its metadata log elsewhere does not start beside one.
 METADATA_DIRECTORY = "__cluster_metadata-0"

@@ -1,29 +1,35 @@
 """The metadata log that every node loads before its topics: whether a node starts on it.
 
-Sources: Kafka's ``KafkaRaftManager``, ``KafkaRaftLog.createLog``, ``Snapshots.parse`` and
-``KafkaRaftClient.initialize``, in their order.
+Sources: Kafka's ``KafkaRaftManager``, ``KafkaRaftLog.createLog``, ``Snapshots.parse``,
+``KafkaRaftClient.initialize``, ``BootstrapDirectory.read``.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import Clock
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, METADATA_LOG, TopicPartition
 from kafka_index.layout.records import MAGIC_POSITION, MAGIC_RECORD_BATCH
+from kafka_index.metadata.decoding import METADATA_CODEC
+from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER
+from kafka_index.records.decompression import shared_budget
 from kafka_index.scan import LogFileSource
+from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.startup.found_files import find_files
 from kafka_index.startup.meta_properties import refusal_of
 from kafka_index.startup.partition_loading import Loading, load_partition
 from kafka_index.startup.prediction import Refusal, StartRefusedError
 from kafka_index.startup.quorum_state import why_not_quorum_state
-from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import scan_directory
+from kafka_index.stores.inputs import refuse_linked_out
 
 _PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 #: ``Uuid.METADATA_TOPIC_ID``.
@@ -123,3 +129,55 @@ def _why_not_snapshot(snapshot: SegmentFile) -> str | None:
     if source.stop is not None and source.stop.code not in (TORN_BATCH, TORN_HEADER):
         return f"{source.stop.name} at byte {source.stop.position_bytes}"
     return None if count else "it has no header"
+
+
+_VERSION = "metadata.version"
+_SIZE = struct.Struct(">8xi")
+#: Kafka's ``Records.HEADER_SIZE_UP_TO_MAGIC`` and ``LegacyRecord.RECORD_OVERHEAD_V0``.
+_HEADER_BYTES = 17
+_SMALLEST = 14
+
+
+def why_not_bootstrap(path: str) -> str | None:
+    """Return why a broker exits over the file; None where it does not.
+
+    Raises
+    ------
+    KafkaIndexError
+        It is damaged: a broker, which checks no checksum there, may read it or not.
+    """
+    if os.path.isdir(path):
+        return "it is a directory"
+    at = _undersized_batch(path)
+    if at is not None:
+        return f"the batch at byte {at} is smaller than any (CorruptRecordException)"
+    info = os.stat(path)
+    segment = SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, path, info.st_size, info.st_mtime_ns)
+    log = TopicLog([segment], shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
+    names = set()
+    for record in log.records():
+        if not record.is_control:
+            decoded = METADATA_CODEC.decode(record.value)
+            if decoded.name == "FeatureLevelRecord" and decoded.value is not None:
+                names.add(decoded.value.text("name"))
+    faults = [one for one in log.faults if one.message not in (TORN_HEADER, TORN_BATCH)]
+    if faults:
+        raise faults[0]
+    return None if _VERSION in names else f"it has no feature level of {_VERSION}"
+
+
+def _undersized_batch(path: str) -> int | None:
+    """Return where a broker finds a batch that is smaller than any; it stops before a torn one.
+
+    Source: ``FileLogInputStream.nextBatch``.
+    """
+    refuse_linked_out(path)
+    with open(path, "rb") as file:
+        data = file.read()
+    at = 0
+    while at < len(data) - _HEADER_BYTES:
+        (size,) = _SIZE.unpack_from(data, at)
+        if size < _SMALLEST:
+            return at
+        at += _SIZE.size + size
+    return None

@@ -32,10 +32,11 @@ from kafka_index.growing.log_loader import (
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.growing.producers import Producers
 from kafka_index.growing.settings import LogSettings
+from kafka_index.layout.checkpoints import EPOCH_FIELDS, checkpoint_fault, java_lines
 from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, OFFSET_DIGITS
 from kafka_index.layout.quoted_content import quote_content
+from kafka_index.startup.directory_files import read_root_file
 from kafka_index.startup.found_files import FoundFiles
-from kafka_index.startup.java_texts import EPOCH_FIELDS, checkpoint_fault, java_lines
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.prediction import (
     DirectoryFailsError,
@@ -43,7 +44,6 @@ from kafka_index.startup.prediction import (
     OfflineAtOnceError,
     StartRefusedError,
 )
-from kafka_index.startup.root_bytes import read_root_file
 from kafka_index.state.snapshots import decode_snapshot, snapshot_path
 
 
@@ -265,7 +265,7 @@ def _check_epochs(directory: str) -> None:
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     try:
-        lines = java_lines(read_root_file(path, may_dangle=False) or b"")
+        lines = java_lines((read_root_file(path, may_dangle=False) or b"").decode())
     except UnicodeDecodeError as error:
         raise OfflineAtOnceError("not UTF-8 text", path=path) from error
     fault = checkpoint_fault(lines, EPOCH_FIELDS)

@@ -10,11 +10,12 @@ import json
 import os
 from collections.abc import Mapping
 
+from kafka_index.layout.checkpoints import java_lines
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.layout.java_texts import parse_java_uuid
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.java_texts import java_lines, parse_java_uuid
+from kafka_index.startup.directory_files import read_root_file
 from kafka_index.startup.prediction import DirectoryFailsError, Refusal
-from kafka_index.startup.root_bytes import read_root_file
 
 QUORUM_STATE = "quorum-state"
 
@@ -60,7 +61,7 @@ def why_not_quorum_state(metadata_log: str) -> Refusal | None:
 def _first_object(data: bytes) -> Mapping[str, object]:
     """Return the object that the first line begins with; what follows it is not looked at."""
     try:
-        lines = java_lines(data)
+        lines = java_lines(data.decode())
         found, _ = json.JSONDecoder(parse_constant=_refuse).raw_decode(
             lines[0].lstrip(_BLANKS) if lines else ""
         )

@@ -16,9 +16,9 @@ from kafka_index.layout.names import (
     index_name_for,
     parse_segment_file,
 )
-from kafka_index.startup.directory_names import check_segment_file_name, is_misnamed_log
+from kafka_index.startup.directory_files import read_topic_id
+from kafka_index.startup.found_files import check_segment_file_name, is_misnamed_log
 from kafka_index.startup.prediction import StartRefusedError
-from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.storage import SegmentFile, is_scratch
 from kafka_index.storage.directories import Entry
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement

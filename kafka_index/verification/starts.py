@@ -13,12 +13,11 @@ from dataclasses import replace
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import TopicPartition
-from kafka_index.startup.directory_names import parse_log_directory
-from kafka_index.startup.found_files import find_files
-from kafka_index.startup.lost_records import lost_records
+from kafka_index.startup.directory_files import read_topic_id
+from kafka_index.startup.found_files import find_files, parse_log_directory
 from kafka_index.startup.partition_loading import Loading, load_partition
 from kafka_index.startup.prediction import StartRefusedError
-from kafka_index.startup.topic_id_file import read_topic_id
+from kafka_index.startup.served_records import lost_records
 from kafka_index.storage import Listing
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote

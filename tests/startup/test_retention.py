@@ -13,8 +13,8 @@ from kafka_index.metadata import ClusterImage, PartitionImage, TopicImage
 from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.startup import PartitionPrediction, Prediction, StartConditions, Verdict
 from kafka_index.startup.directories import predict_directories
-from kafka_index.startup.topic_id_file import read_topic_id
-from kafka_index.startup.topic_settings import TopicSettings
+from kafka_index.startup.directory_files import read_topic_id
+from kafka_index.startup.retention import TopicSettings
 from tests.support.command_line import DUMP
 
 TOPIC, PARTITION = "app-logs", "app-logs-0"

@@ -14,7 +14,7 @@ from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.startup.topic_id_file import read_topic_id
+from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
