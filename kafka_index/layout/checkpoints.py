@@ -108,7 +108,7 @@ def _format(lines: Iterable[str]) -> str:
 
 
 class CheckpointFault(NamedTuple):
-    """Why Java does not read a checkpoint: its exception, the line, and what people read."""
+    """The reason why Java does not read a checkpoint: its exception, the line, and a message."""
 
     exception: str
     line: int

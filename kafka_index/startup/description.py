@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
@@ -18,6 +19,7 @@ from kafka_index.scan.missing_offsets import (
     Cause,
     Cleaning,
     MissingOffsets,
+    SeenLog,
     missing_offsets,
     see_log,
 )
@@ -75,7 +77,12 @@ def describe(
     lost, end_before = lost_records(loaded, files.replaced, files.replaced_end, visible_from)
     bases = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(bases, default=0))
-    missing = _missing(loaded, known, end_before, files.lost_ends)
+    logs = [
+        see_log(one.found.log, known.cleaning.cleaned_to or 0, one.size_bytes)
+        for one in loaded.segments
+        if one.found is not None
+    ]
+    missing = _missing(logs, known, end_before, files.lost_ends)
     unknown = [each for each in missing.unexplained if each.cause is not Cause.LOST]
     return replace(
         predicted,
@@ -88,6 +95,7 @@ def describe(
         segments=tuple(_segments(files, loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
         missing=tuple(missing.unexplained),
+        unserved=_why_hidden(logs, loaded.log.log_start_offset),
         unknown=f"offsets {unknown[0].first_offset} to {unknown[0].last_offset} are missing: "
         f"{unknown[0].why}"
         if unknown
@@ -97,15 +105,9 @@ def describe(
 
 
 def _missing(
-    loaded: LoadedPartition, known: KnownOffsets, end_before: int, lost_ends: Mapping[int, int]
+    logs: Sequence[SeenLog], known: KnownOffsets, end_before: int, lost_ends: Mapping[int, int]
 ) -> MissingOffsets:
     """Return what is missing in the logs that a broker loads."""
-    cleaned_to = known.cleaning.cleaned_to or 0
-    logs = [
-        see_log(one.found.log, cleaned_to, one.size_bytes)
-        for one in loaded.segments
-        if one.found is not None
-    ]
     if not logs:
         return MissingOffsets(known.cleaning)
     # What a start cuts or deletes is lost by the start.
@@ -119,6 +121,18 @@ def _missing(
         is_start_exact=known.is_start_exact,
         lost_ends=lost_ends,
     )
+
+
+def _why_hidden(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
+    """Return why a broker finds no offsets that are in a log: it looks for them in the next one."""
+    for log, following in pairwise(logs):
+        first = max(following.segment.base_offset, log_start_offset)
+        if log.offsets.end_offset > first:
+            return (
+                f"{following.segment.log_path}: a broker looks there for offsets {first} to "
+                f"{log.offsets.end_offset - 1}, which are in the log before"
+            )
+    return None
 
 
 def _segments(files: FoundFiles, loaded: LoadedPartition) -> Iterable[SegmentPrediction]:

@@ -409,6 +409,7 @@ class _Start:
         """Return a prediction with what a broker serves of the partition, and deletes later."""
         partition = TopicPartition(predicted.topic, predicted.partition)
         unserved = [
+            *filter(None, [predicted.unserved]),
             *files.unserved,
             *filter(None, [why_unreadable(loaded)]),
             *filter(None, [self._why_unreachable(topic_id, partition)]),

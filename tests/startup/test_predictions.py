@@ -580,3 +580,14 @@ def test_nothing_is_suggested_where_it_does_not_help(data: Path) -> None:
     (data / "log-start-offset-checkpoint").write_text("0\n1\napp-logs 0 999999\n")
 
     assert suggest([str(data)], StartConditions(LogConfig()), predict(data)) is None
+
+
+def test_a_log_in_the_midst_of_another_hides_what_that_one_has(data: Path) -> None:
+    first, second, *_ = logs(data)
+    for suffix in (".log", ".index"):
+        first.with_name(f"{int(second.stem) - 7:020d}{suffix}").touch()
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_SERVE
+    assert "which are in the log before" in (of(found).unserved or "")
