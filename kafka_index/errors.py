@@ -28,6 +28,9 @@ _ABOUT_THE_FILE = frozenset(
     }
 )
 
+#: What to do about too many open files (EMFILE), whatever was being opened.
+OPEN_FILES_HINT = "raise the limit (ulimit -n) or use fewer --threads, then run again"
+
 _Error = TypeVar("_Error", bound=BaseException)
 
 # Control characters (C0, DEL, C1), separators and directions of text (which can make a name look
@@ -109,7 +112,8 @@ class KafkaIndexError(Exception):
             if value is not None
         ]
         text = place + self.message + (f" ({', '.join(details)})" if details else "")
-        return printable(" ".join((f"{text}; {self.hint}" if self.hint else text).split()))
+        hint = OPEN_FILES_HINT if lacks_open_files(self) else self.hint
+        return printable(" ".join((f"{text}; {hint}" if hint else text).split()))
 
     def at(self, path: str | PathLike[str], position_bytes: int) -> Self:
         """Return the same error about a place."""
@@ -262,6 +266,14 @@ def is_retriable(error: BaseException) -> bool:
     itself (such as ENOENT), and for an error of this package that either of them caused.
     """
     return _is_environment(error) or any(map(_is_environment, _causes(error)))
+
+
+def lacks_open_files(error: BaseException) -> bool:
+    """Return whether an error means that the process has as many open files as it may have."""
+    return any(
+        isinstance(each, OSError) and each.errno == errno.EMFILE
+        for each in (error, *_causes(error))
+    )
 
 
 def raise_retriable(errors: Iterable[BaseException]) -> None:

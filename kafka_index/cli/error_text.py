@@ -9,7 +9,7 @@ import click
 
 from kafka_index import __version__
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import OPEN_FILES_HINT, KafkaIndexError, lacks_open_files
 from kafka_index.layout.uri_passwords import hide_passwords
 
 #: Set to anything: print the traceback of the error that ends a run, as --verbose does.
@@ -36,7 +36,8 @@ def _error_text(error: BaseException, program: str) -> str:
 def _environment_text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return f"{place}{error.strerror}; fix that and run again"
+        hint = OPEN_FILES_HINT if lacks_open_files(error) else "fix that and run again"
+        return f"{place}{error.strerror}; {hint}"
     if isinstance(error, MemoryError):
         return "out of memory; give the process more memory or use fewer --threads"
     if isinstance(error, ModuleNotFoundError):

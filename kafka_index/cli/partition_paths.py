@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, is_retriable
 from kafka_index.layout.names import (
     DirectoryKind,
     TopicPartition,
@@ -54,9 +53,12 @@ def _directories_of(given: Sequence[str]) -> Mapping[TopicPartition, list[str]]:
     found: dict[TopicPartition, list[str]] = {}
     for directory in given:
         paths = {os.path.basename(directory): directory}
-        # What cannot be listed may still be a partition itself.
-        with contextlib.suppress(InputError):
+        try:
             paths |= {entry.name: entry.path for entry in scan_directory(directory)}
+        except InputError as error:
+            # Such as a file, or a directory that is not there: it has a partition's name, or none.
+            if is_retriable(error):
+                raise
         for name, path in paths.items():
             split = split_directory_name(name)
             if split is not None and split[1] is DirectoryKind.LIVE:

@@ -342,7 +342,9 @@ def _topic_id(files: PartitionFiles) -> str | None:
         return None
     try:
         return read_topic_id(directory)
-    except (KafkaIndexError, OSError):
+    except (KafkaIndexError, OSError) as error:
+        if is_retriable(error):
+            raise
         # A broker would refuse it; what the records are does not depend on it.
         return None
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.errors import (
+    OPEN_FILES_HINT,
+    KafkaIndexError,
+    is_retriable,
+    lacks_open_files,
+)
 from kafka_index.layout.integers import Longs
 from kafka_index.reading.answers import Answers, Status
 from kafka_index.reading.segment_log import SegmentLog
@@ -109,7 +114,7 @@ class SegmentFindings:
             self.add(
                 UNREADABLE,
                 path,
-                error.message,
+                f"{error.message}; {OPEN_FILES_HINT}" if lacks_open_files(error) else error.message,
                 error.position_bytes,
                 len(rows),
                 retriable=is_retriable(error),

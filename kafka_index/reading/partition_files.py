@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from kafka_index.config import choice_of
-from kafka_index.errors import InputError, InvalidEpochError
+from kafka_index.errors import InputError, InvalidEpochError, is_retriable
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -181,6 +181,8 @@ class CheckpointReader:
         try:
             cache = LeaderEpochCache.from_text(read_checkpoint_text(path) or "", path=path)
         except (InputError, InvalidEpochError) as error:
+            if is_retriable(error):
+                raise
             # One answer column of one partition is not worth the run.
             self.skipped.append(Skipped(path, f"no epochs: {error.message}"))
             return ()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
-from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.index import ascending
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition
@@ -407,8 +407,12 @@ class PartitionLog:
             return
         try:
             hidden = is_found & (found >= self.end_offset)
-        except KafkaIndexError:
-            # Where it ends is not known, and its own queries are unreadable.
+        except KafkaIndexError as error:
+            # The end of the log is above what was found in it, but a bound below it may not be.
+            is_bounded = self.files.is_stable or self.files.high_watermark is not None
+            if is_bounded and is_retriable(error):
+                self.segments[-1].findings.failure(answers, np.flatnonzero(is_found), error)
+                answers.values[:, is_found] = NULL
             return
         if hidden.any():
             answers.status[hidden] = Status.NO_RECORD_AT_OR_AFTER

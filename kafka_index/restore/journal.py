@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from kafka_index.errors import InputError, PublishError
+from kafka_index.errors import InputError, PublishError, printable
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.restored_partition import LostRange, OffsetBeyondEnd, RestoredPartition
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 
 JOURNAL_FILE = ".kafka-index-restore.journal"
 _VERSION = 3
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +111,21 @@ class Journal:
             raise self._error(error, "write") from error
 
     def remove(self) -> None:
-        """Remove the journal: the restore is complete, and what it lost is known."""
-        # Not synced: where a crash brings it back, the restore can be run again.
+        """Remove the journal: the restore is complete, and its exit code and losses are printed.
+
+        One that stays, or that a crash brings back, does not harm: a broker passes over it, and
+        the restore can be run again until a broker has started.
+        """
         try:
             os.unlink(self._path)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise self._error(error, "remove") from error
+            _LOGGER.warning(
+                "the restore is complete, but cannot remove its journal %s: %s; remove it",
+                printable(self._path),
+                error.strerror,
+            )
 
     def _error(self, error: OSError, verb: str) -> PublishError:
         return publish_error(error, self._path, f"{verb} the journal")

@@ -65,7 +65,9 @@ class LocalEntry:
         """Return whether it is a directory, or a link to one."""
         try:
             return self._entry.is_dir()
-        except OSError:
+        except OSError as error:
+            if is_retriable(error):
+                raise _unreadable(error, self.path) from error
             # Such as a link that leads in circles: nothing that a broker would load.
             return False
 
@@ -75,7 +77,8 @@ class LocalEntry:
             if self._entry.is_file():
                 return None
         except OSError as error:
-            return f"cannot be inspected: {error.strerror}"
+            # Where the disk or a permission is at fault, opening it meets and reports the same.
+            return None if is_retriable(error) else f"cannot be inspected: {error.strerror}"
         return "a link to nothing" if self._entry.is_symlink() else "not a file"
 
     def info(self) -> FileInfo:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, ReadError, is_retriable
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.names import (
     INDEX_SUFFIXES,
@@ -71,14 +71,23 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
 
 
 def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
-    """Return the offset after the last one that an index knows; None for one without entries."""
-    if entry.why_not_a_file() is not None or not entry.info().size_bytes:
+    """Return the offset after the last one that an index knows; None for one without entries.
+
+    Raises `KafkaIndexError` if the disk or the store fails.
+    """
+    if entry.why_not_a_file() is not None:
+        return None
+    try:
+        data = store_of(entry.path).read(entry.path)
+    except FileNotFoundError as error:
+        raise ReadError("the file was removed while it was read", path=entry.path) from error
+    except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
+        return base_offset + 1
+    if not data:
         return None
     dtype = _ENTRIES.get(suffix)
-    try:
-        data = b"" if dtype is None else store_of(entry.path).read(entry.path)
-    except KafkaIndexError:
-        return base_offset + 1
     if dtype is None:
         return base_offset + 1
     if not data.strip(b"\0"):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -269,6 +269,8 @@ def _end_of(path: str, base_offset: int) -> _SwapEnd:
     try:
         log = store_of(path).open(path)
     except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
         return _SwapEnd(base_offset, f"its end is unknown, it cannot be read: {error.message}")
     with closing(log):
         return _end_of_batches(log, base_offset)
@@ -283,6 +285,8 @@ def _end_of_batches(log: ByteSource, base_offset: int) -> _SwapEnd:
             try:
                 window = log.read_at(position_bytes, _HEADERS_WINDOW_BYTES)
             except KafkaIndexError as error:
+                if is_retriable(error):
+                    raise
                 return _SwapEnd(next_offset, f"its end is unknown, reading failed: {error.message}")
             start_bytes = position_bytes
         at = position_bytes - start_bytes

@@ -16,7 +16,7 @@ from functools import cache
 from types import TracebackType
 from typing import Self
 
-from kafka_index.errors import PublishError
+from kafka_index.errors import OPEN_FILES_HINT, PublishError
 
 # Up to here an fsync each is cheaper than a syncfs, which also writes what others left dirty.
 _FEW = 4
@@ -59,10 +59,7 @@ _KNOWN: dict[int, tuple[str, str]] = {
         "a directory stands where a file is to be written",
         "move it away or choose another --output",
     ),
-    errno.EMFILE: (
-        "too many open files",
-        "raise the limit (ulimit -n) or use fewer --threads, then run again",
-    ),
+    errno.EMFILE: ("too many open files", OPEN_FILES_HINT),
 }
 _KNOWN[errno.EEXIST] = _KNOWN[errno.ENOTDIR]
 

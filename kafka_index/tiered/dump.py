@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from kafka_index.errors import InputError, InvalidEpochError
+from kafka_index.errors import InputError, InvalidEpochError, is_retriable
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     REMOTE_LOG_METADATA_TOPIC,
@@ -253,6 +253,8 @@ class _Union:
         try:
             epochs = LeaderEpochCache.from_text(read_checkpoint_text(path) or "", path=path).entries
         except (InputError, InvalidEpochError) as error:
+            if is_retriable(error):
+                raise
             self.listing.skipped.append(Skipped(path, f"no epochs: {error.message}"))
             epochs = ()
         return LocalPartition(

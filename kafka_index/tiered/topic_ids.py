@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import PARTITION_METADATA, parse_partition_directory
 from kafka_index.storage import Skipped
 from kafka_index.storage.log_directory import read_checkpoint_text
@@ -98,7 +98,9 @@ def _name_in_manifests(segments: Sequence[RemoteObjects]) -> str | None:
     for segment in segments:
         try:
             return read_manifest(store_of(segment.root), segment.name).topic
-        except KafkaIndexError:
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
             # Another one may be sound, and this one is reported with its segment.
             continue
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition
 from kafka_index.state.leader_epochs import LeaderEpochCache
@@ -158,6 +158,8 @@ def _latest_epochs(uploads: Sequence[Upload]) -> tuple[EpochEntry, ...]:
     latest = max(known, key=lambda upload: (upload.epochs[-1].epoch, upload.end_offset))
     try:
         return read_epochs(latest.objects)
-    except (KafkaIndexError, FileNotFoundError):
+    except (KafkaIndexError, FileNotFoundError) as error:
+        if is_retriable(error):
+            raise
         # Its own epochs are known all the same, and whoever reads the segment reports the damage.
         return latest.epochs

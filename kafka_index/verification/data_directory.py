@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import orjson
 
-from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.checkpoints import check_offset_checkpoint_form, parse_offset_checkpoint
 from kafka_index.layout.names import (
     CLEAN_SHUTDOWN,
@@ -271,8 +270,12 @@ def identity_findings(
     """
     given = None
     if metadata is not None and not is_remote(metadata):
-        with suppress(KafkaIndexError):
+        try:
             given = MetaProperties.read(metadata_directory_of([], None, metadata) or metadata)
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                row = Finding(None, None, None, metadata, FileKind.ROOT, FileClass.UNREADABLE)
+                yield row.unreadable(error)
     brokers: dict[tuple[str | None, int | None], dict[str, MetaProperties]] = {}
     for root in roots:
         if root.identity is not None and not root.refused:

@@ -10,7 +10,7 @@ from functools import partial
 from kafka_index.build.fold import fold_partition
 from kafka_index.build.folded_partition import FoldedPartition
 from kafka_index.build.report import FAILED, SegmentReport
-from kafka_index.errors import is_retriable
+from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
@@ -118,7 +118,12 @@ class _Finish:
         is_listed = any(s.partition_directory == directory for s in segments)
         if not is_segment_path(directory) and (is_listed or not is_remote(directory)):
             entries = scan_directory(directory)
-        lost_ends = lost_logs(entries, segments)
+        lost_ends: Mapping[int, int] = {}
+        unread: KafkaIndexError | None = None
+        try:
+            lost_ends = lost_logs(entries, segments)
+        except KafkaIndexError as error:
+            unread = error
         is_tiered = partition in self.settings.tiered
         missing = self._missing_offsets(rows, {} if is_tiered else lost_ends)
         lost_bases = lost_ends if is_tiered else missing.lost_bases
@@ -156,7 +161,9 @@ class _Finish:
                 (self._log_start(), end),
                 has_indexes=self._has_indexes,
             )
-        found += other_files(partition, directory, segments, entries, lost_bases)
+        for one in other_files(partition, directory, segments, entries, lost_bases):
+            is_unread = unread is not None and unread.path == one.path
+            found.append(one.unreadable(unread) if unread and is_unread else one)
         if not is_segment_path(directory):
             found += judge_metadata(partition, directory, topic, is_known=self.root.is_known)
         if end is not None:
@@ -165,7 +172,7 @@ class _Finish:
             found = [one for one in found if one.kind in (FileKind.LOG, FileKind.ROOT)]
             found.append(self._no_files())
         whole = self._partition_row(found, start, end)
-        found.append(_with_unread_log(whole) if judge.has_unread_log else whole)
+        found.append(_with_unread_log(whole) if judge.has_unread_log or unread else whole)
         return PartitionFindings(
             partition.topic,
             partition.partition,

@@ -15,7 +15,7 @@ from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.errors import CorruptLogError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -189,19 +189,20 @@ def check_segment(
         *chain(*(each.observers() for each in compared)),
     ]
     build = settings.build_settings()
+    unread: KafkaIndexError | None = None
     staged = stage_segment(segment, ObservedSource(source, observers), build, attempt_id)
     built = _built(staged, settings, attempt_id)
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
         # A broker that does not verify checksums reads on.
         whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
-        _read_headers(segment, [whole, *offsets.observers(), *times.observers()])
+        unread = _read_headers(segment, [whole, *offsets.observers(), *times.observers()])
     elif not compared:
         unequal = [
             each
             for each, data in zip((offsets, times), built, strict=True)
             if each.file.data not in (None, data)
         ]
-        _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
+        unread = _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
     is_tail = source.stop is not None and source.stop.is_tail
     check = SegmentCheck(segment, place, staged, facts, whole, is_tail=is_tail)
     if messages.first_bytes is not None and not settings.fast:
@@ -212,6 +213,8 @@ def check_segment(
             check.findings += [] if stored.file.was_read else [finding]
         elif staged.report.retriable:
             check.findings.append(_without_log(finding))
+        elif unread is not None and stored.data != data:
+            check.findings.append(finding.unreadable(unread))
         elif stored.data == data:
             check.findings.append(finding.judged(IDENTICAL))
         else:
@@ -332,16 +335,20 @@ def _without_log(finding: Finding) -> Finding:
     )
 
 
-def _read_headers(segment: SegmentFile, observers: Sequence[BatchObserver]) -> None:
+def _read_headers(
+    segment: SegmentFile, observers: Sequence[BatchObserver]
+) -> KafkaIndexError | None:
+    """Read a log for observers; return the failure of its disk or store."""
     if not observers:
-        return
+        return None
     try:
         for batches in LogFileSource.of_segment(segment, verify_crc=False).chunks():
             for observer in observers:
                 observer.observe(batches)
-    except KafkaIndexError:
-        # What the first scan met is in the row of the log.
-        return
+    except KafkaIndexError as error:
+        # The damage that the first scan met is in the row of the log.
+        return error if is_retriable(error) else None
+    return None
 
 
 def _built(

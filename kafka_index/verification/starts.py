@@ -46,7 +46,8 @@ def started(
             start, end = loaded.log.log_start_offset, loaded.log.log_end_offset
     except KafkaIndexError as error:
         if is_retriable(error):
-            return row
+            effect = f"What a start does to it could not be predicted: {error}."
+            return replace(row, effect=effect, retriable=True)
         return replace(row, effect=f"{marker} a broker does not start: {error.message}.")
     text = f"{marker} a broker serves offsets {start} to {end}"
     if lost.records:

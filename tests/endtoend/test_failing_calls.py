@@ -301,7 +301,8 @@ def is_named(root: Path, ended: Ended, failure: Failure) -> bool:
     folders = [ended.place, *map(str, Path(ended.place).parents)]
     if failure is Failure.FILES:
         # It fails outside of the folder as well: libraries of Python, the folder for sorting.
-        return "many open files" in ended.stderr and " /" in ended.stderr
+        texts = ("many open files", "ulimit -n", " /")
+        return all(text in ended.stderr for text in texts)
     inside = [each for each in folders if Path(each) != root and Path(each).is_relative_to(root)]
     return any(each in ended.stderr for each in inside)
 

@@ -14,11 +14,13 @@ import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import event_log
+from tests.servers.faults import FaultProxy, Faults, fault_proxy
 from tests.servers.processes import free_port
 from tests.servers.s3 import S3Server
 from tests.support.campaign import drawn
@@ -68,6 +70,13 @@ ON_SPARK: dict[str, tuple[Argument, ...]] = {
     "lookup": ("--logs", "DUMP", "--by", "offset", "--queries", "QUERIES", "--output", "OUT"),
 }
 FAILURES = ("wrong secret", "nothing there", "no server", "no file")
+#: From the first read of a log on, which a task does: all requests are refused, or their
+#: connections closed.
+IN_TASKS = {
+    "vanished": None,
+    "refused": Faults(unavailable=1.0, status=403, in_a_row=1_000_000),
+    "no server": Faults(dropped=1.0, in_a_row=1_000_000),
+}
 
 
 def forms(secret: str) -> set[str]:
@@ -316,4 +325,49 @@ def test_a_command_on_spark(command: str, failure: str, place: Place, tmp_path: 
             for prefix in ("built", "exported")
             for name, data in download(f"{place.uri}/{prefix}").items()
         )
+    assert search.leaks() == []
+
+
+@pytest.mark.usefixtures("quick_java")
+@pytest.mark.parametrize(
+    ("command", "failure"), in_turn(ON_SPARK, list(IN_TASKS))[: drawn(9, one_in=9)]
+)
+def test_a_task_of_spark_that_fails(
+    command: str, failure: str, place: Place, tmp_path: Path
+) -> None:
+    (tmp_path / "left").mkdir()
+    events = tmp_path / "left" / "events"
+    settings = " ".join(f"--conf {each}" for each in event_log(events))
+    data = copy_partitions(tmp_path / "data", *PARTITIONS)
+    read = threading.Event()
+
+    def fail(proxy: FaultProxy, method: str, path: str) -> None:
+        # The driver reads the metadata log.
+        if method != "GET" or not path.endswith(LOG) or read.is_set():
+            return
+        read.set()
+        faults = IN_TASKS[failure]
+        if faults is not None:
+            proxy.faults = faults
+            return
+        for log in data.rglob("*.log"):
+            place.s3.filesystem().delete_file(f"{bucket}/dump/{log.relative_to(data)}")
+
+    with fault_proxy(place.s3.endpoint) as proxy, new_bucket(place.s3) as uri:
+        upload(data, f"{uri}/dump")
+        bucket = uri.removeprefix("s3://")
+        proxy.before = partial(fail, proxy)
+        done, search = Place(place.s3.through(proxy.endpoint), uri).run(
+            tmp_path,
+            command,
+            (*ON_SPARK[command], "--engine", "spark", "--master", "local[1]"),
+            by_option=command != "export",
+            variables={
+                "PYSPARK_SUBMIT_ARGS": f"{settings} pyspark-shell",
+                "KAFKA_INDEX_TRACEBACK": "1",
+            },
+        )
+    assert read.is_set()
+    assert done.returncode == 3, done.stderr
+    assert any(name.startswith(str(events)) for name in search.texts)
     assert search.leaks() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.support.restoring import (
 _LAST_STEP = {Failure.KILL: 382, Failure.DISK: 520, Failure.FULL: 290}
 _DRAWN = drawn(300, one_in=15)
 _DAMAGE, _ENVIRONMENT, _USAGE = 1, 3, 2
+#: A step that no run reaches.
+_NEVER = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def runs(dump: Path) -> Iterator[KilledRuns]:
         yield runs
 
 
-@pytest.mark.parametrize("failure", list(Failure))
+@pytest.mark.parametrize("failure", list(_LAST_STEP))
 @pytest.mark.parametrize("number", range(_DRAWN))
 def test_no_broker_starts_on_a_part_and_a_rerun_is_as_if_nothing_had_failed(
     tmp_path: Path,
@@ -64,7 +67,10 @@ def test_no_broker_starts_on_a_part_and_a_rerun_is_as_if_nothing_had_failed(
     is_untouched = not any(name.startswith("out/payments") for name in written)
     if not is_untouched:
         check_mountable_only_if_whole(written, whole)
-    is_over = (places.output / MARKER).exists() and not (places.output / JOURNAL_FILE).exists()
+    # A journal that cannot be removed is left of a restore that is complete, and said to be.
+    is_over = (places.output / MARKER).exists() and (
+        code == _DAMAGE or not (places.output / JOURNAL_FILE).exists()
+    )
     if not is_over:
         assert code != _DAMAGE
         assert run_here(*map(str, places.command(dump))).returncode == _DAMAGE
@@ -81,3 +87,20 @@ def test_a_restore_is_over_once_its_exit_code_says_so(
     assert runs.failing(places.root, step, Failure.DISK, *places.command(dump)).code == _DAMAGE
     assert places.written() == whole
     assert run_here(*map(str, places.command(dump))).returncode == _USAGE
+
+
+def test_a_restore_whose_journal_cannot_be_removed_is_complete_and_warns(
+    tmp_path: Path, dump: Path, whole: dict[str, bytes], runs: KilledRuns
+) -> None:
+    first, places = Places(tmp_path / "first").make(), Places(tmp_path / "second").make()
+    calls = runs.failing(first.root, _NEVER, Failure.DENIED, *first.command(dump)).calls
+
+    # Only the files of the two locks are removed later.
+    ended = runs.failing(places.root, calls - 2, Failure.DENIED, *places.command(dump))
+
+    assert ended.place == str(places.output / JOURNAL_FILE)
+    assert f"cannot remove its journal {ended.place}" in ended.stderr
+    summary = json.loads((places.root / "reports/summary.json").read_text())
+    assert ended.code == summary["exit_code"] == _DAMAGE
+    assert run_here(*map(str, places.command(dump))).returncode == _DAMAGE
+    assert places.written() == whole

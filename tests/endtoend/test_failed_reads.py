@@ -1,0 +1,117 @@
+"""Files that cannot be read although others tell much of them: the run fails, and names them.
+
+What a command would conclude without them is a wrong answer, and a permission is no damage.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_index.cli.exit_code import ExitCode
+from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.permissions import without_override
+from tests.support.tiered import Setting, setting
+
+PARTITION = "payments-0"
+QUESTION = ("--topic", "payments", "--partition", 0, "--offset", 5)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    target = tmp_path / "data"
+    shutil.copytree(DUMP / PARTITION, target / PARTITION)
+    for path in DUMP.iterdir():
+        if path.is_file():
+            shutil.copy(path, target)
+    return target
+
+
+def lost_log(data: Path) -> Path:
+    """Remove a log in the middle, and return its index."""
+    log = sorted((data / PARTITION).glob("*.log"))[1]
+    log.unlink()
+    return log.with_suffix(".index")
+
+
+def epochs(data: Path) -> Path:
+    return data / PARTITION / "leader-epoch-checkpoint"
+
+
+def swapped_log(data: Path) -> Path:
+    log = sorted((data / PARTITION).glob("*.log"))[1]
+    return log.rename(f"{log}.swap")
+
+
+def moved_partition(data: Path) -> Path:
+    """Put a link in the place of a partition; return the folder that it leads to."""
+    place = data / "elsewhere"
+    place.mkdir()
+    shutil.move(data / PARTITION, place / PARTITION)
+    (data / PARTITION).symlink_to(place / PARTITION)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("made", "command", "arguments"),
+    [
+        (lost_log, "verify", ("--input", "DATA")),
+        (lost_log, "predict", ("--input", "DATA")),
+        (lost_log, "restore", ("--input", "DATA", "--output", "OUT", "--new-topic-ids")),
+        (epochs, "lookup", ("--logs", "DATA", *QUESTION)),
+        (swapped_log, "verify", ("--input", "DATA")),
+        (moved_partition, "verify", ("--input", "DATA")),
+        (moved_partition, "build", ("--input", "DATA", "--output", "OUT")),
+    ],
+)
+def test_what_cannot_be_read_is_named_and_worth_a_retry(
+    data: Path,
+    tmp_path: Path,
+    made: Callable[[Path], Path],
+    command: str,
+    arguments: tuple[Argument, ...],
+) -> None:
+    unread = made(data)
+    names = {"DATA": data, "OUT": tmp_path / "out"}
+    given = [names.get(str(each), each) for each in arguments]
+    is_directory = unread.is_dir()
+    unread.chmod(0)
+    try:
+        with without_override():
+            done = run_here(command, *given)
+    finally:
+        unread.chmod(0o755)
+
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stdout + done.stderr
+    name = PARTITION if is_directory else unread.name
+    assert name in done.stdout + done.stderr
+
+
+def test_a_manifest_that_cannot_be_read_is_not_a_topic_without_a_name(tmp_path: Path) -> None:
+    at = Setting(tmp_path / "aiven-plain")
+    shutil.copytree(setting("aiven-plain").path, at.path)
+    (first, *_) = manifests = sorted(Path(at.remote).rglob("*.rsm-manifest"))
+    for path in manifests:
+        path.chmod(0)
+
+    with without_override():
+        done = run_here("find", "--tiered", at.remote, "--value-contains", "a", "--limit", 1)
+
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stdout + done.stderr
+    assert first.suffix in done.stderr
+
+
+def test_a_manifest_that_is_damaged_leaves_its_topic_out(tmp_path: Path) -> None:
+    at = Setting(tmp_path / "aiven-plain")
+    shutil.copytree(setting("aiven-plain").path, at.path)
+    for path in Path(at.remote).rglob("*.rsm-manifest"):
+        if "log_gz" in path.parent.parent.name:
+            path.write_text("{")
+
+    done = run_here("verify", "--tiered", at.remote, "--verbose")
+
+    assert "no manifest of this topic id can be read" in done.stdout + done.stderr
+    assert done.returncode != ExitCode.ENVIRONMENT
