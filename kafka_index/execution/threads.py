@@ -106,7 +106,7 @@ class ThreadWorkers:
     def stop(self) -> None:
         """End the runs whose results nobody takes any more."""
         for run in list(self._runs):
-            run.stop()
+            run.shutdown()
 
 
 def _only(pieces: list[Any], _attempt_id: str) -> Any:
@@ -171,11 +171,11 @@ class _Run(Generic[Work, Result]):
                     yield result
                     self._make_room()
         finally:
-            self.stop()
+            self.shutdown()
         if self._error is not None:
             raise self._error
 
-    def stop(self) -> None:
+    def shutdown(self) -> None:
         """Begin no further part, and wait for those that run."""
         with self._changed:
             self._is_stopped = True
@@ -194,10 +194,11 @@ class _Run(Generic[Work, Result]):
                     return self._done.popleft() if self._done else None
             except BaseException as error:
                 # A signal: what runs ends, and its results count. The next one ends the wait.
+                if self._error is not None:
+                    raise
                 with self._changed:
-                    if self._error is not None:
-                        raise
                     self._fail(error)
+                self.shutdown()
 
     def _make_room(self) -> None:
         with self._changed:
