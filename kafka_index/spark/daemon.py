@@ -31,7 +31,10 @@ _IMPORTED_BY_TASKS = (
     "kafka_index.spark.parquet",
     "kafka_index.spark.lookup",
     "kafka_index.spark.data_source",
-    "kafka_index.spark.export",
+    "kafka_index.spark.workers",
+    "kafka_index.export",
+    "kafka_index.verification",
+    "kafka_index.restore.partition_restoring",
 )
 
 

@@ -31,3 +31,15 @@ def test_a_worker_whose_pipe_was_closed_is_not_run_again() -> None:
 
     assert found.stdout.startswith("code ")
     assert found.stdout != "code 0\n"
+
+
+def test_workers_start_with_all_that_tasks_import() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "from kafka_index.spark.daemon import prepare; prepare()"],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=True,
+    )
+
+    assert found.stderr == ""
