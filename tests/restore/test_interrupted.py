@@ -19,20 +19,23 @@ from kafka_index.restore.partition_restoring import OnSettled, PartitionTask, re
 from kafka_index.restore.request import RestoreRequest
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
-from tests.support.killed_runs import KilledRuns
+from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.restoring import MARKER, contents, copy_dump, restore
 
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.later-0")
-_STEPS = (3, 100, 400, 430)
-# A restore of this dump has about this many of them.
-_LAST_STEP = 436
+#: The share of its calls that a restore has done when it is killed: all partitions are in place at
+#: the last one, and not the identity of the output.
+_SHARES = (0.01, 0.25, 0.9, 0.977)
+_IN_PARTITIONS, _AFTER_PARTITIONS = _SHARES[1], _SHARES[-1]
 _DRAWN = drawn(300)
+#: A step that no run reaches.
+_NEVER = 1_000_000
 
 
 class KillRestore(Protocol):
-    """Restores in a process that is killed at a step, and returns whether it was."""
+    """Restores in a process that is killed at a share of its calls; whether it was."""
 
-    def __call__(self, dump: Path, output: Path, step: int, *more: Argument) -> bool: ...
+    def __call__(self, dump: Path, output: Path, share: float, *more: Argument) -> bool: ...
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +44,13 @@ def killed_restore(whole: tuple[Path, dict[str, bytes]]) -> Iterator[KillRestore
         given = ("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet")
         return [*given, *more, "--output", output]
 
-    def run(dump: Path, output: Path, step: int, *more: Argument) -> bool:
-        return runs.run(output, step, *command(dump, output, *more))
+    def run(dump: Path, output: Path, share: float, *more: Argument) -> bool:
+        return runs.run(output, 1 + round(share * calls), *command(dump, output, *more))
 
     dump, _ = whole
+    counted = dump.parent / "counted"
     with KilledRuns(*command(dump, dump.parent / "warm-up")) as runs:
+        calls = runs.failing(counted, _NEVER, Failure.KILL, *command(dump, counted)).calls
         yield run
 
 
@@ -54,16 +59,16 @@ def dump(tmp_path: Path) -> Path:
     return copy_dump(tmp_path / "dump", *PARTITIONS)
 
 
-@pytest.mark.parametrize("step", _STEPS)
+@pytest.mark.parametrize("share", _SHARES)
 def test_a_killed_restore_has_no_marker_and_is_completed(
-    tmp_path: Path, dump: Path, killed_restore: KillRestore, step: int
+    tmp_path: Path, dump: Path, killed_restore: KillRestore, share: float
 ) -> None:
     restore(dump, tmp_path / "whole")
     out = tmp_path / "out"
 
-    assert killed_restore(dump, out, step)
+    assert killed_restore(dump, out, share)
     assert not (out / MARKER).exists()
-    assert not (out / "meta.properties").exists() or step == _STEPS[-1]
+    assert not (out / "meta.properties").exists()
     run = restore(dump, out)
 
     assert run.code == 0, run.done.stderr
@@ -90,7 +95,7 @@ def test_it_is_completed_wherever_it_was_killed(
     dump, files = whole
     out = tmp_path / "out"
 
-    killed = killed_restore(dump, out, 1 + number * _LAST_STEP // _DRAWN)
+    killed = killed_restore(dump, out, number / _DRAWN)
     made = contents(out) if (out / MARKER).exists() else {}
     if made:
         assert {name: made[name] for name in files} == files
@@ -112,7 +117,7 @@ def test_what_was_finished_is_not_read_again(
     tmp_path: Path, dump: Path, killed_restore: KillRestore
 ) -> None:
     out = tmp_path / "out"
-    assert killed_restore(dump, out, _STEPS[-1])
+    assert killed_restore(dump, out, _AFTER_PARTITIONS)
     name = finished(out)[0]
     before = {path.name: path.stat().st_ino for path in (out / name).iterdir()}
 
@@ -145,7 +150,7 @@ def test_another_plan_does_not_complete_it(
     tmp_path: Path, dump: Path, killed_restore: KillRestore
 ) -> None:
     out = tmp_path / "out"
-    assert killed_restore(dump, out, _STEPS[1])
+    assert killed_restore(dump, out, _IN_PARTITIONS)
     before = contents(out)
 
     run = restore(dump, out, "--topics", "payments")
@@ -171,7 +176,7 @@ def test_copies_do_not_complete_hard_links(
     tmp_path: Path, dump: Path, killed_restore: KillRestore
 ) -> None:
     out = tmp_path / "out"
-    assert killed_restore(dump, out, _STEPS[1], "--link", "hard")
+    assert killed_restore(dump, out, _IN_PARTITIONS, "--link", "hard")
 
     run = restore(dump, out, "--link", "copy")
 
@@ -236,7 +241,7 @@ def test_an_output_that_was_used_meanwhile_is_refused(
     tmp_path: Path, dump: Path, killed_restore: KillRestore
 ) -> None:
     out = tmp_path / "out"
-    assert killed_restore(dump, out, _STEPS[-1])
+    assert killed_restore(dump, out, _AFTER_PARTITIONS)
     log = next((out / finished(out)[0]).glob("*.log"))
     os.utime(log, ns=(0, 0))
 
