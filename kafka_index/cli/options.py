@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,9 @@ from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import Engine, ThreadEngine
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.uri_passwords import refuse_passwords
+
+if TYPE_CHECKING:
+    from kafka_index.stores.inputs import LinkedFile
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
 _COUNT = r"\s*(?:\*|[0-9]+)\s*"
@@ -127,13 +130,21 @@ def add_refused_links(code: int) -> ExitCode:
     if not links:
         return ExitCode(code)
     run_summary().add_count("links_not_followed", len(links))
-    first = f"{links[0].path} -> {links[0].target}"
-    more = f" and {plural(len(links) - 1, 'other')}" if len(links) > 1 else ""
-    print_error(
-        f"not read, as links lead out of the input: {first}{more}; "
-        "--follow-links reads what they lead to"
-    )
+    broken = [each for each in links if each.is_broken]
+    out = [each for each in links if not each.is_broken]
+    if broken:
+        print_error(f"not read, as links lead to nothing: {_first_of(broken)}")
+    if out:
+        print_error(
+            f"not read, as links lead out of the input: {_first_of(out)}; "
+            "--follow-links reads what they lead to"
+        )
     return ExitCode.first([ExitCode(code), ExitCode.DAMAGE])
+
+
+def _first_of(links: Sequence[LinkedFile]) -> str:
+    more = f" and {plural(len(links) - 1, 'other')}" if len(links) > 1 else ""
+    return f"{links[0].path} -> {links[0].target}{more}"
 
 
 def command(

@@ -41,6 +41,10 @@ class Parts(Generic[Result]):
     parts: Sequence[Callable[[str], Any]]
     join: Callable[[list[Any], str], Result]
 
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ValueError("a work needs one part or more")
+
     def run(self, attempt_id: str) -> Result:
         """Do the parts one after the other, and join their pieces."""
         return self.join([part(attempt_id) for part in self.parts], attempt_id)

@@ -226,6 +226,7 @@ class _Run(Generic[Work, Result]):
                     running = _Running(number, parts, count, [None] * count)
                     self._parts.extend((running, at) for at in range(count))
                     self._room -= 1
+                    self._changed.notify_all()
                     continue
                 self._changed.wait()
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kafka_index.config import IndexConfig, choice_of
-from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.errors import InputError, KafkaIndexError, ReadError, is_retriable
 from kafka_index.export.export_record import (
     DamagedRange,
     ExportRecord,
@@ -142,6 +142,8 @@ class _PartitionPlan:
         export = PartitionExport(self._partition, folder)
         end_offset = None
         try:
+            if known is None:
+                record = replace(record, topic_id=_topic_id(files))
             with PartitionLog(
                 files,
                 config=IndexConfig(),
@@ -324,7 +326,7 @@ def _record_to_extend(
     if known is None:
         # The earliest offset is negative.
         first = max(files.log_start_offset, start)
-        return ExportRecord(record_options(settings), first, first, _topic_id(files))
+        return ExportRecord(record_options(settings), first, first)
     if start not in (EARLIEST, known.first_offset):
         raise InputError(
             "the partition was exported from another starting offset",
@@ -344,7 +346,10 @@ def _topic_id(files: PartitionFiles) -> str | None:
         return read_topic_id(directory)
     except (KafkaIndexError, OSError) as error:
         if is_retriable(error):
-            raise
+            if isinstance(error, KafkaIndexError):
+                raise
+            reason = f"cannot read the topic id: {error.strerror}"
+            raise ReadError(reason, path=error.filename or directory) from error
         # A broker would refuse it; what the records are does not depend on it.
         return None
 

@@ -21,7 +21,7 @@ from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.config import LogConfig
-from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.errors import KafkaIndexError, is_retriable, without_frames
 from kafka_index.execution import Engine, Listener, Parts, Waves
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
@@ -182,7 +182,7 @@ def _restore_log(
         make_directory(directory)
         return restore_log(source, directory, task.link, task.salvage, settings, context=context)
     except KafkaIndexError as error:
-        return error
+        return without_frames(error)
 
 
 def _finish(

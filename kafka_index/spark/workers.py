@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from kafka_index.errors import EngineError
 from kafka_index.execution import Listener, Parts, Waves
 from kafka_index.execution.tasks import BIN, balance, split_waves
 from kafka_index.spark.executors import check_executors
@@ -130,6 +131,13 @@ class SparkWorkers:
         )
         with self.jobs.job(description, items=len(works)):
             rows = done.toArrow()
+        if len(rows) != len(works):
+            raise EngineError(
+                "a job of Spark ended without the results of all its works",
+                expected=len(works),
+                found=len(rows),
+                hint="run again",
+            )
         # Sorted as pairs, for Arrow cannot sort a column of more than 2 GiB.
         found = zip(rows.column(_NUMBER).to_pylist(), rows.column(_RESULT).to_pylist(), strict=True)
         return [packed for _, packed in sorted(found, reverse=True)]

@@ -34,6 +34,10 @@ class Entry(Protocol):
         """Return why it cannot be read as a file; None where it can."""
         ...
 
+    def is_broken_link(self) -> bool:
+        """Return whether it is a link to nothing."""
+        ...
+
     def info(self) -> FileInfo:
         """Return its size, time and version; 0 where they cannot be found out."""
         ...
@@ -49,6 +53,10 @@ class Entry(Protocol):
         of its modification no program can set.
         """
         ...
+
+
+#: The reason why a link is skipped that leads nowhere.
+BROKEN_LINK = "a link to nothing"
 
 
 class LocalEntry:
@@ -79,7 +87,11 @@ class LocalEntry:
         except OSError as error:
             # Where the disk or a permission is at fault, opening it meets and reports the same.
             return None if is_retriable(error) else f"cannot be inspected: {error.strerror}"
-        return "a link to nothing" if self._entry.is_symlink() else "not a file"
+        return BROKEN_LINK if self.is_broken_link() else "not a file"
+
+    def is_broken_link(self) -> bool:
+        """Return whether it is a link to nothing."""
+        return self._entry.is_symlink() and not os.path.exists(self.path)
 
     def info(self) -> FileInfo:
         """Return its size and time."""
@@ -123,6 +135,10 @@ class StoredEntry:
     def why_not_a_file(self) -> str | None:
         """Return why it cannot be read as a file."""
         return "not a file" if self._entry.is_directory else None
+
+    def is_broken_link(self) -> bool:
+        """Return False: stores have no links that are seen here."""
+        return False
 
     def info(self) -> FileInfo:
         """Return its size, time and version."""

@@ -21,14 +21,20 @@ from kafka_index.layout.names import (
     parse_segment_file,
     split_directory_name,
 )
-from kafka_index.storage.directories import Entry, identity_of, scan_directory, scan_input
+from kafka_index.storage.directories import (
+    BROKEN_LINK,
+    Entry,
+    identity_of,
+    scan_directory,
+    scan_input,
+)
 from kafka_index.storage.paged_listing import StoredDirectory, list_directories
 from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
 from kafka_index.storage.paths import expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote, scheme_of
-from kafka_index.stores.inputs import LINKED_OUT, admit_linked, linked_out
+from kafka_index.stores.inputs import LINKED_OUT, admit_linked, linked_out, note_broken_link
 from kafka_index.stores.uris import OBJECT_SCHEMES
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
@@ -170,6 +176,9 @@ class _Walk:
                 parsed = parse_segment_file(entry.name)
                 if parsed is not None and parsed.kind == LOG_SUFFIX:
                     self._skip(entry.path, "a log outside any topic-partition directory")
+                elif split is not None and entry.is_broken_link() and self._wanted(split[0].topic):
+                    self._skip(entry.path, BROKEN_LINK)
+                    note_broken_link(entry.path)
             elif split is None:
                 if entry.name != _REMOTE_INDEX_CACHE:
                     self._skip(entry.path, "not named like a topic-partition directory")

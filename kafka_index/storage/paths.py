@@ -129,8 +129,23 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
                 hint="give a data directory, one topic-partition directory, or a glob of either",
             )
         found.update(dict.fromkeys(directories))
-    admit_inputs(each for each in found if not is_remote(each))
+        _admit(path, directories)
     return list(found)
+
+
+def _admit(path: str, directories: Iterable[str]) -> None:
+    """Admit the local directories that an input names.
+
+    A directory that a glob meets through a link is not admitted: nobody has named what it leads to,
+    and a dump may lay out links that matter to others (`kafka_index.stores.inputs`).
+    """
+    root = absolute_path(path)
+    directories = [each for each in directories if not is_remote(each)]
+    if directories != [root]:
+        while glob.has_magic(root):
+            root = os.path.dirname(root)
+    real = os.path.join(os.path.realpath(root), "")
+    admit_inputs(each for each in directories if f"{os.path.realpath(each)}/".startswith(real))
 
 
 def _is_input_directory(path: str) -> bool:

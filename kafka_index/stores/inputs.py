@@ -32,10 +32,11 @@ _refused: dict[str, LinkedFile] = {}
 
 @dataclass(frozen=True, slots=True)
 class LinkedFile:
-    """A file that is a link, and where the link leads."""
+    """A link that is not followed, and where it leads: to a file out of the input, or nowhere."""
 
     path: str
     target: str
+    is_broken: bool = False
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def admit_sent(inputs: Iterable[tuple[str, bool]]) -> None:
 
 
 def drain_refused_links() -> list[LinkedFile]:
-    """Return the links that were found to lead out of the input, by path, and forget them."""
+    """Return the links that were not followed, by path, and forget them."""
     with _lock:
         found = [_refused[path] for path in sorted(_refused)]
         _refused.clear()
@@ -134,6 +135,13 @@ def linked_out(path: str) -> LinkedFile | None:
     with _lock:
         _refused[path] = found
     return found
+
+
+def note_broken_link(path: str) -> None:
+    """Name a link to nothing in place of a log or a partition, whose records are not read."""
+    found = LinkedFile(path, os.path.realpath(path), is_broken=True)
+    with _lock:
+        _refused[path] = found
 
 
 def refuse_linked_out(path: str, *, any_name: bool = False) -> None:

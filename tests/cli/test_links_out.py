@@ -143,6 +143,37 @@ def test_links_within_the_inputs_are_followed(command: str, dump: Path, tmp_path
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", ["payments-0/00000000000000000532.log", "payments-1"])
+def test_a_log_or_partition_that_is_a_link_to_nothing_is_missed(
+    command: str, name: str, dump: Path, tmp_path: Path
+) -> None:
+    path = dump / name
+    shutil.move(path, tmp_path / "gone")
+    path.symlink_to("/nowhere/at/all")
+    (tmp_path / "out").mkdir()
+    done = run_here(command, *COMMANDS[command](dump, tmp_path / "out"))
+    if (command, name) == ("lookup", "payments-1"):
+        # The question is of another partition.
+        assert done.returncode == 0
+        return
+    assert done.returncode == 1, done.stderr
+    assert f"links lead to nothing: {path} -> /nowhere/at/all" in done.stderr
+
+
+def test_what_a_link_that_a_glob_meets_leads_to_is_no_input(dump: Path, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "secret").write_text("version: 0\n")
+    (dump / "zz-0").symlink_to(private)
+    path = dump / "payments-0" / "partition.metadata"
+    path.unlink()
+    path.symlink_to(os.path.join("..", "zz-0", "secret"))
+    done = run_here("verify", "--input", dump / "*")
+    assert done.returncode == 1
+    assert f"links lead out of the input: {path} -> {private / 'secret'}" in done.stderr
+
+
 def test_another_input_is_within_and_the_parent_of_a_partition_is_not(
     dump: Path, tmp_path: Path
 ) -> None:

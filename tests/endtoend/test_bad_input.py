@@ -152,7 +152,8 @@ def test_what_is_named_like_a_log_and_is_no_file_is_passed_over_by_name(
     folder.mkdir()
     link.symlink_to("nowhere")
     done = build_here("--input", data, "--output", tmp_path / "out")
-    assert done.returncode == 0
+    assert done.returncode == 1
+    assert f"links lead to nothing: {link} -> " in done.stderr
     assert f"{shown_path(str(folder))}: not a file" in done.stdout
     assert f"{shown_path(str(link))}: a link to nothing" in done.stdout
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
