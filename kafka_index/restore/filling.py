@@ -62,12 +62,16 @@ class SoundRange:
 
 @dataclass(frozen=True, slots=True)
 class HoleContent:
-    """The records, offsets and times that the headers in a damaged range name."""
+    """The records, offsets and times that the headers in a damaged range name.
+
+    `is_torn`: the last batch goes on after the end of the log.
+    """
 
     records: int | None = None
     last_offset: int | None = None
     first_timestamp_ms: int | None = None
     last_timestamp_ms: int | None = None
+    is_torn: bool = False
 
 
 def sound_ranges(log: Bytes, segment_base_offset: int, end_offset: int) -> list[SoundRange]:
@@ -119,7 +123,7 @@ def hole_content(log: Bytes, start_bytes: int, end_bytes: int, next_offset: int)
             first_ms = min(header.first_timestamp_ms, first_ms or header.first_timestamp_ms)
             last_ms = max(header.last_timestamp_ms, last_ms or header.last_timestamp_ms)
         position += header.size_bytes
-    return HoleContent(records, largest, first_ms, last_ms)
+    return HoleContent(records, largest, first_ms, last_ms, is_torn=position > end_bytes)
 
 
 class _Header(NamedTuple):

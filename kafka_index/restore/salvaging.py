@@ -176,13 +176,17 @@ class Salvaging:
         if inside:
             first = _next_offset(log, inside[0].start_bytes, start, first)
         content = _content(log, start, end, ranges, first)
+        records = content.records
         after = next((each for each in ranges if each.start_bytes >= end), None)
         if after is not None:
             last: int | None = after.first.base_offset - 1
-        elif self._next_base_offset is not None:
-            last = self._next_base_offset - 1
         else:
-            last = content.last_offset
+            last, following = content.last_offset, self._next_base_offset
+            # Offsets after a whole last batch are judged as those between segments.
+            whole_to = None if records is None or content.is_torn else last
+            if following is not None and (whole_to is None or whole_to >= following):
+                records = records if last == following - 1 else None
+                last = following - 1
         return LostRange(
             self._source.base_offset,
             self._source.log_path,
@@ -190,7 +194,7 @@ class Salvaging:
             last,
             content.first_timestamp_ms,
             content.last_timestamp_ms,
-            content.records,
+            records,
             end - start,
             start,
             code,
@@ -306,8 +310,10 @@ def _content(
     )
     records: int | None = 0
     last_offset = first_ms = last_ms = None
+    is_torn = False
     for a, b in pairwise(edges):
         part = hole_content(log, a, b, next_offset)
+        is_torn = part.is_torn
         records = None if records is None or part.records is None else records + part.records
         if part.last_offset is not None:
             last_offset = part.last_offset
@@ -315,7 +321,7 @@ def _content(
         if part.first_timestamp_ms is not None and part.last_timestamp_ms is not None:
             first_ms = min(part.first_timestamp_ms, first_ms or part.first_timestamp_ms)
             last_ms = max(part.last_timestamp_ms, last_ms or part.last_timestamp_ms)
-    return HoleContent(records, last_offset, first_ms, last_ms)
+    return HoleContent(records, last_offset, first_ms, last_ms, is_torn)
 
 
 def _next_offset(log: Bytes, start: int, end: int, first: int) -> int:

@@ -53,6 +53,7 @@ def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> No
     path = os.path.join(directory, IMPORT_RECORD)
     content = {"version": _VERSION, "logs": _sizes(directory), "run": run_id, **asdict(counts)}
     try:
+        content["mtimes_ns"], content["files"] = _mtimes(directory), os.listdir(directory)
         with open(path, "w", encoding="utf-8") as file:
             json.dump(content, file)
     except OSError as error:
@@ -115,6 +116,18 @@ def _sizes(directory: str) -> dict[str, int]:
     return {name: size for name, size, _ in signature_of(directory) or ()}
 
 
+def _mtimes(directory: str) -> dict[str, int]:
+    return {name: mtime_ns for name, _, mtime_ns in signature_of(directory) or ()}
+
+
+def _is_untouched(directory: str) -> bool:
+    """Return whether no log was written since an import, and no file removed."""
+    found = _read(directory)
+    if found.get("mtimes_ns") != _mtimes(directory):
+        return False
+    return set(found.get("files", ())) <= set(os.listdir(directory))
+
+
 IMPORT_JOURNAL = ".unfinished-import.kafka-index"
 #: Of the import that finished last.
 _FINISHED_IMPORT = IMPORT_RECORD
@@ -172,7 +185,12 @@ def finished_import(
     if mode is ImportMode.OVERWRITE or os.path.exists(os.path.join(root, IMPORT_JOURNAL)):
         return {}
     mark = _read_journal(os.path.join(root, _FINISHED_IMPORT), digest)
-    found = imported_by(root, mark["run"]) if mark else {}
+    imported = imported_by(root, mark["run"]) if mark else {}
+    found = {
+        partition: counts
+        for partition, counts in imported.items()
+        if _is_untouched(os.path.join(root, partition.directory_name))
+    }
     return found if len(found) == mark.get("partitions") else {}
 
 

@@ -194,6 +194,25 @@ def test_a_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
     assert logs(tmp_path / "out" / PARTITION)[-1].stat().st_size == position
 
 
+@pytest.mark.parametrize("salvage", ["prefix", "batches"])
+def test_the_records_after_a_torn_batch_are_unknown(
+    tmp_path: Path, dump: Path, salvage: str
+) -> None:
+    second, third = logs(dump / PARTITION)[1:3]
+    position, _, _ = batches(second)[5]
+    kept = sum(count for _, _, count in batches(second)[:5])
+    second.write_bytes(second.read_bytes()[: position + 80])
+
+    run = restore(dump, tmp_path / "out", "--salvage", salvage)
+
+    assert run.code == 1
+    (lost,) = run.lost
+    first, last = int(second.stem) + kept, int(third.stem) - 1
+    assert (lost["first_offset"], lost["last_offset"], lost["records"]) == (first, last, None)
+    assert f"{last - first + 1:,} offsets lost in 1 range" in run.done.stdout
+    assert f"offsets {first} to {last} (how many is unknown)" in run.done.stdout
+
+
 def test_zeros_of_preallocation_are_cut_off_and_no_loss(tmp_path: Path, dump: Path) -> None:
     last = logs(dump / PARTITION)[-1]
     whole = last.read_bytes()

@@ -365,7 +365,7 @@ def test_an_import_that_has_finished_is_not_run_again(
     assert contents(logs) == before
 
 
-@pytest.mark.parametrize("change", ["tables", "logs"])
+@pytest.mark.parametrize("change", ["tables", "logs", "bit", "index"])
 def test_an_import_whose_tables_or_logs_have_changed_is_another(
     tmp_path: Path, change: str
 ) -> None:
@@ -374,6 +374,13 @@ def test_an_import_whose_tables_or_logs_have_changed_is_another(
     imported(tables, logs)
     if change == "tables":
         os.utime(next(tables.iterdir()), (1, 1))
+    elif change == "bit":
+        with next(logs.glob("orders-0/*.log")).open("r+b") as log:
+            first = log.read(1)[0]
+            log.seek(0)
+            log.write(bytes([first ^ 1]))
+    elif change == "index":
+        next(logs.glob("orders-0/*.timeindex")).unlink()
     else:
         shutil.rmtree(logs / "other-0")
 
