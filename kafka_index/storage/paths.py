@@ -15,7 +15,7 @@ from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.storage.directories import directory_exists, list_stored_input, matches
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
-from kafka_index.stores.inputs import admit_inputs
+from kafka_index.stores.inputs import admit_inputs, is_within
 from kafka_index.stores.uris import SAME_SCHEMES, split_uri
 
 _PROBE = ".kafka-index.probe"
@@ -144,8 +144,9 @@ def _admit(path: str, directories: Iterable[str]) -> None:
     if directories != [root]:
         while glob.has_magic(root):
             root = os.path.dirname(root)
-    real = os.path.join(os.path.realpath(root), "")
-    admit_inputs(each for each in directories if f"{os.path.realpath(each)}/".startswith(real))
+    root = os.path.realpath(root)
+    real = [os.path.realpath(each) for each in directories]
+    admit_inputs(each for each in real if each == root or is_within(each, [root]))
 
 
 def _is_input_directory(path: str) -> bool:

@@ -73,11 +73,11 @@ def admit_inputs(directories: Iterable[str]) -> None:
         real = os.path.realpath(directory)
         with _lock:
             if follows is None:
-                if real not in _inputs and not _is_within(real, _inputs):
+                if real not in _inputs and not is_within(real, _inputs):
                     _inputs[real] = False
                 continue
             # What an earlier run decided of directories in it counts no more.
-            for other in [each for each in _inputs if _is_within(each, [real])]:
+            for other in [each for each in _inputs if is_within(each, [real])]:
                 del _inputs[other]
             _inputs[real] = follows
 
@@ -129,7 +129,7 @@ def linked_out(path: str) -> LinkedFile | None:
     directory = os.path.realpath(os.path.dirname(path))
     with _lock:
         inputs = dict(_inputs)
-    if _is_within(target, [directory, *inputs]) or _is_followed(directory, inputs):
+    if is_within(target, [directory, *inputs]) or _is_followed(directory, inputs):
         return None
     found = LinkedFile(path, target)
     with _lock:
@@ -184,13 +184,14 @@ def _leads_to_file(path: str) -> bool:
         return True
 
 
-def _is_within(path: str, directories: Iterable[str]) -> bool:
+def is_within(path: str, directories: Iterable[str]) -> bool:
+    """Return whether a real path lies below one of some directories."""
     return any(path.startswith(os.path.join(each, "")) for each in directories)
 
 
 def _is_followed(directory: str, inputs: Mapping[str, bool]) -> bool:
     """Return whether the links in a directory are followed: of an input, or of its parent."""
-    around = [each for each in inputs if each == directory or _is_within(directory, [each])]
+    around = [each for each in inputs if each == directory or is_within(directory, [each])]
     if around:
         return inputs[max(around, key=len)]
     return any(follows for each, follows in inputs.items() if os.path.dirname(each) == directory)

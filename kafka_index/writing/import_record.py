@@ -23,10 +23,13 @@ from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 from kafka_index.stores import store_of
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
-from kafka_index.writing.staging import signature_of
+from kafka_index.writing.staging import Signature, signature_of
 from kafka_index.writing.table_files import TableFile, errors_of
 
 IMPORT_RECORD = ".import.kafka-index"
+IMPORT_JOURNAL = ".unfinished-import.kafka-index"
+#: The mark of the import that finished last, at the root of a data directory.
+_FINISHED_IMPORT = IMPORT_RECORD
 _VERSION = 1
 
 
@@ -51,9 +54,11 @@ def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> No
     Raises `PublishError` if the file cannot be written.
     """
     path = os.path.join(directory, IMPORT_RECORD)
-    content = {"version": _VERSION, "logs": _sizes(directory), "run": run_id, **asdict(counts)}
+    logs = signature_of(directory)
+    content = {"version": _VERSION, "logs": _sizes(logs), "run": run_id, **asdict(counts)}
+    content["mtimes_ns"] = _mtimes(logs)
     try:
-        content["mtimes_ns"], content["files"] = _mtimes(directory), os.listdir(directory)
+        content["files"] = os.listdir(directory)
         with open(path, "w", encoding="utf-8") as file:
             json.dump(content, file)
     except OSError as error:
@@ -63,7 +68,7 @@ def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> No
 def is_import(directory: str) -> bool:
     """Return whether the logs of a partition are those that an import wrote."""
     found = _read(directory)
-    return found.get("version") == _VERSION and found.get("logs") == _sizes(directory)
+    return found.get("version") == _VERSION and found.get("logs") == _sizes(signature_of(directory))
 
 
 def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
@@ -112,25 +117,20 @@ def _read(directory: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _sizes(directory: str) -> dict[str, int]:
-    return {name: size for name, size, _ in signature_of(directory) or ()}
+def _sizes(logs: Signature | None) -> dict[str, int]:
+    return {name: size for name, size, _ in logs or ()}
 
 
-def _mtimes(directory: str) -> dict[str, int]:
-    return {name: mtime_ns for name, _, mtime_ns in signature_of(directory) or ()}
+def _mtimes(logs: Signature | None) -> dict[str, int]:
+    return {name: mtime_ns for name, _, mtime_ns in logs or ()}
 
 
 def _is_untouched(directory: str) -> bool:
     """Return whether no log was written since an import, and no file removed."""
     found = _read(directory)
-    if found.get("mtimes_ns") != _mtimes(directory):
+    if found.get("mtimes_ns") != _mtimes(signature_of(directory)):
         return False
     return set(found.get("files", ())) <= set(os.listdir(directory))
-
-
-IMPORT_JOURNAL = ".unfinished-import.kafka-index"
-#: Of the import that finished last.
-_FINISHED_IMPORT = IMPORT_RECORD
 
 
 def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
