@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.command_line import Argument, run_here
+from tests.support.restoring import copy_dump
 
 CANARY = "canary-5309"
 #: What a link may lead to: first lines, second lines, and later ones of every form are malformed.
@@ -49,13 +50,7 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    root = tmp_path / "dump"
-    root.mkdir()
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy2(path, root)
-    shutil.copytree(DUMP / "payments-0", root / "payments-0")
-    return root
+    return copy_dump(tmp_path / "dump", "payments-0")
 
 
 @pytest.mark.parametrize("content", CONTENTS)

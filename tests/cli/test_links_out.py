@@ -15,6 +15,7 @@ import pytest
 
 import kafka_index
 from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.restoring import copy_dump
 from tests.support.tiered import setting
 
 _opened: list[str] = []
@@ -73,14 +74,7 @@ ON_SPARK = ("--engine", "spark", "--master", "local[1]")
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
     """Copy a part of the example to where another test may not have followed links."""
-    root = tmp_path / "dump"
-    root.mkdir()
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy2(path, root)
-    for name in ("payments-0", "payments-1"):
-        shutil.copytree(DUMP / name, root / name)
-    return root
+    return copy_dump(tmp_path / "dump", "payments-0", "payments-1")
 
 
 def link_out(path: Path, tmp_path: Path) -> Path:

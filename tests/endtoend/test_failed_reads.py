@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from kafka_index.cli.exit_code import ExitCode
-from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.command_line import Argument, run_here
 from tests.support.permissions import without_override
+from tests.support.restoring import copy_dump
 from tests.support.tiered import Setting, setting
 
 PARTITION = "payments-0"
@@ -22,12 +23,7 @@ QUESTION = ("--topic", "payments", "--partition", 0, "--offset", 5)
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    target = tmp_path / "data"
-    shutil.copytree(DUMP / PARTITION, target / PARTITION)
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy(path, target)
-    return target
+    return copy_dump(tmp_path / "data", PARTITION)
 
 
 def lost_log(data: Path) -> Path:

@@ -31,7 +31,7 @@ from tests.support.builds import kill, start
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
 from tests.support.gates import Gate, Step
-from tests.support.restoring import MARKER, contents, copy_dump, restore
+from tests.support.restoring import MARKER, contents, copy_dump, damage, logs, restore
 
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "customer-profiles-0")
 _CALLS = 190
@@ -73,10 +73,7 @@ def losses(result: RestoreResult) -> list[LostRange]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("failing-tasks")
     dump = copy_dump(folder / "dump", *PARTITIONS)
-    log = sorted((dump / "audit.trail-0").glob("*.log"))[1]
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    damage(logs(dump / "audit.trail-0")[1])
     job = RestoreJob.prepare(RestoreRequest([str(dump)], str(folder / "whole")))
     lost = losses(job.run(restore_on(ThreadEngine(2)), lambda _: None))
     assert lost

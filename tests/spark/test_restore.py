@@ -13,7 +13,7 @@ from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
 from tests.spark.session_engine import SessionEngine
-from tests.support.restoring import contents, copy_dump
+from tests.support.restoring import contents, copy_dump, damage, logs
 
 PARTITIONS = ("payments-0", "audit.trail-0", "shipments.tracking-0", "customer-profiles-0")
 
@@ -22,10 +22,7 @@ PARTITIONS = ("payments-0", "audit.trail-0", "shipments.tracking-0", "customer-p
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("restores")
     dump = copy_dump(folder / "dump", *PARTITIONS)
-    log = sorted((dump / "audit.trail-0").glob("*.log"))[1]
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    damage(logs(dump / "audit.trail-0")[1])
     return dump
 
 

@@ -13,6 +13,8 @@ from tests.support.command_line import DUMP, SETTINGS, Argument, run_here
 
 MARKER = ".kafka_cleanshutdown"
 _DAMAGED = "audit.trail-0"
+#: The exit code of a restore that loses records.
+_DAMAGE = 1
 _IDENTITY = "version=1\ncluster.id=fresh\nnode.id=7\ndirectory.id=ZZZZZZZZZZZZZZZZZZZZ{}\n"
 
 
@@ -115,6 +117,11 @@ class Places:
             *("--summary", self.root / "reports/summary.json"),
         ]
 
+    def restored(self, dump: Path) -> dict[str, bytes]:
+        """Restore a damaged dump to its end here; return what is written."""
+        assert run_here(*map(str, self.make().command(dump))).returncode == _DAMAGE
+        return self.written()
+
     def written(self) -> dict[str, bytes]:
         """All files but the summary, which has times; paths of this place are those of any."""
         return {
@@ -127,11 +134,15 @@ class Places:
 def damaged_dump(target: Path) -> Path:
     """Copy partitions, groups and the metadata log of the example dump, and damage a log."""
     dump = copy_dump(target, _DAMAGED, "payments-0", "__consumer_offsets-0", "__cluster_metadata-0")
-    log = logs(dump / _DAMAGED)[1]
+    damage(logs(dump / _DAMAGED)[1])
+    return dump
+
+
+def damage(log: Path) -> None:
+    """Flip a bit in the middle of a log."""
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
     log.write_bytes(data)
-    return dump
 
 
 def check_mountable_only_if_whole(written: dict[str, bytes], whole: dict[str, bytes]) -> None:
