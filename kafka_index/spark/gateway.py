@@ -17,7 +17,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -222,9 +221,9 @@ class _Jvm:
                     if self._held is not None:
                         self._held.append(line)
                         continue
-                with contextlib.suppress(OSError, ValueError):
-                    sys.stderr.write(line.decode(errors="replace"))
-                    sys.stderr.flush()
+                # Where a JVM that inherits it would write: sys.stderr may be a caller's by now.
+                with contextlib.suppress(OSError):
+                    os.write(2, line)
 
 
 @contextlib.contextmanager
