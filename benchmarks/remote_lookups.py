@@ -28,7 +28,7 @@ from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, col
 from kafka_index.reading import fetched_indexes, fetched_log
 from kafka_index.reading.answers import Resolve, Status
 from kafka_index.stores import Bytes, ByteSource, store_of
-from kafka_index.stores.read_ahead import MAX_REQUESTS
+from kafka_index.stores.remote_file import MAX_REQUESTS
 from tests.servers.s3 import S3Server, running_s3
 
 SEGMENTS = 64

@@ -21,7 +21,7 @@ from pyarrow.fs import FileSelector, FileSystem, HadoopFileSystem
 from kafka_index.stores import StorageOptions, Store
 from kafka_index.stores.hdfs_store import HdfsStore
 from kafka_index.stores.object_store import ObjectStore
-from kafka_index.stores.read_ahead import MAX_REQUESTS
+from kafka_index.stores.remote_file import MAX_REQUESTS
 from tests.servers.hdfs import running_hdfs
 from tests.servers.s3 import S3Server, running_s3
 

@@ -24,7 +24,7 @@ from kafka_index.errors import InputError
 from kafka_index.storage.directories import list_stored_input, walk
 from kafka_index.storage.paths import expand_input
 from kafka_index.stores import FileInfo, is_remote, store_of
-from kafka_index.stores.arrow_files import readable
+from kafka_index.stores.registry import readable
 
 #: How many rows a segment has in all; joined to each row, so that a task knows when it has met all.
 ROW_COUNT = "segment_rows"

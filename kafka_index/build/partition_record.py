@@ -59,7 +59,7 @@ from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.publish import is_new_folder
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.stores import DirectoryEntry, scheme_of, store_of
-from kafka_index.stores.uris import OBJECT_SCHEMES
+from kafka_index.stores.store import OBJECT_SCHEMES
 
 PARTITION_RECORD = ".partition.kafka-index"
 # Raise it whenever the rules of building change: older records then stop counting.

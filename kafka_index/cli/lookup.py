@@ -53,7 +53,7 @@ from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.storage import Skipped
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import ReportFile
-from kafka_index.stores.staged_file import whole_file
+from kafka_index.stores.registry import whole_file
 
 if TYPE_CHECKING:
     from kafka_index.spark.workers import SparkWorkers

@@ -23,7 +23,7 @@ import click
 from kafka_index import __version__
 
 if TYPE_CHECKING:
-    from kafka_index.stores.staged_file import WholeFile
+    from kafka_index.stores.registry import WholeFile
 
 STDOUT = "-"
 # Of a value that is or holds something else, such as TIME|FILE or KEYID=FILE, no path is known.
@@ -116,7 +116,7 @@ class RunSummary:
             self._stack.enter_context(redirect_stdout(sys.stderr))
             return
         from kafka_index.storage.paths import absolute_path  # noqa: PLC0415, slow to import
-        from kafka_index.stores.staged_file import whole_file  # noqa: PLC0415, slow to import
+        from kafka_index.stores.registry import whole_file  # noqa: PLC0415, slow to import
 
         self._file = self._stack.enter_context(whole_file(absolute_path(path), what="summary"))
 

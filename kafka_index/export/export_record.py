@@ -18,7 +18,7 @@ from kafka_index.export.settings import ExportSettings
 from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.staged_file import whole_file
+from kafka_index.stores.registry import whole_file
 from kafka_index.tables.settings import RecordFilter
 
 EXPORT_RECORD = ".kafka-index-export.json"

@@ -21,7 +21,7 @@ from kafka_index.export.settings import ExportFormat, ExportSettings
 from kafka_index.storage.json_lines import json_lines
 from kafka_index.stores import is_remote
 from kafka_index.stores.durable_files import make_durable, publish_error
-from kafka_index.stores.staged_file import WholeFile, whole_file
+from kafka_index.stores.registry import WholeFile, whole_file
 
 #: Rows are held until they have this many bytes: a row group of Parquet.
 _GROUP_BYTES = 16 * 1024 * 1024

@@ -19,7 +19,7 @@ from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
 from kafka_index.storage.json_lines import extended_lines
 from kafka_index.stores import is_remote
-from kafka_index.stores.arrow_files import input_stream
+from kafka_index.stores.registry import input_stream
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

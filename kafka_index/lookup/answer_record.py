@@ -31,7 +31,7 @@ from kafka_index.reading.answers import UpperBound
 from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.paged_listing import scan_directories
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.staged_file import whole_file
+from kafka_index.stores.registry import whole_file
 
 _VERSION = 1
 # `ExitCode.ENVIRONMENT`: another try is worth it.

@@ -23,7 +23,7 @@ from kafka_index.lookup.report import SplitReport
 from kafka_index.lookup.shared_lookups import SharedLookups
 from kafka_index.lookup.splits import QuerySplit
 from kafka_index.lookup.tally import SplitTally
-from kafka_index.stores.staged_file import whole_file
+from kafka_index.stores.registry import whole_file
 
 
 def answer_split(

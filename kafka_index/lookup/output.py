@@ -24,8 +24,8 @@ from kafka_index.lookup.splits import QuerySplit
 from kafka_index.reading.fetched_indexes import IndexFolder
 from kafka_index.storage import DirectoryLock, publish_error, refuse_overlap
 from kafka_index.storage.paths import absolute_path
-from kafka_index.stores.arrow_files import COMPRESSIONS
 from kafka_index.stores.durable_files import make_durable
+from kafka_index.stores.registry import COMPRESSIONS
 
 #: As Spark marks a complete folder.
 SUCCESS = "_SUCCESS"

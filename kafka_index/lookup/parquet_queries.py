@@ -13,7 +13,7 @@ from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns, refuse_differences
 from kafka_index.lookup.query_files import QueryFormat, errors_of, file_size
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
-from kafka_index.stores.arrow_files import readable
+from kafka_index.stores.registry import readable
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

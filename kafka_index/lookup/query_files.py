@@ -15,7 +15,7 @@ from kafka_index.storage import expand_input
 from kafka_index.storage.directories import scan_directory, walk
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.arrow_files import COMPRESSIONS, input_stream
+from kafka_index.stores.registry import COMPRESSIONS, input_stream
 
 # Names that Spark ignores in a folder of files (InMemoryFileIndex).
 _NOT_DATA = ("_", ".")

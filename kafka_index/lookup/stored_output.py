@@ -18,8 +18,8 @@ from kafka_index.lookup.output import REPLACEABLE, SUCCESS, AnswerTarget
 from kafka_index.lookup.queries import Queries
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.staged_file import whole_file
-from kafka_index.stores.uris import split_uri
+from kafka_index.stores.registry import whole_file
+from kafka_index.stores.store import split_uri
 
 
 def answer_target(

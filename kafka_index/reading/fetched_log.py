@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.layout.integers import Longs
 from kafka_index.stores import Bytes, ByteSource
-from kafka_index.stores.read_ahead import MAX_REQUESTS
+from kafka_index.stores.remote_file import MAX_REQUESTS
 
 #: Ranges with at most this between them are fetched as one (`benchmarks/remote_lookups.py`).
 MAX_GAP_BYTES = 512 << 10

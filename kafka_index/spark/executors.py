@@ -16,7 +16,7 @@ from kafka_index.spark.jobs import Jobs, is_connect
 from kafka_index.spark.session import is_on_this_machine
 from kafka_index.spark.shared_target import NOT_SHARED_HINT, SharedTarget
 from kafka_index.stores import is_remote, scheme_of
-from kafka_index.stores.uris import HDFS_SCHEME, OBJECT_SCHEMES
+from kafka_index.stores.store import HDFS_SCHEME, OBJECT_SCHEMES
 
 _LOGGER = logging.getLogger(__name__)
 

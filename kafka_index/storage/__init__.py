@@ -32,7 +32,7 @@ from kafka_index.storage.window import WINDOW_BYTES, StreamWalk, WindowWalk
 from kafka_index.storage.workspace import workspace
 from kafka_index.stores import Bytes, ByteSource
 from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
-from kafka_index.stores.mapped_file import MappedFile
+from kafka_index.stores.local_store import MappedFile
 
 __all__ = [
     "WINDOW_BYTES",

@@ -35,7 +35,7 @@ from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, l
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote, scheme_of
 from kafka_index.stores.inputs import LINKED_OUT, admit_linked, linked_out, note_broken_link
-from kafka_index.stores.uris import OBJECT_SCHEMES
+from kafka_index.stores.store import OBJECT_SCHEMES
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 

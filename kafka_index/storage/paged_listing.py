@@ -31,7 +31,7 @@ from kafka_index.layout.names import (
 from kafka_index.storage.directories import Entry, StoredEntry, scan_directory
 from kafka_index.storage.segment_table import PartitionSegments
 from kafka_index.stores import DirectoryEntry, scheme_of, store_of
-from kafka_index.stores.uris import OBJECT_SCHEMES
+from kafka_index.stores.store import OBJECT_SCHEMES
 
 _FOLDER_AND_NAME = r"(?s)^(?P<folder>[^/]*)/(?P<name>.*)$"
 _ODD_NAME = rf"(\{SWAP_SUFFIX}|\{CLEANED_SUFFIX}|\{DELETED_SUFFIX})(/|$)|\{LOG_SUFFIX}/"

@@ -16,7 +16,7 @@ from kafka_index.storage.directories import directory_exists, list_stored_input,
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
 from kafka_index.stores.inputs import admit_inputs, is_within
-from kafka_index.stores.uris import SAME_SCHEMES, split_uri
+from kafka_index.stores.store import SAME_SCHEMES, split_uri
 
 _PROBE = ".kafka-index.probe"
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<short>file:)(?=/)")

@@ -33,7 +33,7 @@ from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
 from kafka_index.storage.scratch import remove_scratch, take_attributes
 from kafka_index.stores import DirectoryEntry, is_remote, scheme_of, store_of
 from kafka_index.stores.durable_files import make_durable, publish_error
-from kafka_index.stores.uris import OBJECT_SCHEMES
+from kafka_index.stores.store import OBJECT_SCHEMES
 
 # Segments whose files are put at a time; the files of each are in memory.
 _PUTS_AT_A_TIME = 8

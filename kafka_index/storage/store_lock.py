@@ -23,7 +23,7 @@ from typing import Self
 
 from kafka_index.errors import KafkaIndexError, PublishError
 from kafka_index.stores import FileInfo, Store, store_of
-from kafka_index.stores.claims import find_claim
+from kafka_index.stores.store import find_claim
 
 #: The folder below an output in a store for what belongs to runs: the marker, and staged files.
 RUNS_FOLDER = ".kafka-index"

@@ -20,7 +20,7 @@ import numpy as np
 
 from kafka_index.errors import InputError
 from kafka_index.stores import Bytes, ByteSource
-from kafka_index.stores.mapped_file import MappedFile
+from kafka_index.stores.local_store import MappedFile
 
 #: A window: it stays in the second level cache until it has been worked on.
 WINDOW_BYTES = 1 << 20

@@ -4,10 +4,18 @@ A path is a plain path or a URI (``s3://bucket/key``); ``os.path.join``, ``basen
 ``dirname`` work on both. `store_of` returns the store that a path belongs to.
 """
 
-from kafka_index.stores.options import StorageOptions, parse_storage_options
 from kafka_index.stores.registry import configure_stores, storage_options, store_of
-from kafka_index.stores.store import Bytes, ByteSource, DirectoryEntry, FileInfo, Store
-from kafka_index.stores.uris import is_remote, scheme_of
+from kafka_index.stores.store import (
+    Bytes,
+    ByteSource,
+    DirectoryEntry,
+    FileInfo,
+    StorageOptions,
+    Store,
+    is_remote,
+    parse_storage_options,
+    scheme_of,
+)
 
 __all__ = [
     "ByteSource",

@@ -17,12 +17,16 @@ import hdfs_native
 import pyarrow as pa
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError, ReadError
-from kafka_index.stores import read_ahead
-from kafka_index.stores.claims import replace_by_claim
-from kafka_index.stores.options import StorageOptions
+from kafka_index.stores import remote_file
 from kafka_index.stores.remote_file import RemoteFile
-from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
-from kafka_index.stores.uris import split_uri
+from kafka_index.stores.store import (
+    LISTING_SCHEMA,
+    DirectoryEntry,
+    FileInfo,
+    StorageOptions,
+    replace_by_claim,
+    split_uri,
+)
 
 _JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200})')
 
@@ -307,7 +311,7 @@ class HdfsFile(RemoteFile):
 
     def _request(self, position_bytes: int, size_bytes: int) -> bytes:
         try:
-            with read_ahead.request_slots:
+            with remote_file.request_slots:
                 return cast("bytes", self._reader.read_range(position_bytes, size_bytes))
         except Exception as error:
             how = self._changed_meanwhile()

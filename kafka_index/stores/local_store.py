@@ -2,19 +2,201 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import mmap
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from os import PathLike
+from types import TracebackType
+from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.stores.claims import replace_by_claim
+from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.stores.durable_files import AtomicFile, publish_error
 from kafka_index.stores.inputs import refuse_linked_out
-from kafka_index.stores.mapped_file import MappedFile
-from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
+from kafka_index.stores.store import (
+    LISTING_SCHEMA,
+    Bytes,
+    DirectoryEntry,
+    FileInfo,
+    replace_by_claim,
+)
+
+_NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
+_PIECE_BYTES = 1 << 20
+
+
+class MappedFile:
+    """A local, regular file, opened read-only (KAFKA-5104) and mapped whole.
+
+    A view taken from the map stays valid for as long as it is held, even after `close`. Reading
+    into a buffer that stays in the cache is faster than going through the map page by page; the map
+    is for readers of little of a file, or that must see it all. If another process cuts the file
+    shorter while it is mapped, or its disk fails, the pages that are lost read as zeros, and
+    `faulted` is set (`kafka_index.kernels.fault_guard`). Raises `InputError` if the file is
+    missing, unreadable, or not a regular file.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._map: mmap.mmap | None = None
+        self._array: Bytes = _NO_BYTES
+        self._guard: FaultGuard | None = None
+        self._descriptor = -1
+        try:
+            # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise InputError(f"cannot open the file: {error.strerror}", path=path) from error
+        try:
+            self._opened = os.fstat(descriptor)
+            if not stat.S_ISREG(self._opened.st_mode):
+                raise InputError("not a regular file", path=path)  # noqa: TRY301, because it closes
+            # An empty file cannot be mapped.
+            if self._opened.st_size:
+                self._map = mmap.mmap(descriptor, self._opened.st_size, access=mmap.ACCESS_READ)
+                self._array = np.frombuffer(self._map, np.uint8)
+                self._guard = FaultGuard(self._array.ctypes.data, self._opened.st_size)
+        except (OSError, ValueError) as error:
+            # ValueError: the file shrank between fstat and mmap.
+            os.close(descriptor)
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot map the file: {reason}", path=path) from error
+        except InputError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    @property
+    def size_bytes(self) -> int:
+        """Size when opened."""
+        return self._opened.st_size
+
+    @property
+    def mtime_ns(self) -> int:
+        """Modification time when opened, nanoseconds since the epoch."""
+        return self._opened.st_mtime_ns
+
+    @property
+    def array(self) -> Bytes:
+        """The whole file as a read-only array of uint8; empty after `close`."""
+        return self._array
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return a view of up to `size_bytes` bytes, fewer only at the end of the file.
+
+        Raises `ValueError` for a negative position or size.
+        """
+        if position_bytes < 0 or size_bytes < 0:
+            raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
+        return self._array[position_bytes : position_bytes + size_bytes]
+
+    def read_into(self, position_bytes: int, buffer: Bytes) -> int:
+        """Fill a buffer from a position on; return the number of bytes.
+
+        Raises `InputError` if the disk or the file system fails.
+        """
+        filled = 0
+        view = memoryview(buffer.data)
+        while filled < len(buffer):
+            try:
+                more = os.preadv(self._descriptor, [view[filled:]], position_bytes + filled)
+            except OSError as error:
+                raise InputError(
+                    f"cannot read the file: {error.strerror}",
+                    path=self.path,
+                    position_bytes=position_bytes + filled,
+                ) from error
+            if not more:
+                break
+            filled += more
+        return filled
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        """Return views of ranges, end exclusive."""
+        return [self._array[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        """Yield views of the bytes from a position to the end."""
+        self.advise_sequential()
+        for position in range(start_bytes, self.size_bytes, _PIECE_BYTES):
+            yield self._array[position : position + _PIECE_BYTES]
+
+    def advise_sequential(self) -> None:
+        """Tell the kernel to read far ahead."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def advise_random(self) -> None:
+        """Tell the kernel not to read ahead."""
+        self._advise("MADV_RANDOM")
+
+    @property
+    def faulted(self) -> bool:
+        """Whether bytes were lost while the file was open, and zeros read in their place."""
+        return self._guard is not None and self._guard.faulted
+
+    def changed(self) -> str | None:
+        """Return how the file at this path differs from the one opened, None when it does not.
+
+        It may be replaced, gone, cut or modified: ``"it grew from 10 to 20 bytes"``.
+        """
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            return "it was removed"
+        except OSError as error:
+            return f"it cannot be looked at any more: {error.strerror}"
+        before = self._opened
+        if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
+            return "it was replaced by another file"
+        if now.st_size != before.st_size:
+            how = "grew" if now.st_size > before.st_size else "was cut"
+            return f"it {how} from {before.st_size} to {now.st_size} bytes"
+        if now.st_mtime_ns != before.st_mtime_ns:
+            return "it was modified"
+        return None
+
+    def close(self) -> None:
+        """Unmap the file, or leave that to the last view of it."""
+        self._array = _NO_BYTES
+        if self._guard is not None:
+            self._guard.release()
+        if self._map is not None:
+            # BufferError: someone (often the frame of a traceback) still holds a view. Unmapping
+            # under it would crash the process; the map goes when the last view goes.
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        """Return the mapped file itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the map."""
+        self.close()
+
+    def _advise(self, name: str) -> None:
+        # Not every platform knows every advice, and it is only advice.
+        advice = getattr(mmap, name, None)
+        if self._map is not None and advice is not None:
+            self._map.madvise(advice)
+
 
 _LIST_CHUNK = 10_000
 

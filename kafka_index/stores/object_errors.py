@@ -10,7 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from obstore import exceptions
 
@@ -207,3 +210,23 @@ def _of_connection(text: str, host: str | None) -> Reason:
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
     match = pattern.search(text)
     return None if match is None else next((group for group in match.groups() if group), match[0])
+
+
+_ATTEMPTS = 5
+_FIRST_WAIT_SECONDS = 0.2
+_Answer = TypeVar("_Answer")
+
+
+def repeated(request: Callable[[], _Answer]) -> _Answer:
+    """Return the answer of a request, made again where the library gives up at once.
+
+    The request is idempotent: every request of ours is. Raises the library's exceptions.
+    """
+    for attempt in range(_ATTEMPTS - 1):
+        try:
+            return request()
+        except LIBRARY_ERRORS as error:
+            if not is_worth_repeating(error):
+                raise
+            time.sleep(_FIRST_WAIT_SECONDS * 2**attempt)
+    return request()

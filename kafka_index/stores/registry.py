@@ -1,18 +1,35 @@
-"""The stores of a process, one instance of each, by the scheme of a path."""
+"""The stores of a process by the scheme of a path, and files that are opened in any of them."""
 
 from __future__ import annotations
 
+import io
+import mmap
 import os
+import tempfile
 import threading
 from dataclasses import replace
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
 
-from kafka_index.errors import EngineError, InputError
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.errors import EngineError, InputError, PublishError
+from kafka_index.stores.durable_files import AtomicFile, publish_error
 from kafka_index.stores.inputs import admit_sent, admitted_inputs
 from kafka_index.stores.local_store import LocalStore
-from kafka_index.stores.options import StorageOptions
-from kafka_index.stores.store import Store
+from kafka_index.stores.store import (
+    HDFS_SCHEME,
+    OBJECT_SCHEMES,
+    ByteSource,
+    FileInfo,
+    StorageOptions,
+    Store,
+    is_remote,
+    scheme_of,
+    split_uri,
+)
 from kafka_index.stores.tiered.segment_paths import inner_root, is_segment_path
-from kafka_index.stores.uris import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of, split_uri
 
 _LOCAL = LocalStore()
 # Held again while the store of the objects of remote segments is opened.
@@ -96,3 +113,207 @@ def _missing(root: str, extra: str, error: ImportError) -> InputError:
         path=root,
         hint=f"pip install 'kafka-index[{extra}]'",
     )
+
+
+#: Endings of compressed text.
+COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
+
+
+def readable(path: str, info: FileInfo | None = None) -> str | StoredFile:
+    """Return what Arrow opens to read any part of a file: its path, or a file of its store.
+
+    With `info`, the file of a store is read in that version.
+    """
+    return StoredFile(store_of(path).open(path, info)) if is_remote(path) else path
+
+
+def input_stream(path: str) -> pa.NativeFile:
+    """Open a file to be read once, decompressed as its name says."""
+    if not is_remote(path):
+        return pa.input_stream(path, compression="detect")
+    stream = pa.PythonFile(_StoredStream(store_of(path).open(path)), "r")
+    if os.path.splitext(path)[1].lower() not in COMPRESSIONS:
+        return stream
+    return pa.CompressedInputStream(stream, pa.Codec.detect(path).name)
+
+
+class StoredFile(io.RawIOBase):
+    """A file of a store, to be read at any position."""
+
+    def __init__(self, source: ByteSource) -> None:
+        super().__init__()
+        self._source = source
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}
+        self._position = max(start[whence] + offset, 0)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from the position on."""
+        target = np.frombuffer(buffer, np.uint8)
+        data = self._source.read_at(self._position, len(target))
+        target[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+
+class _StoredStream(io.RawIOBase):
+    """A file of a store, to be read from its beginning to its end."""
+
+    def __init__(self, source: ByteSource) -> None:
+        super().__init__()
+        self._source = source
+        self._pieces = source.stream()
+        self._piece = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most so many bytes, none at the end."""
+        while not self._piece:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._piece = np.ascontiguousarray(piece).data.cast("B")
+        found = self._piece[:size] if size >= 0 else self._piece
+        self._piece = self._piece[len(found) :]
+        return bytes(found)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+
+_DESCRIPTORS = "/proc/self/fd"
+
+
+class WholeFile(Protocol):
+    """A file that is being written, and takes its name when it is committed."""
+
+    path: str
+    scratch_path: str
+
+    def __enter__(self) -> Self:
+        """Return the file itself."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Drop it, unless it was committed."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        ...
+
+    def commit(self, *, durable: bool = True) -> None:
+        """Give the file its name."""
+        ...
+
+    def error(self, error: OSError) -> PublishError:
+        """Return the error to raise where writing by `scratch_path` failed."""
+        ...
+
+
+def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> WholeFile:
+    """Create a file that appears whole, or not at all.
+
+    The parameters are those of `AtomicFile`; a file in another store has its own scratch path.
+    Raises `PublishError` if it cannot be written.
+    """
+    if is_remote(path):
+        return StagedFile(path, what=what)
+    return AtomicFile(path, scratch_path=scratch_path, what=what)
+
+
+class StagedFile:
+    """A file on the local disk that is put into its store when it is committed.
+
+    Raises `PublishError`, which names `what`, if there is no room in the folder of temporary files.
+    """
+
+    def __init__(self, path: str, *, what: str = "file") -> None:
+        self.path = path
+        self._what = what
+        try:
+            if os.path.isdir(_DESCRIPTORS):
+                self._file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115, a member
+                self.scratch_path = f"{_DESCRIPTORS}/{self._file.fileno()}"
+            else:
+                self._file = tempfile.NamedTemporaryFile(buffering=0)  # noqa: SIM115, a member
+                self.scratch_path = self._file.name
+        except OSError as error:
+            raise publish_error(error, tempfile.gettempdir(), "write a temporary file") from error
+
+    def __enter__(self) -> Self:
+        """Return the file itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the local copy."""
+        self._file.close()
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; raises `PublishError` if there is no room for them."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            raise self.error(error) from error
+
+    def commit(self, *, durable: bool = True) -> None:  # noqa: ARG002, what is put is durable
+        """Put the file into its store.
+
+        Raises `PublishError` if the store refuses it, or cannot be reached; an older file stays as
+        it was.
+        """
+        size = os.fstat(self._file.fileno()).st_size
+        if not size:
+            store_of(self.path).put(self.path, b"")
+            return
+        with mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ) as content:
+            view = memoryview(content)
+            try:
+                store_of(self.path).put(self.path, view)
+            finally:
+                view.release()
+
+    def error(self, error: OSError) -> PublishError:
+        """Return the error to raise where writing the local copy failed."""
+        folder = tempfile.gettempdir()
+        return publish_error(error, folder, f"write the {self._what} before it is put in place")

@@ -1,14 +1,24 @@
-"""The interface of a store, and of a file that is open for reading."""
+"""The interface of a store and of its files, the URIs that name them, and the options of stores.
+
+A key is taken as it is written, without percent decoding, as the stores' own tools do;
+``file://`` URIs are turned into plain paths by `kafka_index.storage.paths.local_path`. Options
+travel to executors, into event logs and error texts as they were given, so a secret is only ever a
+reference (``@/path/to/file``), which each process resolves for itself.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from kafka_index.errors import ConfigError, InputError
+from kafka_index.layout.uri_passwords import has_password, refuse_passwords
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -143,3 +153,155 @@ class Store(Protocol):
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; those that do not exist are fine."""
         ...
+
+
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
+
+#: Schemes of object stores, and the extra that has their library.
+OBJECT_SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "abfs": "azure",
+    "abfss": "azure",
+    "wasb": "azure",
+    "wasbs": "azure",
+}
+HDFS_SCHEME = "hdfs"
+#: Schemes that name the same bucket or container as another.
+SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
+
+
+def scheme_of(path: str) -> str | None:
+    """Return the scheme of a URI, in lower case; None for a plain path."""
+    match = _URI.match(path)
+    if match is None:
+        return None
+    refuse_passwords([path])
+    return match["scheme"].lower()
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is a URI of a store other than the local disk."""
+    return scheme_of(path) not in (None, "file")
+
+
+def split_uri(path: str) -> tuple[str, str]:
+    """Return the store's part of a URI, and the rest without its slashes at either end.
+
+    ``s3://bucket/a/b/`` is ``("s3://bucket", "a/b")``.
+    """
+    match = _URI.match(path)
+    if match is None:
+        raise ValueError(f"not a URI: {path}")
+    return match[0], path[match.end() :].strip("/")
+
+
+_SECRET = re.compile(
+    r"secret|token(?!_file|_service)|password|passphrase|credential(?!s?_(?:type|file|relative|full))"
+    r"|(?:account|access|master|customer|encryption|private|sas|shared)_key|(?:^|_)sas(?:$|_)"
+    r"|connection_string",
+    re.IGNORECASE,
+)
+_REFERENCE = "@"
+# The access key's id is an identifier that logs and URLs show.
+_NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Options under the names of the storage library, with references to secrets.
+
+    The items have ascending keys, each once; in lower case, except Hadoop's, which have dots. The
+    tiered keys are ids of the key pairs of tiered storage, and the files that hold their private
+    keys.
+    """
+
+    items: tuple[tuple[str, str], ...] = ()
+    tiered_keys: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[tuple[str, bool], ...] = field(default=(), compare=False)
+
+    def resolve(self) -> dict[str, str]:
+        """Return the options with each reference replaced by the content of its file.
+
+        Raises `InputError` if a file cannot be read.
+        """
+        return {key: _resolved(key, value) for key, value in self.items}
+
+
+def parse_storage_options(texts: Iterable[str]) -> StorageOptions:
+    """Parse ``KEY=VALUE`` and ``KEY=@FILE``.
+
+    Raises `ConfigError` if a text has another form, a key is repeated, or a secret is given by
+    value.
+    """
+    options: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        key = key.strip() if "." in key else key.strip().lower()
+        if not key or not separator:
+            # The text may be a secret: it is not shown.
+            raise ConfigError("not a storage option", expected="KEY=VALUE or KEY=@FILE")
+        if key in options:
+            raise ConfigError(f"the storage option {key} is given twice")
+        if not value.startswith(_REFERENCE) and (is_secret(key) or has_password(value)):
+            raise ConfigError(
+                f"the storage option {key} holds a secret, and command lines are visible to others",
+                expected=f"{key}=@FILE",
+                hint="write it to a file that only you can read, or set it in the environment",
+            )
+        options[key] = value
+    return StorageOptions(tuple(sorted(options.items())))
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of an option must not be shown."""
+    return key not in _NO_SECRETS and _SECRET.search(key) is not None
+
+
+def _resolved(key: str, value: str) -> str:
+    if not value.startswith(_REFERENCE):
+        return value
+    path = value[len(_REFERENCE) :]
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"cannot read the storage option {key}: {reason}", path=path) from error
+
+
+_CLAIM_SUFFIX = ".claim"
+
+
+def replace_by_claim(store: Store, path: str, data: bytes, info: FileInfo) -> bool:
+    """Do what `Store.replace` does: whoever makes a file beside it may compare and write.
+
+    A process that is killed meanwhile leaves that file, and nobody replaces the other one before it
+    is deleted (`find_claim`).
+    """
+    claim = _claim_of(path)
+    if not store.put(claim, b"", if_absent=True):
+        return False
+    try:
+        try:
+            now = store.info(path)
+        except FileNotFoundError:
+            return False
+        return now == info and store.put(path, data)
+    finally:
+        store.delete([claim])
+
+
+def find_claim(store: Store, path: str) -> str | None:
+    """Return the file by which a process claims a file at present, None where there is none."""
+    claim = _claim_of(path)
+    try:
+        store.info(claim)
+    except FileNotFoundError:
+        return None
+    return claim
+
+
+def _claim_of(path: str) -> str:
+    return f"{path}{_CLAIM_SUFFIX}"

@@ -27,7 +27,7 @@ from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import expand_input
 from kafka_index.storage.directories import directory_exists, walk
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.arrow_files import input_stream, readable
+from kafka_index.stores.registry import input_stream, readable
 
 #: Where a row comes from: the last column of every batch, ascending over all files.
 ROW_NUMBER = "__row"

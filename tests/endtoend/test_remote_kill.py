@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.build.partition_record import PARTITION_RECORD
-from kafka_index.stores import read_ahead
+from kafka_index.stores import remote_file
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.support.builds import finish, kill, start, with_rows
@@ -258,8 +258,8 @@ def _long_log(base_offset: int, batches: int) -> bytes:
     [
         (1, False, "it was replaced"),
         # Three pieces are requested at once, and the fourth when the first has been scanned.
-        (read_ahead.STREAM_PIECES, False, "it was replaced"),
-        (read_ahead.STREAM_PIECES, True, "it was removed"),
+        (remote_file.STREAM_PIECES, False, "it was replaced"),
+        (remote_file.STREAM_PIECES, True, "it was removed"),
     ],
     ids=["replaced-before-it-is-read", "replaced-midway", "removed-midway"],
 )
@@ -272,7 +272,7 @@ def test_an_object_that_is_replaced_while_it_is_read_fails_alone(
     *,
     is_removed: bool,
 ) -> None:
-    batches = 3 * read_ahead.PIECE_BYTES // 60_000 + 10
+    batches = 3 * remote_file.PIECE_BYTES // 60_000 + 10
     data = copy_partitions(tmp_path / "data", "orders.eu-west-0")
     folder = data / "long-0"
     folder.mkdir()

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_index.errors import ConfigError, ReadError
 from kafka_index.stores import StorageOptions, parse_storage_options
-from kafka_index.stores.aws_profiles import find_profile
+from kafka_index.stores.object_config import find_profile
 from kafka_index.stores.object_store import ObjectStore
 from tests.servers.s3 import S3Server
 from tests.stores.stores import HASTY, s3_environment

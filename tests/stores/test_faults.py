@@ -9,7 +9,7 @@ from threading import BoundedSemaphore, Lock
 
 import pytest
 
-from kafka_index.stores import read_ahead
+from kafka_index.stores import remote_file
 from kafka_index.stores.object_store import ObjectStore
 from tests.servers.faults import MANY, Faults, fault_proxy
 from tests.servers.s3 import S3Server
@@ -19,7 +19,7 @@ from tests.stores.stores import object_store
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make many requests of few bytes."""
-    monkeypatch.setattr(read_ahead, "PIECE_BYTES", 64 << 10)
+    monkeypatch.setattr(remote_file, "PIECE_BYTES", 64 << 10)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -112,19 +112,19 @@ def test_a_stream_asks_for_each_byte_once_and_no_more_than_its_window_ahead(s3: 
         fault_proxy(s3.endpoint) as proxy,
         object_store(s3.through(proxy.endpoint), bucket) as store,
     ):
-        store.put(f"s3://{bucket}/a", bytes(pieces * read_ahead.PIECE_BYTES))
+        store.put(f"s3://{bucket}/a", bytes(pieces * remote_file.PIECE_BYTES))
         source = store.open(f"s3://{bucket}/a")
         stream = source.stream()
         next(stream)
-        assert len(proxy.gets("/a")) <= read_ahead.STREAM_PIECES
-        assert sum(map(len, stream)) == (pieces - 1) * read_ahead.PIECE_BYTES
+        assert len(proxy.gets("/a")) <= remote_file.STREAM_PIECES
+        assert sum(map(len, stream)) == (pieces - 1) * remote_file.PIECE_BYTES
         assert len(proxy.gets("/a")) == pieces
         assert proxy.sent_bytes("/a") == source.size_bytes
 
 
 def test_near_ranges_share_a_request_and_far_ones_do_not(s3: S3Server) -> None:
     bucket = s3.new_bucket()
-    gap = read_ahead.MAX_GAP_BYTES
+    gap = remote_file.MAX_GAP_BYTES
     with (
         fault_proxy(s3.endpoint) as proxy,
         object_store(s3.through(proxy.endpoint), bucket) as store,
@@ -134,7 +134,7 @@ def test_near_ranges_share_a_request_and_far_ones_do_not(s3: S3Server) -> None:
         source.read_ranges([0, 110, 120 + gap, 3 * gap], [100, 120, 130 + gap, 3 * gap + 10])
         ranges = sorted(str(request.range) for request in proxy.gets("/a"))
         # The first three, in pieces; and the last one.
-        assert ranges[0] == f"bytes=0-{read_ahead.PIECE_BYTES - 1}"
+        assert ranges[0] == f"bytes=0-{remote_file.PIECE_BYTES - 1}"
         assert ranges[-1] == f"bytes={3 * gap}-{3 * gap + 9}"
         assert proxy.sent_bytes("/a") == 130 + gap + 10
 
@@ -156,7 +156,7 @@ def test_a_file_that_was_listed_is_opened_without_a_request(s3: S3Server) -> Non
 def test_no_more_reads_are_under_way_than_a_process_may_have(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_ahead, "request_slots", BoundedSemaphore(2))
+    monkeypatch.setattr(remote_file, "request_slots", BoundedSemaphore(2))
     bucket = s3.new_bucket()
     under_way, most, lock = 0, 0, Lock()
 
@@ -174,7 +174,7 @@ def test_no_more_reads_are_under_way_than_a_process_may_have(
         object_store(s3.through(proxy.endpoint), bucket) as store,
         ThreadPoolExecutor(8) as pool,
     ):
-        store.put(f"s3://{bucket}/a", bytes(40 * read_ahead.PIECE_BYTES))
+        store.put(f"s3://{bucket}/a", bytes(40 * remote_file.PIECE_BYTES))
         source = store.open(f"s3://{bucket}/a")
         proxy.before = before
         reads = pool.map(lambda at: len(source.read_at(at, 10)), range(24))

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+
 import pytest
 
-from kafka_index.stores.tiered.encryption import read_private_key
-from kafka_index.stores.tiered.oaep import RsaPrivateNumbers, decrypt_oaep, encrypt_oaep
+from kafka_index.stores.tiered.encryption import (
+    RsaPrivateNumbers,
+    decrypt_oaep,
+    read_private_key,
+)
 from tests.support.tiered import setting
+
+
+def encrypt_oaep(n: int, e: int, message: bytes) -> bytes:
+    """Encrypt as RFC 8017, 7.1.1, has it."""
+    size, hashed = (n.bit_length() + 7) // 8, hashlib.sha3_512(b"").digest()
+    block = hashed + bytes(size - len(message) - 130) + b"\x01" + message
+    seed = os.urandom(64)
+    masked_block = masked(block, seed)
+    encoded = b"\x00" + masked(seed, masked_block) + masked_block
+    return pow(int.from_bytes(encoded, "big"), e, n).to_bytes(size, "big")
+
+
+def masked(data: bytes, seed: bytes) -> bytes:
+    counters = range(len(data) // 64 + 1)
+    mask = b"".join(hashlib.sha3_512(seed + n.to_bytes(4, "big")).digest() for n in counters)
+    return bytes(a ^ b for a, b in zip(data, mask, strict=False))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from enum import Enum
 
 from kafka_index.errors import InputError
 from kafka_index.layout.names import OFFSET_DIGITS
-from kafka_index.stores.uris import scheme_of
+from kafka_index.stores.store import scheme_of
 
 SCHEME_PREFIX = "tiered+"
 
