@@ -34,7 +34,7 @@ from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import is_legal_topic
 from kafka_index.storage import workspace
-from kafka_index.storage.sorting import sorted_batches
+from kafka_index.storage.local_work import sorted_batches
 from kafka_index.stores import FileInfo
 from kafka_index.stores.durable_files import publish_error
 

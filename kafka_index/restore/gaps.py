@@ -22,7 +22,7 @@ from kafka_index.scan.missing_offsets import (
     SeenLog,
     missing_offsets,
 )
-from kafka_index.storage.lost_logs import lost_logs_of
+from kafka_index.storage.segment_table import lost_logs_of
 
 GAP = "gap"
 BELOW_COMMITTED = "below_committed"

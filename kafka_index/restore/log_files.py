@@ -17,8 +17,8 @@ from kafka_index.errors import InputError
 from kafka_index.layout.names import LOG_SUFFIX
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.storage import Bytes, ByteSource, SegmentFile, publish_error
-from kafka_index.storage.file_copy import clone_file
 from kafka_index.stores import is_remote
+from kafka_index.stores.durable_files import clone_file
 
 _COPY_BYTES = 64 << 20
 _NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})

@@ -30,8 +30,8 @@ from kafka_index.layout.names import (
 from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry, scan_directory
-from kafka_index.storage.lost_logs import lost_logs
 from kafka_index.storage.partition_files import list_partition, swapped_range
+from kafka_index.storage.segment_table import lost_logs
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """Files in and files out: byte sources, listing a dump, publishing, locks."""
 
 from kafka_index.storage.listing import Listing, list_dump
-from kafka_index.storage.locks import DirectoryLock, lock_of_output
+from kafka_index.storage.local_work import workspace
+from kafka_index.storage.locks import DirectoryLock, StoreLock, lock_of_output
 from kafka_index.storage.partition_files import SegmentFile, Skipped
 from kafka_index.storage.paths import (
     check_target,
@@ -27,9 +28,7 @@ from kafka_index.storage.scratch import (
     swept_target,
     write_scratch,
 )
-from kafka_index.storage.store_lock import StoreLock
 from kafka_index.storage.window import WINDOW_BYTES, StreamWalk, WindowWalk
-from kafka_index.storage.workspace import workspace
 from kafka_index.stores import Bytes, ByteSource
 from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
 from kafka_index.stores.local_store import MappedFile

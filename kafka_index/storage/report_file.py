@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.storage.json_lines import json_lines
+from kafka_index.storage.local_work import workspace
 from kafka_index.storage.paths import absolute_path, local_path
-from kafka_index.storage.workspace import workspace
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import AtomicFile
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from kafka_index.errors import PublishError
-from kafka_index.storage.store_lock import RUNS_FOLDER
+from kafka_index.storage.locks import RUNS_FOLDER
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
 

@@ -22,7 +22,7 @@ from kafka_index.scan.missing_offsets import Cleaning, MissingOffsets, SeenLog, 
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
 from kafka_index.storage.directories import Entry, scan_directory
-from kafka_index.storage.lost_logs import lost_logs
+from kafka_index.storage.segment_table import lost_logs
 from kafka_index.stores import is_remote
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.verification.data_directory import DataDirectory

@@ -32,8 +32,8 @@ from kafka_index.records.batch_encoder import BatchEncoder
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile, publish_error
-from kafka_index.storage.file_copy import copy_file
 from kafka_index.storage.log_directory import LogDirectory
+from kafka_index.stores.durable_files import copy_file
 from kafka_index.writing.import_columns import check_continues, check_order, import_rows
 from kafka_index.writing.import_record import (
     ImportCounts,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from kafka_index.storage.sorting import sorted_batches
+from kafka_index.storage.local_work import sorted_batches
 from kafka_index.writing.import_columns import check_columns
 from kafka_index.writing.import_settings import ImportSettings
 from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema

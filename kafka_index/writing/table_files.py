@@ -1,6 +1,6 @@
 """Files of records: Parquet and JSON lines, in folders or not, as batches of the same columns.
 
-JSON lines have the members that `kafka_index.storage.json_lines` writes: bytes are base64, times
+JSON lines have the members that `kafka_index.storage.report_file` writes: bytes are base64, times
 ISO 8601, in UTC where they name no zone, or ms.
 """
 

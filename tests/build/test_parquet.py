@@ -16,7 +16,7 @@ from kafka_index.build.parquet_columns import ParquetForm
 from kafka_index.build.parquet_input import open_parquet
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError, PublishError
-from kafka_index.storage import list_dump, sorting
+from kafka_index.storage import list_dump, local_work
 from tests.support.dumps import (
     CollectedRows,
     Log,
@@ -293,8 +293,8 @@ def test_a_table_in_no_order_that_there_is_no_room_to_sort_is_the_environment(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     (scratch / "sort").write_text("")
-    monkeypatch.setattr(sorting, "_MEMORY", "4MB")
-    monkeypatch.setattr(sorting, "workspace", lambda: str(scratch))
+    monkeypatch.setattr(local_work, "_MEMORY", "4MB")
+    monkeypatch.setattr(local_work, "workspace", lambda: str(scratch))
     table = pa.concat_tables([metadata_table(ONE)] * 4000)
 
     with pytest.raises(PublishError, match="cannot sort the batches of the input"):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kafka_index.errors import PublishError, is_retriable
-from kafka_index.storage import StoreLock, store_lock
+from kafka_index.storage import StoreLock, locks
 from kafka_index.stores import FileInfo, Store, store_of
 from tests.servers.s3 import S3Server
 from tests.support.remote import new_bucket
@@ -35,13 +35,13 @@ def root(s3: S3Server) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _no_silence_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Markers are polled often, and taken for abandoned only where a test says when."""
-    monkeypatch.setattr(store_lock, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", math.inf)
+    monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "_ABANDONED_SECONDS", math.inf)
 
 
 @pytest.fixture
 def _refreshed_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_lock, "_REFRESH_SECONDS", 0.02)
+    monkeypatch.setattr(locks, "_REFRESH_SECONDS", 0.02)
 
 
 def marker(root: str) -> dict[str, Any] | None:
@@ -120,7 +120,7 @@ def test_outputs_have_markers_of_their_own(root: str) -> None:
 def test_a_silent_marker_of_another_host_is_taken_over_after_a_while(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", 0.3)
+    monkeypatch.setattr(locks, "_ABANDONED_SECONDS", 0.3)
     # A process number says nothing about a process of another machine.
     put_marker(root, run="theirs", host=ELSEWHERE, process=ended_process(), count=7)
     began = time.monotonic()
@@ -156,7 +156,7 @@ def test_a_killed_run_whose_process_number_is_another_ones_now_is_taken_over_at_
 def test_a_marker_of_this_hosts_name_but_other_processes_is_taken_over_after_a_while(
     root: str, field: str, other: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", 0.3)
+    monkeypatch.setattr(locks, "_ABANDONED_SECONDS", 0.3)
     put_marker_of_here(root, process=ended_process(), **{field: other})
     began = time.monotonic()
     with StoreLock(root, "ours"):
@@ -177,7 +177,7 @@ def test_a_run_in_another_pid_namespace_of_this_host_is_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process number is one that this namespace does not have, or has for another process."""
-    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", 0.5)
+    monkeypatch.setattr(locks, "_ABANDONED_SECONDS", 0.5)
     with subprocess.Popen(
         ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -244,7 +244,7 @@ def test_a_claim_that_a_killed_run_left_is_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stores without conditional writes, such as HDFS and the local disk, have claims."""
-    monkeypatch.setattr(store_lock, "_TAKE_OVERS", 2)
+    monkeypatch.setattr(locks, "_TAKE_OVERS", 2)
     local = str(tmp_path)
     put_marker_of_here(local, process=ended_process())
     claim = tmp_path / ".kafka-index" / "lock.claim"
@@ -261,7 +261,7 @@ def test_a_claim_that_a_killed_run_left_is_named_with_what_to_do(
 def test_a_marker_that_is_not_one_is_taken_over_after_a_while(
     root: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "_ABANDONED_SECONDS", 0.1)
     path = f"{root}/.kafka-index/lock"
     store_of(path).put(path, content)
     with StoreLock(root, "ours"):

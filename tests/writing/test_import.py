@@ -20,7 +20,7 @@ import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.growing import GrowingPartitionLog
 from kafka_index.records.record_table import RECORD_SCHEMA
-from kafka_index.storage import DirectoryLock, sorting
+from kafka_index.storage import DirectoryLock, local_work
 from kafka_index.writing import local_import
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import ImportTarget
@@ -736,11 +736,11 @@ def test_a_sort_without_room_is_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where DuckDB would keep what does not fit in its memory there is a file.
-    monkeypatch.setattr(sorting, "_MEMORY", "4MB")
+    monkeypatch.setattr(local_work, "_MEMORY", "4MB")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     (scratch / "sort").write_text("")
-    monkeypatch.setattr(sorting, "workspace", lambda: str(scratch))
+    monkeypatch.setattr(local_work, "workspace", lambda: str(scratch))
     rows = table(100_000, value=[b"%d" % number * 40 for number in range(100_000)])
 
     stderr = refused(written(tmp_path / "tables", rows), tmp_path / "logs", code=3)
