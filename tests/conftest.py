@@ -15,6 +15,7 @@ from hypothesis import settings
 from tests.conformance.kafka_jars import needing_kafka
 from tests.servers.hdfs import HdfsServer, running_hdfs
 from tests.servers.s3 import S3Server, report_header, running_s3
+from tests.support.remote import bucket_for_tasks, new_bucket
 
 # No deadline: the first call of a kernel compiles it, and shared machines stall. In CI the same
 # examples are drawn each time, so that a failure there is a failure here.
@@ -71,6 +72,27 @@ def s3() -> Iterator[S3Server]:
     # Not pytest's folder, which keeps what the last three runs wrote.
     with tempfile.TemporaryDirectory() as folder, running_s3(Path(folder)) as server:
         yield server
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> Iterator[str]:
+    """The URI of a bucket that this process can reach."""
+    with new_bucket(s3) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def module_bucket(s3: S3Server) -> Iterator[str]:
+    """A bucket for the tests of a file."""
+    with new_bucket(s3) as uri:
+        yield uri
+
+
+@pytest.fixture
+def configured_bucket(s3: S3Server, tmp_path: Path) -> Iterator[str]:
+    """A bucket that tasks of Spark can reach too."""
+    with bucket_for_tasks(s3, tmp_path) as uri:
+        yield uri
 
 
 @pytest.fixture(scope="session")

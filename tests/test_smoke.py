@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.command_line import DUMP, SETTINGS, Argument, kafka_index, run_here
 from tests.support.dumps import index_files
+from tests.support.restoring import copy_dump
 
 PARTITION = "payments-0"
 #: A record of it.
@@ -22,13 +23,7 @@ OFFSET = 1
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One partition of a broker, and the files at the root of its data directory."""
-    folder = tmp_path_factory.mktemp("smoke") / "data"
-    folder.mkdir()
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy(path, folder)
-    shutil.copytree(DUMP / PARTITION, folder / PARTITION)
-    return folder
+    return copy_dump(tmp_path_factory.mktemp("smoke") / "data", PARTITION)
 
 
 def run(command: str, *arguments: Argument) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError
 from kafka_index.stores import store_of
 from tests.servers.hdfs import HdfsServer
-from tests.servers.s3 import S3Server
 from tests.support.command_line import build_here
 from tests.support.dumps import (
     CollectedRows,
@@ -28,16 +27,10 @@ from tests.support.dumps import (
     settings,
     write_parquet,
 )
-from tests.support.remote import download, new_bucket, upload
+from tests.support.remote import download, upload
 
 _Form = Callable[[dict[Segment, Log]], pa.Table]
 FORMS = pytest.mark.parametrize("form", [metadata_table, raw_table])
-
-
-@pytest.fixture
-def bucket(s3: S3Server) -> Iterator[str]:
-    with new_bucket(s3) as uri:
-        yield uri
 
 
 def write_folder(folder: Path, form: _Form) -> Path:

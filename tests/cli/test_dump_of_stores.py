@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,17 +13,11 @@ from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
 from tests.stores.stores import s3_environment
 from tests.support.command_line import DUMP, dump
-from tests.support.remote import new_bucket, upload
+from tests.support.remote import upload
 
 PARTITION = "payments-0"
 SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot", ".log")
 OPTIONS: list[list[str]] = [[], ["--json"]]
-
-
-@pytest.fixture
-def bucket(s3: S3Server) -> Iterator[str]:
-    with new_bucket(s3) as uri:
-        yield uri
 
 
 @pytest.fixture

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kafka_index.stores import store_of
-from tests.servers.s3 import S3Server
 from tests.support.command_line import DUMP, copy_partitions, lookup
-from tests.support.remote import download, new_bucket, upload
+from tests.support.remote import download, upload
 
 from .query_files import queries, write_queries
 
@@ -20,12 +18,6 @@ from .query_files import queries, write_queries
 RECORD = ".out.kafka-index-lookup"
 TOPIC = "orders.eu-west"
 ROWS = [(TOPIC, partition % 2, offset) for partition, offset in enumerate(range(0, 3000, 17))]
-
-
-@pytest.fixture
-def bucket(s3: S3Server) -> Iterator[str]:
-    with new_bucket(s3) as uri:
-        yield uri
 
 
 @pytest.fixture

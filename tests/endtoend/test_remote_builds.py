@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,9 +11,9 @@ import pytest
 
 from kafka_index.stores import store_of
 from tests.servers.hdfs import HdfsServer
-from tests.servers.s3 import S3Server
 from tests.support.command_line import DUMP, SETTINGS, kafka_index
-from tests.support.remote import download, new_bucket, upload
+from tests.support.remote import download, upload
+from tests.support.restoring import copy_dump
 
 SPARK = ("--engine", "spark", "--master", "local[2]")
 INDEXES_ALONE = ("--what", "index,timeindex")
@@ -23,14 +21,8 @@ RECORDS = (".kafka-index", ".kafka-index-state")
 
 
 @pytest.fixture(scope="module")
-def bucket(s3: S3Server) -> Iterator[str]:
-    with new_bucket(s3) as uri:
-        yield uri
-
-
-@pytest.fixture(scope="module")
-def dump(bucket: str) -> str:
-    return upload(DUMP, f"{bucket}/dump")
+def dump(module_bucket: str) -> str:
+    return upload(DUMP, f"{module_bucket}/dump")
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +40,9 @@ def published(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def output(bucket: str, dump: str) -> str:
+def output(module_bucket: str, dump: str) -> str:
     """What a build from the bucket has published into the bucket."""
-    uri = f"{bucket}/out"
+    uri = f"{module_bucket}/out"
     done = kafka_index("build", "--input", dump, "--output", uri, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
     return uri
@@ -71,9 +63,9 @@ def test_a_build_from_and_into_a_bucket_publishes_what_a_local_one_does(
 @pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize("engine", [(), SPARK], ids=["local-from-disk", "spark-from-store"])
 def test_a_build_into_a_bucket_publishes_what_a_local_one_does(
-    bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...]
+    module_bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...]
 ) -> None:
-    uri = f"{bucket}/out-{len(engine)}"
+    uri = f"{module_bucket}/out-{len(engine)}"
     arguments = ("--input", dump if engine else DUMP, "--output", uri, "--config", SETTINGS)
     done = kafka_index("build", *arguments, *engine)
     assert done.returncode == 0, done.stderr
@@ -91,10 +83,10 @@ def test_a_build_from_a_bucket_to_a_disk_publishes_the_same(
 
 
 def test_a_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
-    bucket: str, dump: str, output: str
+    module_bucket: str, dump: str, output: str
 ) -> None:
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
-    report = f"{bucket}/reports/rerun.parquet"
+    report = f"{module_bucket}/reports/rerun.parquet"
     done = kafka_index("build", *arguments, "--report", report)
     assert done.returncode == 0, done.stderr
     rows = pq.read_table(io.BytesIO(store_of(report).read(report)))
@@ -103,9 +95,9 @@ def test_a_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
 
 
 def test_index_files_alone_are_built_into_a_bucket(
-    bucket: str, dump: str, expected: dict[str, bytes]
+    module_bucket: str, dump: str, expected: dict[str, bytes]
 ) -> None:
-    output = f"{bucket}/indexes"
+    output = f"{module_bucket}/indexes"
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
     done = kafka_index("build", *arguments, *INDEXES_ALONE)
     assert done.returncode == 0, done.stderr
@@ -123,14 +115,14 @@ def test_building_in_place_in_a_bucket_is_wrong_usage(dump: str) -> None:
     assert dump in done.stderr
 
 
-def test_a_damaged_object_is_a_row_that_names_it(bucket: str, tmp_path: Path) -> None:
+def test_a_damaged_object_is_a_row_that_names_it(module_bucket: str, tmp_path: Path) -> None:
     log = next(DUMP.glob("orders*/*.log"))
     damaged = bytearray(log.read_bytes())
     damaged[200] ^= 0xFF
-    uri = f"{bucket}/damaged/{log.parent.name}/{log.name}"
+    uri = f"{module_bucket}/damaged/{log.parent.name}/{log.name}"
     store_of(uri).put(uri, bytes(damaged))
     report = tmp_path / "report.json"
-    arguments = ("--input", f"{bucket}/damaged", "--output", f"{bucket}/of-damaged")
+    arguments = ("--input", f"{module_bucket}/damaged", "--output", f"{module_bucket}/of-damaged")
     done = kafka_index("build", *arguments, "--report", report)
     assert done.returncode == 1, done.stderr
     (row,) = map(json.loads, report.read_text().splitlines())
@@ -143,12 +135,9 @@ def test_a_build_of_hdfs_publishes_what_a_local_one_does(
 ) -> None:
     # One partition: closing a file of HDFS takes half a second.
     partition = "payments-0"
-    for entry in DUMP.iterdir():
-        if entry.is_file():
-            shutil.copy(entry, tmp_path)
-    shutil.copytree(DUMP / partition, tmp_path / partition)
+    data = copy_dump(tmp_path / "data", partition)
     root = hdfs.uri.rstrip("/")
-    dump = upload(tmp_path, f"{root}/dump")
+    dump = upload(data, f"{root}/dump")
     wanted = {name: data for name, data in expected.items() if name.startswith(f"{partition}/")}
     for engine, files in (((), wanted), ((*SPARK, *INDEXES_ALONE), indexes_of(wanted))):
         output = f"{root}/out-{len(engine)}"

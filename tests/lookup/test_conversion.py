@@ -26,7 +26,6 @@ from tests.lookup.building import (
     ODD_TEXT,
     C,
     J,
-    make_dump,
     query,
     read_answers,
     run,
@@ -35,11 +34,6 @@ from tests.lookup.building import (
 )
 
 SOURCE = pytest.mark.parametrize("source", [C, J], ids=["csv", "json"])
-
-
-@pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dump(tmp_path_factory.mktemp("dump"))
 
 
 @SOURCE

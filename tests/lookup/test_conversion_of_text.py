@@ -15,7 +15,6 @@ from tests.lookup.building import (
     C,
     J,
     convert,
-    make_dump,
     query,
     read_answers,
     run,
@@ -23,12 +22,6 @@ from tests.lookup.building import (
     without_answers,
     write_queries,
 )
-
-
-@pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dump(tmp_path_factory.mktemp("dump"))
-
 
 CSV_QUERIES = (
     'note,topic,partition,timestamp,"a ""b"""\n'

@@ -30,11 +30,6 @@ from tests.lookup.building import (
 GOLDEN = Path(__file__).parents[1] / "reading" / "golden_lookups" / "answers.parquet"
 
 
-@pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dump(tmp_path_factory.mktemp("dump"))
-
-
 @pytest.fixture(params=ENDINGS)
 def ending(request: pytest.FixtureRequest) -> str:
     value: str = request.param

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -25,12 +24,6 @@ KEYS = st.one_of(st.none(), st.integers(-5, 160), st.integers(990, 1160), st.jus
 
 Query = tuple[str | None, int | None, int | None]
 Row = tuple[object, ...]
-
-
-@pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    yield make_dump(tmp_path_factory.mktemp("dump"))
-    alone.cache_clear()
 
 
 def rows_of(answers: Answers) -> list[Row]:

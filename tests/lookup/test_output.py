@@ -39,11 +39,6 @@ from tests.support.timeouts import TIMEOUT_SECONDS
 OLD = b"the old answers"
 
 
-@pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dump(tmp_path_factory.mktemp("dump"))
-
-
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """A folder for outputs, where nothing else may be left."""

@@ -36,7 +36,7 @@ from kafka_index.spark.workers import session_workers
 from tests.servers.faults import fault_proxy
 from tests.servers.s3 import S3Server
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
-from tests.support.remote import configured_bucket, upload
+from tests.support.remote import bucket_for_tasks, upload
 
 
 def rows_of(asked: Queries, target: AnswerTarget) -> list[pa.RecordBatch]:
@@ -55,7 +55,7 @@ def test_tasks_that_answer_find_every_index_built(
     answer(queries, local, by, tmp_path / "local")
     asked = open_queries(str(queries), by)
     with (
-        configured_bucket(s3, tmp_path) as uri,
+        bucket_for_tasks(s3, tmp_path) as uri,
         answer_target(str(tmp_path / "out"), asked) as target,
     ):
         inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])
@@ -118,7 +118,7 @@ def test_each_log_is_read_by_one_request_of_one_worker(
     totals = LookupTotals()
     with (
         fault_proxy(s3.endpoint) as proxy,
-        configured_bucket(s3.through(proxy.endpoint), tmp_path) as uri,
+        bucket_for_tasks(s3.through(proxy.endpoint), tmp_path) as uri,
         answer_target(str(tmp_path / "out"), asked) as target,
     ):
         inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])

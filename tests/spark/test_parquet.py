@@ -36,7 +36,7 @@ from tests.support.dumps import (
     write_logs,
     write_parquet,
 )
-from tests.support.remote import configured_bucket, download, upload
+from tests.support.remote import bucket_for_tasks, download, upload
 from tests.support.transactional_logs import built_files, segments, write
 
 _Form = Callable[[dict[Segment, Log]], pa.Table]
@@ -202,7 +202,7 @@ def test_tasks_read_files_of_a_store_themselves(
     local = settings(tmp_path / "local")
     build_locally(open_parquet([str(tmp_path / "in")]), local, threads=2, listener=CollectedRows())
 
-    with configured_bucket(s3, tmp_path) as bucket:
+    with bucket_for_tasks(s3, tmp_path) as bucket:
         source = open_parquet([upload(tmp_path / "in", f"{bucket}/in")])
         remote = replace(local, target_root=f"{bucket}/out")
         report = build_parquet(spark, source, remote, bins=3)

@@ -26,6 +26,7 @@ from kafka_index.startup import (
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from tests.support.child_processes import in_child
 from tests.support.command_line import DUMP
+from tests.support.restoring import copy_dump
 
 PARTITION = "app-logs-0"
 
@@ -33,13 +34,7 @@ PARTITION = "app-logs-0"
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory of a broker that stopped cleanly, with a few partitions."""
-    target = tmp_path / "data"
-    target.mkdir()
-    for name in (PARTITION, "payments-0", "customer-profiles-0"):
-        shutil.copytree(DUMP / name, target / name)
-    for path in DUMP.iterdir():
-        if path.is_file() and not path.name.startswith("."):
-            shutil.copy(path, target)
+    target = copy_dump(tmp_path / "data", PARTITION, "payments-0", "customer-profiles-0")
     (target / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":13}')
     return target
 

@@ -17,12 +17,6 @@ from tests.storage.test_listing import batch, name, put
 from tests.support.remote import new_bucket, upload
 
 
-@pytest.fixture
-def bucket(s3: S3Server) -> Iterator[str]:
-    with new_bucket(s3) as uri:
-        yield uri
-
-
 def found(listing: Listing, root: str) -> list[tuple[object, ...]]:
     segments = [
         (s.topic, s.partition, s.base_offset, s.log_path, s.log_size_bytes, s.is_last)

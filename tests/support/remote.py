@@ -28,7 +28,7 @@ def new_bucket(s3: S3Server) -> Iterator[str]:
 
 
 @contextmanager
-def configured_bucket(s3: S3Server, folder: Path) -> Iterator[str]:
+def bucket_for_tasks(s3: S3Server, folder: Path) -> Iterator[str]:
     """Create a bucket that tasks of Spark reach by the options of this process alone; its URI."""
     secret = folder / "secret"
     secret.write_text(s3.secret_key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,10 @@ import pytest
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import Resolve
 from kafka_index.tiered.options import TieredOptions
-from tests.servers.s3 import S3Server
-from tests.support.remote import new_bucket, upload
+from tests.support.remote import upload
 from tests.support.tiered import Setting, keys, setting
 
 _TOPIC = "wallet_tx"
-
-
-@pytest.fixture(scope="module")
-def bucket(s3: S3Server) -> Iterator[str]:
-    with new_bucket(s3) as uri:
-        yield uri
 
 
 def _answers(at: Setting, remote: str, data: str) -> pa.RecordBatch:
@@ -42,10 +34,10 @@ def _answers(at: Setting, remote: str, data: str) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("name", ["local", "aiven-plain", "aiven-zstd-enc"])
-def test_segments_in_s3_answer_as_local_ones(name: str, bucket: str) -> None:
+def test_segments_in_s3_answer_as_local_ones(name: str, module_bucket: str) -> None:
     at = setting(name)
-    remote = upload(Path(at.remote), f"{bucket}/{name}/remote")
-    data = upload(Path(at.data), f"{bucket}/{name}/data")
+    remote = upload(Path(at.remote), f"{module_bucket}/{name}/remote")
+    data = upload(Path(at.data), f"{module_bucket}/{name}/data")
 
     found = _answers(at, remote, data)
 

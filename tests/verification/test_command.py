@@ -15,8 +15,9 @@ import pytest
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.verification import VERIFY_SCHEMA
 from tests.support.builds import small_disk
-from tests.support.command_line import COMMAND, DUMP, environment, run_here
+from tests.support.command_line import COMMAND, environment, run_here
 from tests.support.gates import Gate, Step
+from tests.support.restoring import copy_dump
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITION = "app-logs-0"
@@ -25,13 +26,7 @@ PARTITION = "app-logs-0"
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory of a broker that stopped cleanly, with one partition."""
-    target = tmp_path / "data"
-    target.mkdir()
-    shutil.copytree(DUMP / PARTITION, target / PARTITION)
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy(path, target)
-    return target
+    return copy_dump(tmp_path / "data", PARTITION)
 
 
 def damage(data: Path) -> Path:

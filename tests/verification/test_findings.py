@@ -21,8 +21,8 @@ from kafka_index.tiered.listing import list_logs
 from kafka_index.verification import FileClass, FileKind, Finding, verify
 from kafka_index.verification.library import Verification
 from kafka_index.verification.settings import known_topics
-from tests.support.command_line import DUMP
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
+from tests.support.restoring import copy_dump
 
 PARTITION = "app-logs-0"
 PAYMENTS = "payments-0"
@@ -34,14 +34,7 @@ _HARMLESS = {FileClass.IDENTICAL, FileClass.VALID, FileClass.SOUND, FileClass.EM
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory of a broker that stopped cleanly, with a few partitions."""
-    target = tmp_path / "data"
-    target.mkdir()
-    for name in (PARTITION, PAYMENTS, COMPACTED):
-        shutil.copytree(DUMP / name, target / name)
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy(path, target)
-    return target
+    return copy_dump(tmp_path / "data", PARTITION, PAYMENTS, COMPACTED)
 
 
 def verified(data: Path, *, fast: bool = False) -> Verification:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from kafka_index.verification import FileClass, verify
 from kafka_index.verification.library import Verification
-from tests.servers.s3 import S3Server
-from tests.support.command_line import DUMP
-from tests.support.remote import configured_bucket, upload
-
-
-@pytest.fixture
-def bucket(s3: S3Server, tmp_path: Path) -> Iterator[str]:
-    with configured_bucket(s3, tmp_path) as uri:
-        yield uri
+from tests.support.remote import upload
+from tests.support.restoring import copy_dump
 
 
 def classes(found: Verification) -> list[tuple[str, str, FileClass, bool]]:
@@ -28,17 +17,13 @@ def classes(found: Verification) -> list[tuple[str, str, FileClass, bool]]:
     )
 
 
-def test_rows_are_those_of_the_same_files_on_a_disk(bucket: str, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(DUMP / "payments-0", data / "payments-0")
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy(path, data)
+def test_rows_are_those_of_the_same_files_on_a_disk(configured_bucket: str, tmp_path: Path) -> None:
+    data = copy_dump(tmp_path / "data", "payments-0")
     index = min((data / "payments-0").glob("*.index"))
     index.write_bytes(index.read_bytes()[:-3])
     log = max((data / "payments-0").glob("*.log"))
     log.write_bytes(log.read_bytes()[:-1] + b"?")
-    uri = upload(data, f"{bucket}/data")
+    uri = upload(data, f"{configured_bucket}/data")
 
     remote, local = verify([uri], threads=2), verify([data], threads=2)
 

@@ -13,6 +13,7 @@ from kafka_index.startup import StartConditions, Verdict, predict_directories
 from kafka_index.verification import verify
 from kafka_index.verification.data_directory import DataDirectory, identity_findings
 from tests.support.command_line import DUMP
+from tests.support.restoring import copy_dump
 
 PARTITION = "app-logs-0"
 MARKED = "payments-0.0123456789abcdef0123456789abcdef"
@@ -23,13 +24,9 @@ Change = Callable[[Path], object]
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory with a live partition, one to be deleted and a stray one."""
-    target = tmp_path / "data"
-    shutil.copytree(DUMP / PARTITION, target / PARTITION)
+    target = copy_dump(tmp_path / "data", PARTITION)
     for mark in ("delete", "stray"):
         shutil.copytree(DUMP / "payments-0", target / f"{MARKED}-{mark}")
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy(path, target)
     return target
 
 

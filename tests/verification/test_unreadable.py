@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,8 +11,8 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.verification import FileClass, FileKind
 from tests.support.builds import finish, start
 from tests.support.child_processes import open_to_all
-from tests.support.command_line import DUMP
 from tests.support.gates import Gate, Step
+from tests.support.restoring import copy_dump
 
 PARTITION = "app-logs-0"
 Row = dict[str, object]
@@ -22,13 +21,7 @@ Row = dict[str, object]
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory of a broker that stopped cleanly, with one partition."""
-    target = tmp_path / "data"
-    target.mkdir()
-    shutil.copytree(DUMP / PARTITION, target / PARTITION)
-    for path in DUMP.iterdir():
-        if path.is_file():
-            shutil.copy(path, target)
-    return target
+    return copy_dump(tmp_path / "data", PARTITION)
 
 
 def verified(data: Path, tmp_path: Path) -> tuple[int, str, list[Row]]:
