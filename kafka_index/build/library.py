@@ -18,7 +18,7 @@ from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.uri_passwords import refuse_passwords
-from kafka_index.metadata.found_cluster import find_cluster
+from kafka_index.metadata.directory import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote

@@ -35,8 +35,13 @@ from kafka_index.layout.records import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
 )
-from kafka_index.records.batch_source import OFFSET_OVERFLOW, BatchSource, ScanStop
-from kafka_index.records.batch_table import CONTROL_NONE, BatchColumns
+from kafka_index.records.batch_table import (
+    CONTROL_NONE,
+    OFFSET_OVERFLOW,
+    BatchColumns,
+    BatchSource,
+    ScanStop,
+)
 from kafka_index.scan.segment_scan import ByteStreamSource
 
 # What stands for an absent value of an optional column.

@@ -45,7 +45,7 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.records.batch_source import PREALLOCATED_TAIL
+from kafka_index.records.batch_table import PREALLOCATED_TAIL
 from kafka_index.storage import (
     Publication,
     SegmentFile,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.records.batch_source import PREALLOCATED_TAIL
+from kafka_index.records.batch_table import PREALLOCATED_TAIL
 from kafka_index.storage import SegmentFile
 
 BUILT = "built"

@@ -32,7 +32,7 @@ from kafka_index.errors import KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TopicPartition
 from kafka_index.records import BatchSource, ScanStop
-from kafka_index.records.batch_source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
+from kafka_index.records.batch_table import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.scan import IndexBuilder, LogFileSource
 from kafka_index.state.partition_state import PartitionState
 from kafka_index.state.segment_state import PRODUCER_REFUSALS, ProducerTable, SegmentState

@@ -29,7 +29,7 @@ from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
 from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition
-from kafka_index.metadata.found_cluster import find_cluster
+from kafka_index.metadata.directory import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import (

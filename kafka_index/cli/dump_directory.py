@@ -11,7 +11,7 @@ from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import KafkaIndexError
 from kafka_index.kernels.headers import HEADER_BASE_TIMESTAMP
 from kafka_index.layout.records import COMPRESSION_MASK, COMPRESSION_NAMES, NO_TIMESTAMP
-from kafka_index.records.batch_source import PREALLOCATED_TAIL, ScanStop
+from kafka_index.records.batch_table import PREALLOCATED_TAIL, ScanStop
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.batch_order import BatchOrder

@@ -17,7 +17,7 @@ from kafka_index.layout.records import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
-from kafka_index.records.batch_source import PREALLOCATED_TAIL, ScanStop
+from kafka_index.records.batch_table import PREALLOCATED_TAIL, ScanStop
 from kafka_index.scan import read_batches
 
 _SEGMENT_COLUMNS = ("topic", "partition", "segment_base_offset")

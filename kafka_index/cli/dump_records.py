@@ -13,11 +13,9 @@ from kafka_index.cli.printed_records import PrintedRecords
 from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import KafkaIndexError, TooLargeError
-from kafka_index.records.batch_source import TOO_LARGE, ScanStop
-from kafka_index.records.batch_table import BatchColumns
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_table import TOO_LARGE, BatchColumns, ScanStop
+from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan import LogFileSource, read_batches
 from kafka_index.scan.batch_order import BatchOrder

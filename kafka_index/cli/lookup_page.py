@@ -11,8 +11,7 @@ from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_
 from kafka_index.cli.text import plural
 from kafka_index.lookup import Inventory
 from kafka_index.pages.page import Page, SegmentBatches, Totals, Verdict
-from kafka_index.reading.answers import Status
-from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE
+from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Status
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import PartitionSegments
 

@@ -17,8 +17,7 @@ from kafka_index.cli.text import (
 from kafka_index.lookup import By, Inventory
 from kafka_index.lookup.report import InvalidQuery
 from kafka_index.lookup.unindexed import Unindexed, find_unindexed
-from kafka_index.reading.answers import Status
-from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding
+from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding, Status
 
 _SHOWN = 20
 _SHOWN_REFUSED = 5

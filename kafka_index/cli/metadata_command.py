@@ -17,7 +17,7 @@ from kafka_index.cli.text import plural
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import is_retriable
 from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS, ClusterMetadata, read_metadata
-from kafka_index.metadata.cluster_metadata import Faults
+from kafka_index.metadata.directory import Faults
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.report_file import ReportFile, check_report_path
 

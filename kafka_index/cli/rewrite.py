@@ -25,7 +25,7 @@ from kafka_index.errors import (
 )
 from kafka_index.execution import Engine
 from kafka_index.metadata import read_cluster
-from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
+from kafka_index.metadata.directory import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import ReportFile

@@ -16,11 +16,11 @@ from kafka_index.reading.answers import (
     FOUND_TIMESTAMP,
     NULL,
     Answers,
+    Finding,
     Resolve,
     SpecialTimestamp,
     Status,
 )
-from kafka_index.reading.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from kafka_index.config import LogConfig
 from kafka_index.execution import Engine
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import TopicPartition
-from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
+from kafka_index.metadata.directory import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import Listing, Skipped, list_dump
 from kafka_index.storage.paths import index_root_of

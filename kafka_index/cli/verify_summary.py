@@ -23,7 +23,7 @@ from kafka_index.cli.text import (
     shown_path,
     status_table,
 )
-from kafka_index.metadata.found_cluster import FoundCluster
+from kafka_index.metadata.directory import FoundCluster
 from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.verification import (

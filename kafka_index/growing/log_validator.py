@@ -29,10 +29,9 @@ from kafka_index.layout.records import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
 )
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import BatchDamage, decode_entry, has_null_key
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.records.record_chunk import RecordChunk
-from kafka_index.records.record_decoder import decode_entry, has_null_key
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
 

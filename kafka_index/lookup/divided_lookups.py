@@ -14,8 +14,7 @@ from kafka_index.layout.integers import Longs
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.keys import Keys, integers, plain_array
 from kafka_index.lookup.lookups import Lookups, LookupSettings
-from kafka_index.reading.answers import Answers, Status
-from kafka_index.reading.findings import Finding
+from kafka_index.reading.answers import Answers, Finding, Status
 
 
 class DividedLookups(Lookups):

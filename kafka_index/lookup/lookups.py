@@ -24,12 +24,18 @@ from kafka_index.lookup.partition_codes import (
     groups,
     restore_order,
 )
-from kafka_index.reading.answers import Answers, Resolve, SpecialTimestamp, Status
-from kafka_index.reading.findings import UNREADABLE, Finding, Findings
+from kafka_index.reading.answers import (
+    UNREADABLE,
+    Answers,
+    Finding,
+    Findings,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+)
 from kafka_index.reading.partition_files import PartitionFiles
-from kafka_index.reading.partition_log import PartitionLog
-from kafka_index.reading.read_ahead import Expected, ReadAhead
-from kafka_index.reading.segment_cache import SegmentCache
+from kafka_index.reading.partition_log import Expected, PartitionLog, ReadAhead
+from kafka_index.reading.segment_log import SegmentCache
 
 DEFAULT_MAX_OPEN_SEGMENTS = 256
 # Partitions are kept up to this many segments: ten thousand of a few, or a few of ten thousand.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from kafka_index.reading.answers import Status
-from kafka_index.reading.findings import Finding
+from kafka_index.reading.answers import Finding, Status
 
 #: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
 #: (``finding``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in

@@ -1,11 +1,14 @@
 """The state of a cluster in Kafka's own topics: topics, groups, transactions, remote segments."""
 
 from kafka_index.metadata.cluster_image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from kafka_index.metadata.cluster_metadata import ClusterMetadata
-from kafka_index.metadata.directory import METADATA_TOPICS, read_cluster, read_metadata
-from kafka_index.metadata.group_state import CommittedOffset, Group
+from kafka_index.metadata.directory import (
+    METADATA_TOPICS,
+    ClusterMetadata,
+    read_cluster,
+    read_metadata,
+)
 from kafka_index.metadata.tables import METADATA_TABLES, MetadataTable
-from kafka_index.metadata.transaction_state import Transaction
+from kafka_index.metadata.topic_states import CommittedOffset, Group, Transaction
 
 __all__ = [
     "METADATA_TABLES",

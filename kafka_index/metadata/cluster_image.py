@@ -11,8 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.message_fields import ZERO_UUID, Struct
-from kafka_index.metadata.decoding import DecodedRecord
-from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_index.metadata.decoding import (
+    ALL_BROKERS,
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    DecodedRecord,
+)
 
 _NO_LEADER_CHANGE = -2
 _NO_RECOVERY_CHANGE = -1
@@ -145,7 +149,7 @@ class ClusterImage:
 
     Topics are by topic id, brokers are the registered ones, features have their finalized levels,
     and the producer ids are the last block. Configurations are by type and name of their resource
-    (`kafka_index.metadata.sensitive`); a value that may be secret is `HIDDEN`.
+    (`kafka_index.metadata.decoding`); a value that may be secret is `HIDDEN`.
     """
 
     topics: dict[str, TopicImage] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """Reading the state of a cluster from the directories of brokers and controllers.
 
 The metadata log is read as a broker reads it: its newest snapshot (``.checkpoint``), then the
-records of the log after it. All partitions of the other topics are read.
+records of the log after it. All partitions of the other topics are read. In a dump, the metadata
+log lies in the data directory of a broker that is a controller too.
 """
 
 from __future__ import annotations
@@ -10,29 +11,96 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
-from kafka_index.errors import CorruptLogError, CorruptRecordError, InputError, is_retriable
+from kafka_index.config import LogConfig
+from kafka_index.errors import (
+    CorruptLogError,
+    CorruptRecordError,
+    InputError,
+    KafkaIndexError,
+    is_retriable,
+)
+from kafka_index.layout.integers import INT32_MAX, parse_java_integer
+from kafka_index.layout.java_texts import properties_of
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    META_PROPERTIES,
     METADATA_LOG,
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
 from kafka_index.metadata.cluster_image import ClusterImage
-from kafka_index.metadata.cluster_metadata import ClusterMetadata, Source
 from kafka_index.metadata.decoding import METADATA_CODEC, RecordName, UnknownRecordError
-from kafka_index.metadata.group_state import GroupState
-from kafka_index.metadata.remote_segments import RemoteLogState
 from kafka_index.metadata.topic_log import LogRecord, TopicLog
-from kafka_index.metadata.transaction_state import TransactionLogState
+from kafka_index.metadata.topic_states import (
+    CommittedOffset,
+    Group,
+    GroupState,
+    RemoteLogState,
+    Transaction,
+    TransactionLogState,
+)
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import SegmentFile, expand_directories, list_dump
 from kafka_index.storage.directories import scan_input
-from kafka_index.stores import FileInfo
+from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.stores import FileInfo, is_remote
+from kafka_index.tiered.metadata_records import SegmentEvent
+
+_MAX_FAULTS = 100
+
+
+@dataclass
+class Faults:
+    """Faults that were met: the first ones, and how many there were in all."""
+
+    first: list[KafkaIndexError] = field(default_factory=list)
+    total: int = 0
+
+    def add(self, faults: Iterable[KafkaIndexError]) -> None:
+        """Add faults."""
+        for fault in faults:
+            self.total += 1
+            if len(self.first) < _MAX_FAULTS:
+                self.first.append(fault)
+
+
+class Source(NamedTuple):
+    """A partition directory that was read, with the offset after its last record.
+
+    `snapshot` names the snapshot that was loaded before the log; its records are counted too.
+    """
+
+    path: str
+    snapshot: str | None
+    records: int
+    end_offset: int
+
+
+@dataclass
+class ClusterMetadata:
+    """The content of Kafka's own topics; None for a topic that was not found.
+
+    `open_offsets` are those of transactions that are open at the end of ``__consumer_offsets``.
+    `counts` has the records by topic and type, and `faults` the reasons why records are missing.
+    """
+
+    cluster: ClusterImage | None = None
+    groups: list[Group] | None = None
+    offsets: list[CommittedOffset] | None = None
+    open_offsets: list[CommittedOffset] = field(default_factory=list)
+    transactions: list[Transaction] | None = None
+    remote_segments: list[SegmentEvent] | None = None
+    counts: dict[str, Counter[RecordName]] = field(default_factory=dict)
+    sources: list[Source] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
+
 
 #: The topics that are read.
 METADATA_TOPICS = (
@@ -282,3 +350,79 @@ def _missing(directory: str, start: int, base_offset: int) -> CorruptLogError:
         expected=f"a snapshot or a segment from offset {start} on",
         found=f"a log that begins at offset {base_offset}",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """The metadata of a dump.
+
+    The image is None if there is none, or not one that is whole. `path` is its metadata log, and
+    `fault` the reason why the metadata log of the dump does not count. `node_id` is the broker of
+    the dump; None if the dump is not of one broker, or it is not known.
+    """
+
+    image: ClusterImage | None = None
+    path: str | None = None
+    fault: str | None = None
+    node_id: int | None = None
+
+    def settings(self, config: LogConfig) -> LogConfig:
+        """Return the settings of the topics: those that were given, then those of the metadata."""
+        return config if self.image is None else settings_of(self.image, config, self.node_id)
+
+    def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:
+        """Return the assumption about the settings of topics, as a line; None for nothing."""
+        assumed = sorted(topic for topic in set(topics) if not config.is_given(topic))
+        if self.image is not None or not assumed:
+            return None
+        reason = f"; {self.fault}" if self.fault else ""
+        return (
+            f"assumed index.interval.bytes={config.default.index_interval_bytes}, as the input has "
+            f"no metadata log: give --config or its directory{reason}"
+        )
+
+
+def settings_of(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
+    """Return settings with those of a cluster where none were given."""
+    topics = {topic.name: image.topic_configs(topic.name) for topic in image.topics.values()}
+    return config.with_cluster(topics, image.broker_configs(node_id))
+
+
+def find_cluster(
+    given: str | None, data_directories: Iterable[str], budget: DecompressionBudget
+) -> FoundCluster:
+    """Read the metadata log that was given, or else the first one in the dump.
+
+    Raises `InputError` if the given one is not a metadata log that is whole.
+    """
+    directories = sorted(data_directories)
+    node_id = _node_id(directories)
+    if given is not None:
+        return FoundCluster(read_cluster([given], budget=budget), given, node_id=node_id)
+    for directory in directories:
+        path = os.path.join(directory, METADATA_LOG)
+        try:
+            if (is_remote(path) or os.path.isdir(path)) and scan_input(path):
+                return FoundCluster(read_cluster([path], budget=budget), path, node_id=node_id)
+        except InputError as error:
+            if is_retriable(error):
+                raise
+            # Its own rows say what is wrong with it.
+            return FoundCluster(fault=str(error))
+    return FoundCluster()
+
+
+def _node_id(directories: Sequence[str]) -> int | None:
+    """Return the node that data directories are of; None where that is not one, or not known."""
+    found = set()
+    for directory in directories:
+        try:
+            text = read_checkpoint_text(os.path.join(directory, META_PROPERTIES)) or ""
+        except InputError as error:
+            if is_retriable(error):
+                raise
+            continue
+        node_id = properties_of(text).get("node.id")
+        if node_id is not None:
+            found.add(parse_java_integer(node_id, INT32_MAX))
+    return found.pop() if len(found) == 1 else None

@@ -16,7 +16,7 @@ from kafka_index.layout.names import (
     TRANSACTION_STATE_TOPIC,
 )
 from kafka_index.metadata.cluster_image import PRODUCER_ID_BLOCK
-from kafka_index.metadata.cluster_metadata import ClusterMetadata
+from kafka_index.metadata.directory import ClusterMetadata
 
 Row = dict[str, object]
 

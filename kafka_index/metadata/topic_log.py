@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.metadata.decoding import RecordName, UnknownRecordError
-from kafka_index.records.batch_source import PREALLOCATED_TAIL
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_table import PREALLOCATED_TAIL
+from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile

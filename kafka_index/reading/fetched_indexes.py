@@ -25,7 +25,7 @@ from kafka_index.errors import KafkaIndexError
 from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.reading.fetched_log import requests
-from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import ScanStop
 from kafka_index.stores import Bytes, store_of
 
 _log = logging.getLogger(__name__)

@@ -41,17 +41,16 @@ from kafka_index.reading.answers import (
     NULL,
     SEGMENT_BASE_OFFSET,
     Answers,
+    Findings,
     Resolve,
+    SegmentFindings,
     Status,
 )
-from kafka_index.reading.fetch_plan import request_parts
 from kafka_index.reading.fetched_indexes import FetchedIndexes
-from kafka_index.reading.findings import Findings, SegmentFindings
-from kafka_index.reading.segment_cache import SegmentCache
-from kafka_index.reading.segment_indexes import Largest, SegmentIndexes
-from kafka_index.reading.segment_log import SegmentLog
+from kafka_index.reading.segment_indexes import Largest, SegmentIndexes, request_parts
+from kafka_index.reading.segment_log import SegmentCache, SegmentLog
 from kafka_index.reading.segment_walk import Located, find_largest_timestamp, locate
-from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import ScanStop
 from kafka_index.scan.file_records import LogOffsetPosition, TimestampAndOffset, open_log
 from kafka_index.scan.segment_scan import base_offset_of
 from kafka_index.storage import SegmentFile

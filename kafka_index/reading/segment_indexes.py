@@ -8,23 +8,32 @@ checked against the log when a lookup uses it (`kafka_index.kernels.walk`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from kafka_index.errors import InputError, KafkaIndexError, ReadError, RetriableError
 from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex, OffsetIndex, TimeIndex
-from kafka_index.kernels.batch_header import AT_DAMAGE
+from kafka_index.kernels.batch_header import AT_DAMAGE, read_batch_fields
 from kafka_index.kernels.index_fit import entry_end, largest_timestamp_after, time_entry_end
 from kafka_index.kernels.search import NOT_FOUND
-from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
-from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.layout.records import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.reading.answers import (
+    INDEX_REFUSED,
+    NO_INDEX,
+    TAIL,
+    UNREADABLE,
+    Resolve,
+    SegmentFindings,
+)
 from kafka_index.reading.fetched_indexes import BuiltIndexes, FetchedIndexes
-from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, SegmentFindings
+from kafka_index.reading.fetched_log import MAX_GAP_BYTES
 from kafka_index.reading.segment_log import MAX_TAIL_BYTES, SegmentLog
-from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import ScanStop
 from kafka_index.scan.file_records import LogEnd
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.scan.segment_scan import LogFileSource
@@ -329,3 +338,91 @@ class SegmentIndexes:
                 break
         stop = builder.finish() or stop or source.stop
         return BuiltIndexes(base_offset, offset_index.entry_bytes(), time_index.entry_bytes(), stop)
+
+
+#: What the queries of one read may fetch together, for each thread.
+MAX_READ_BYTES = 64 << 20
+# Where entries are further apart than batches usually are large, batches are small.
+_MAX_BATCH_BYTES = 2 << 20
+
+
+def request_parts(
+    log: SegmentLog,
+    indexes: SegmentIndexes,
+    targets: Longs,
+    resolve: Resolve,
+    starting_offset: int | None,
+) -> Iterator[Longs]:
+    """Split queries into parts of bounded size, request the ranges of each part, and yield it.
+
+    The parameters are those of `kafka_index.reading.segment_walk.locate`.
+    """
+    if not len(targets):
+        yield targets
+        return
+    starts, ends, queries = planned_ranges(log, indexes, targets, resolve, starting_offset)
+    before = np.append(0, np.maximum.accumulate(ends)[:-1])
+    gaps = starts - before
+    gaps[(gaps < 0) | (gaps > MAX_GAP_BYTES)] = 0
+    fetched = np.cumsum(np.maximum(ends - np.maximum(starts, before), 0) + gaps)
+    part_of_query = np.zeros(len(targets), np.int64)
+    np.maximum.at(part_of_query, queries, fetched // MAX_READ_BYTES)
+    bounds = np.flatnonzero(np.diff(np.maximum.accumulate(part_of_query))) + 1
+    parts = []
+    for rows in np.split(np.arange(len(targets)), bounds):
+        asked = (queries >= rows[0]) & (queries <= rows[-1])
+        parts.append((targets[rows], starts[asked], ends[asked]))
+    for (part, *ranges), following in zip_longest(parts, parts[1:]):
+        log.request(*ranges)
+        if following is not None:
+            log.request(*following[1:], ahead=True)
+        yield part
+
+
+def planned_ranges(
+    log: SegmentLog,
+    indexes: SegmentIndexes,
+    targets: Longs,
+    resolve: Resolve,
+    starting_offset: int | None,
+) -> tuple[Longs, Longs, Longs]:
+    """Return the ranges that ascending targets will read, by start, and the query of each.
+
+    The three arrays are starts and exclusive ends in bytes, and rows of the targets.
+    """
+    size = log.size_bytes
+    offsets, positions = indexes.offset_index.read_entries()
+    bounds = np.clip(np.concatenate(([0], positions, [size] * 3)), 0, size)
+    # Numbers of entries from 1 on, 0 is the start of the log: at or below each target, and the
+    # first whose batch may have the answer.
+    if starting_offset is None:
+        floors = np.searchsorted(offsets, targets, "right")
+        exact = np.searchsorted(offsets, targets) < floors
+        lasts = np.where(exact, floors, floors + 1)
+    else:
+        timestamps, at = indexes.time_index.read_entries()
+        numbers = np.searchsorted(timestamps, targets, "right")
+        at = np.maximum(np.concatenate(([starting_offset], at)), starting_offset)
+        floors = np.searchsorted(offsets, at[numbers], "right")
+        following = at[np.minimum(numbers + 1, len(at) - 1)]
+        lasts = np.maximum(np.searchsorted(offsets, following, "right"), floors)
+    header = RECORD_BATCH_OVERHEAD_BYTES
+    last_ends = bounds[lasts] + header
+    if resolve is Resolve.RECORD:
+        whole = np.minimum(bounds[lasts + 1] - bounds[lasts], _MAX_BATCH_BYTES)
+        last_ends = bounds[lasts] + np.maximum(whole, header)
+    starts = np.concatenate([bounds[each] for each in (floors, floors + 1, lasts, lasts + 1)])
+    ends = starts + header
+    ends[2 * len(targets) : 3 * len(targets)] = last_ends
+    order = np.argsort(starts, kind="stable")
+    queries = np.tile(np.arange(len(targets)), 4)
+    return np.minimum(starts, size)[order], np.minimum(ends, size)[order], queries[order]
+
+
+def fetch_batches(log: SegmentLog, size_bytes: int, batches: Longs) -> None:
+    """Fetch batches, whose headers have been read, whole."""
+    found = np.unique(batches[batches >= 0])
+    fields = np.zeros((3, len(found)), np.int64)
+    read_batch_fields(log.address, found, *fields)
+    sizes = fields[2]
+    log.fetch(found, np.minimum(found + np.maximum(sizes, 0), size_bytes))

@@ -42,12 +42,10 @@ from kafka_index.reading.answers import (
     Answers,
     Resolve,
 )
-from kafka_index.reading.fetch_plan import fetch_batches, request_parts
-from kafka_index.reading.segment_indexes import SegmentIndexes
+from kafka_index.reading.segment_indexes import SegmentIndexes, fetch_batches, request_parts
 from kafka_index.reading.segment_log import SegmentLog
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import BatchDamage, decode_entry
 from kafka_index.records.record_chunk import RecordChunk
-from kafka_index.records.record_decoder import decode_entry
 from kafka_index.records.record_sections import BatchRecords
 from kafka_index.scan.file_records import read_batch_fields, search_for_offsets
 

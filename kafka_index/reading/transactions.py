@@ -22,8 +22,7 @@ from kafka_index.layout.names import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from kafka_index.layout.producer_state import ABORTED_TXN
 from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.reading.partition_files import PartitionFiles
-from kafka_index.records.batch_source import BAD_CRC, ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import BAD_CRC, BatchColumns, ScanStop
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.state.partition_state import PartitionState, last_stable_offset_of_log

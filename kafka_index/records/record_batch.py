@@ -1,27 +1,32 @@
-"""Writing record batches of magic 2, byte for byte as Kafka's own builder does.
+"""Writing records and batches of magic 2, control batches too, as Kafka's own builder does.
 
 Compressed records are the bytes of the libraries here, not of Java's; Kafka's readers decompress
 them to the same records. Sources: Kafka's ``MemoryRecordsBuilder``,
 ``DefaultRecordBatch.writeHeader``, ``SnappyCompression`` with snappy-java's ``SnappyOutputStream``,
-and ``Lz4BlockOutputStream``.
+``Lz4BlockOutputStream``,
+``MemoryRecords.withEndTransactionMarker`` and ``withLeaderChangeMessage``, and
+``ControlRecordType``.
 """
 
 from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.kernels.batch_header import batch_checksums
-from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, INT64_MIN
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
     LOG_OVERHEAD_BYTES,
@@ -37,7 +42,76 @@ from kafka_index.layout.records import (
     TRANSACTIONAL_MASK,
     field_position,
 )
-from kafka_index.records.record_encoding import Record, encode_record
+
+_NULL = b"\x01"
+_UINT64 = 2**64 - 1
+_SMALL = 64
+_SMALL_VARINTS = tuple(bytes((zigzag,)) for zigzag in range(2 * _SMALL))
+
+
+class Record(NamedTuple):
+    """A record of a batch.
+
+    Parameters
+    ----------
+    timestamp_ms : int
+        0 or more, or -1 for none.
+    key, value : bytes, optional
+        None is Kafka's null.
+    headers : sequence of (str, bytes or None)
+        In order; a key may come more than once.
+    offset_delta : int, optional
+        Offset minus the batch's base offset; one more than that of the record before when it is
+        not given.
+    """
+
+    timestamp_ms: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    offset_delta: int | None = None
+
+
+def encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
+    """Return the bytes of a record, its timestamp and offset relative to those of the batch."""
+    key, value, headers = record.key, record.value, record.headers
+    body = b"".join(
+        (
+            b"\0",
+            _varint(timestamp_delta),
+            _varint(offset_delta),
+            _NULL if key is None else _varint(len(key)) + key,
+            _NULL if value is None else _varint(len(value)) + value,
+            _varint(len(headers)),
+            *(_header(name, content) for name, content in headers),
+        )
+    )
+    return _varint(len(body)) + body
+
+
+def _header(name: str, content: bytes | None) -> bytes:
+    key = name.encode()
+    return _varint(len(key)) + key + (_NULL if content is None else _varint(len(content)) + content)
+
+
+def _varint(value: int) -> bytes:
+    """Return a number as a zigzag varint; a difference of two int64 wraps around as in Java."""
+    if -_SMALL <= value < _SMALL:
+        return _SMALL_VARINTS[(value << 1) ^ (value >> 63)]
+    if not INT64_MIN <= value <= INT64_MAX:
+        value = (value - INT64_MIN & _UINT64) + INT64_MIN
+    return unsigned_varint((value << 1) ^ (value >> 63))
+
+
+def unsigned_varint(value: int) -> bytes:
+    """Return a number of 0 or more as a varint (``ByteUtils.writeUnsignedVarint``)."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
 
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(len(COMPRESSION_NAMES))
 _LENGTH = struct.Struct(">i")
@@ -312,3 +386,79 @@ def _with_header(
     _, checksum = batch_checksums(np.frombuffer(batch, np.uint8), 0, size)
     _CRC.pack_into(batch, _CRC_POSITION, int(checksum))
     return bytes(batch)
+
+
+_KEY = struct.Struct(">hh")
+_MARKER = struct.Struct(">hi")
+_KEY_VERSION = 0
+_MARKER_VERSION = 0
+_LEADER_CHANGE = 2
+_LEADER_CHANGE_VERSION = 0
+_INT32 = struct.Struct(">i")
+_NO_TAGGED_FIELDS = b"\0"
+
+
+def write_end_transaction_marker(
+    base_offset: int,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    is_commit: bool,
+    coordinator_epoch: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """Write the batch of a marker that commits or aborts a producer's transaction.
+
+    The offset is absolute and the marker's own; `coordinator_epoch` is that of the coordinator that
+    decided.
+    """
+    kind = CONTROL_COMMIT if is_commit else CONTROL_ABORT
+    fields = BatchFields(
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        is_transactional=True,
+        is_control=True,
+    )
+    record = Record(
+        timestamp_ms,
+        _KEY.pack(_KEY_VERSION, kind),
+        _MARKER.pack(_MARKER_VERSION, coordinator_epoch),
+    )
+    return write_record_batch([record], base_offset, fields)
+
+
+def write_leader_change(
+    base_offset: int,
+    timestamp_ms: int,
+    leader_epoch: int,
+    leader_id: int,
+    voters: Sequence[int] = (),
+    granting_voters: Sequence[int] = (),
+) -> bytes:
+    """Write the batch that names the leader of a Raft quorum from this offset on.
+
+    The leader epoch is 0 or more; voters and granting voters are node ids.
+    """
+    if leader_epoch < 0:
+        raise InputError(
+            "a leader change needs a leader epoch", expected="0 or more", found=leader_epoch
+        )
+    value = (
+        struct.pack(">hi", _LEADER_CHANGE_VERSION, leader_id)
+        + _compact_array(voters)
+        + _compact_array(granting_voters)
+        + _NO_TAGGED_FIELDS
+    )
+    fields = BatchFields(leader_epoch=leader_epoch, is_control=True)
+    record = Record(timestamp_ms, _KEY.pack(_KEY_VERSION, _LEADER_CHANGE), value)
+    return write_record_batch([record], base_offset, fields)
+
+
+def _compact_array(node_ids: Sequence[int]) -> bytes:
+    parts = [unsigned_varint(len(node_ids) + 1)]
+    for node_id in node_ids:
+        parts += (_INT32.pack(node_id), _NO_TAGGED_FIELDS)
+    return b"".join(parts)

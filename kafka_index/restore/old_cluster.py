@@ -24,8 +24,8 @@ from kafka_index.metadata import (
     Transaction,
     read_metadata,
 )
-from kafka_index.metadata.found_cluster import settings_of
-from kafka_index.metadata.sensitive import HIDDEN
+from kafka_index.metadata.decoding import HIDDEN
+from kafka_index.metadata.directory import settings_of
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.dump_files import Dump
 

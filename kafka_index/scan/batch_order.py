@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.records.batch_source import OVERLAP, ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import OVERLAP, BatchColumns, ScanStop
 
 
 class BatchOrder:

@@ -21,8 +21,7 @@ from kafka_index.kernels.headers import (
     HEADER_RECORD_COUNT,
 )
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
-from kafka_index.records.batch_source import ScanStop
-from kafka_index.records.batch_table import BATCH_SCHEMA
+from kafka_index.records.batch_table import BATCH_SCHEMA, ScanStop
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.scan.segment_scan import LogFileSource, base_offset_of

@@ -17,8 +17,7 @@ from kafka_index.kernels import batch_header, walk
 from kafka_index.kernels.scan import SCAN_END, SCAN_OFFSET_OVERFLOW, SCAN_ROWS_FULL
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, Longs
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
-from kafka_index.records.batch_source import ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import BatchColumns, ScanStop
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_sections import first_offset
 from kafka_index.scan.batch_search import HeldBytes, entry_length

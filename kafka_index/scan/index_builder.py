@@ -22,8 +22,7 @@ from kafka_index.kernels.index_entries import (
 )
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.records.batch_source import ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import BatchColumns, ScanStop
 from kafka_index.scan.file_records import NO_OFFSET, next_offset
 from kafka_index.state.segment_state import ProducerTable
 

@@ -34,9 +34,8 @@ from kafka_index.layout.records import (
     MIN_LENGTH,
     RECORD_BATCH_OVERHEAD_BYTES,
 )
-from kafka_index.records import batch_source as source
-from kafka_index.records.batch_source import ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records import batch_table as source
+from kafka_index.records.batch_table import BatchColumns, ScanStop
 from kafka_index.scan.batch_search import LogBytes, OffsetBounds, entry_length, is_torn_tail
 from kafka_index.storage import Bytes
 

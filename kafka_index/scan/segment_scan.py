@@ -19,8 +19,7 @@ from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import parse_segment_file
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.layout.uri_passwords import refuse_passwords
-from kafka_index.records.batch_source import BatchSource, ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import BatchColumns, BatchSource, ScanStop
 from kafka_index.scan.batch_search import HeldBytes, entry_length
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import Scanner, only_zeros

@@ -22,7 +22,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.metadata import ClusterImage
-from kafka_index.metadata.found_cluster import settings_of
+from kafka_index.metadata.directory import settings_of
 from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.startup.description import KnownOffsets, describe, replaced_by, with_known_start
 from kafka_index.startup.directory_files import DirectoryFiles, read_topic_id, refuse_held

@@ -19,7 +19,7 @@ from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.records.batch_source import OFFSET_OVERFLOW
+from kafka_index.records.batch_table import OFFSET_OVERFLOW
 from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, open_log, scan_to_end
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.startup.found_files import FoundSegment

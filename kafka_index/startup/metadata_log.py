@@ -18,7 +18,7 @@ from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, METADATA_LOG, Topic
 from kafka_index.layout.records import MAGIC_POSITION, MAGIC_RECORD_BATCH
 from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.topic_log import TopicLog
-from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER
+from kafka_index.records.batch_table import TORN_BATCH, TORN_HEADER
 from kafka_index.records.decompression import shared_budget
 from kafka_index.scan import LogFileSource
 from kafka_index.startup.directory_files import read_topic_id

@@ -19,8 +19,7 @@ from kafka_index.layout.records import (
     HEADER_SIZE_UP_TO_MAGIC,
     LOG_OVERHEAD_BYTES,
 )
-from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER, ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import TORN_BATCH, TORN_HEADER, BatchColumns, ScanStop
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import first_offset
 from kafka_index.scan.batch_search import entry_length

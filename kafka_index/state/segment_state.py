@@ -34,8 +34,12 @@ from kafka_index.kernels.producer_tables import (
     ProducerTables,
     Records,
 )
-from kafka_index.records.batch_source import COMPRESSED_MARKER, INVALID_MARKER, ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import (
+    COMPRESSED_MARKER,
+    INVALID_MARKER,
+    BatchColumns,
+    ScanStop,
+)
 from kafka_index.stores import store_of
 
 #: A batch without the transactional flag in a transaction of its producer.

@@ -16,7 +16,7 @@ from kafka_index.errors import CorruptLogError, ReadError
 from kafka_index.kernels.scan import SCAN_BAD_CRC, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.reading import PartitionLog
-from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import ScanStop
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.scan.batch_search import entry_length

@@ -13,10 +13,9 @@ import pyarrow as pa
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
-from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import CORRUPT_RECORD, RecordTable, WindowBatches
 from kafka_index.tables.range_scan import RangeScan
 from kafka_index.tables.read_plan import RecordSplit

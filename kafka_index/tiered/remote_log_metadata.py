@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, CorruptRecordError
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile

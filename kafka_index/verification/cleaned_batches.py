@@ -19,10 +19,9 @@ from kafka_index.layout.records import (
     MAGIC_RECORD_BATCH,
     RECORD_BATCH_HEADER,
 )
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import BatchDamage, decode_entry
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
-from kafka_index.records.record_decoder import decode_entry
 from kafka_index.storage import Bytes
 
 _KEPT = (

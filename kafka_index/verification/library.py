@@ -12,7 +12,7 @@ from kafka_index.execution import ThreadEngine
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.times import Time, parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
-from kafka_index.metadata.found_cluster import find_cluster
+from kafka_index.metadata.directory import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.paths import index_root_of
 from kafka_index.storage.segment_table import SegmentTable

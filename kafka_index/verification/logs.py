@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.build.fold import SEGMENTS_OVERLAP, STATE_UNKNOWN
 from kafka_index.build.report import ERROR, FAILED, SegmentReport
-from kafka_index.records.batch_source import (
+from kafka_index.records.batch_table import (
     BAD_CRC,
     PREALLOCATED_TAIL,
     TORN_BATCH,

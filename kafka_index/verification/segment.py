@@ -23,8 +23,7 @@ from kafka_index.layout.names import (
     segment_file_name,
 )
 from kafka_index.layout.records import NO_LEADER_EPOCH, NO_TIMESTAMP
-from kafka_index.records.batch_source import BAD_CRC, BAD_MESSAGE, ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import BAD_CRC, BAD_MESSAGE, BatchColumns, ScanStop
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import open_records
 from kafka_index.scan import LogFileSource

@@ -29,7 +29,7 @@ from kafka_index.layout.names import (
     segment_file_name,
 )
 from kafka_index.records.batch_encoder import BatchEncoder
-from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import ScanStop
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile, publish_error
 from kafka_index.storage.log_directory import LogDirectory

@@ -20,12 +20,10 @@ from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import TRANSACTIONAL_MASK
-from kafka_index.records.batch_source import PREALLOCATED_TAIL, ScanStop
-from kafka_index.records.batch_table import BatchColumns
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_table import PREALLOCATED_TAIL, BatchColumns, ScanStop
+from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_chunk import RecordChunk
-from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.batch_order import BatchOrder

@@ -40,9 +40,9 @@ from kafka_index.layout.records import (
 from kafka_index.records import BatchFields, write_empty_batch
 from kafka_index.records.batch_encoder import RecordRows, encode_batch
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_walk import RecordDecoder
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_chunk import RecordChunk
-from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.storage import SegmentFile, publish_error
 from kafka_index.writing.condition import Selection

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.records import batch_source as source
+from kafka_index.records import batch_table as source
 from tests.support.golden_segments import GOLDEN, MANIFEST, GoldenSegment, hashes, read_all
 from tests.support.recovered_segments import compressed_marker_refused, recovered_by_build
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 import kafka_index
 from kafka_index.errors import KafkaIndexError
-from kafka_index.records import batch_walk, record_decoder
+from kafka_index.records import batch_walk
 from kafka_index.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
 from kafka_index.tables import range_scan
 from tests.support.drawn_records import Drawing, DrawnLog, draw_log
@@ -71,7 +71,7 @@ _COLUMN_SETS: tuple[tuple[str, ...], ...] = (
 class Sizes(NamedTuple):
     """How much a decoder has at a time; the first are the product's own."""
 
-    chunk_records: int = record_decoder.CHUNK_RECORDS
+    chunk_records: int = batch_walk.CHUNK_RECORDS
     chunk_bytes: int = 4 << 20
     arena_bytes: int = 4 << 20
     spare: int = 1024
@@ -344,11 +344,9 @@ def _set_sizes(stack: ExitStack, sizes: Sizes) -> None:
         (range_scan._MappedWindows, "size_bytes", sizes.window_bytes),
     ):
         stack.enter_context(patch.object(target, name, value))
-    defaults = dict(record_decoder.RecordDecoder.__init__.__kwdefaults__ or {})
+    defaults = dict(batch_walk.RecordDecoder.__init__.__kwdefaults__ or {})
     defaults["chunk_records"] = sizes.chunk_records
-    stack.enter_context(
-        patch.object(record_decoder.RecordDecoder.__init__, "__kwdefaults__", defaults)
-    )
+    stack.enter_context(patch.object(batch_walk.RecordDecoder.__init__, "__kwdefaults__", defaults))
 
 
 def main() -> int:

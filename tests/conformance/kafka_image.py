@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kafka_index.metadata import ClusterImage
-from kafka_index.metadata.sensitive import HIDDEN, is_public_config
+from kafka_index.metadata.decoding import HIDDEN, is_public_config
 
 from .kafka_jars import class_path, needing_kafka, tool
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kafka_index.reading.findings import Finding
+    from kafka_index.reading.answers import Finding
 
 DIRECTORY = "topic-0"
 

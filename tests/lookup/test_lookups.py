@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 import kafka_index.lookup.lookups as lookups_module
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.reading.answers import Answers, Resolve, SpecialTimestamp, Status, UpperBound
-from kafka_index.reading.findings import UNREADABLE
+from kafka_index.reading.answers import (
+    UNREADABLE,
+    Answers,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+    UpperBound,
+)
 from kafka_index.reading.partition_log import PartitionLog
 from tests.lookup.building import PARTITIONS, make_dump
 

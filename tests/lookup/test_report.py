@@ -24,8 +24,7 @@ from kafka_index.lookup import (
     tally,
 )
 from kafka_index.lookup.tally import StatusCounts
-from kafka_index.reading.answers import Status
-from kafka_index.reading.findings import Finding
+from kafka_index.reading.answers import Finding, Status
 from kafka_index.storage.report_file import ReportFile
 from tests.lookup.building import make_dump
 

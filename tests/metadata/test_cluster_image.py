@@ -8,7 +8,7 @@ import pytest
 
 from kafka_index.layout.message_fields import Value
 from kafka_index.metadata import ClusterImage, ClusterMetadata, PartitionImage, read_metadata
-from kafka_index.metadata.sensitive import HIDDEN
+from kafka_index.metadata.decoding import HIDDEN
 from kafka_index.records.decompression import DecompressionBudget
 from tests.support.metadata import (
     Pair,

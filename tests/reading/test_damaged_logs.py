@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptLogError, InputError
-from kafka_index.reading.answers import Resolve, Status
-from kafka_index.reading.findings import TAIL, UNREADABLE, Finding
+from kafka_index.reading.answers import TAIL, UNREADABLE, Finding, Resolve, Status
 from kafka_index.reading.partition_log import PartitionLog
 from tests.support.campaign import drawn
 from tests.support.drawn_partitions import partitions

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafka_index.reading import fetched_log, segment_indexes, segment_log
-from kafka_index.reading.answers import Resolve
-from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX
+from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, Resolve
 from kafka_index.reading.partition_log import PartitionLog
 from kafka_index.stores import store_of
 from tests.reading.test_ranged_logs import FURTHER, dumps, write

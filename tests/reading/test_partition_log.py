@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
 from kafka_index.errors import InputError
-from kafka_index.reading.answers import Resolve
-from kafka_index.reading.findings import NO_INDEX
+from kafka_index.reading.answers import NO_INDEX, Resolve
 from kafka_index.reading.partition_log import PartitionLog
 from tests.support.drawn_partitions import partitions
 from tests.support.partition_twin import Twin

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
-from kafka_index.reading import fetch_plan, fetched_log
+from kafka_index.reading import fetched_log, segment_indexes
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.partition_log import PartitionLog
 from tests.support.campaign import drawn
@@ -146,6 +146,6 @@ def fetch_little(
     patch.setattr(fetched_log, "MAX_GAP_BYTES", gap_pages * PAGE)
     patch.setattr(fetched_log, "_FIRST_AHEAD_BYTES", PAGE)
     patch.setattr(fetched_log, "MAX_KEPT_BYTES", 4 * PAGE)
-    patch.setattr(fetch_plan, "MAX_READ_BYTES", read_pages * PAGE)
+    patch.setattr(segment_indexes, "MAX_READ_BYTES", read_pages * PAGE)
     if not planned:
         patch.setattr(fetched_log.FetchedLog, "request", lambda *_, **__: None)

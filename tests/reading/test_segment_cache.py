@@ -11,7 +11,7 @@ import pytest
 
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.partition_log import PartitionLog
-from kafka_index.reading.segment_cache import SegmentCache
+from kafka_index.reading.segment_log import SegmentCache
 from tests.support.partitions import Partition, Segment, ask_offsets, ask_times, simple
 
 SEGMENTS = 7

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.reading.answers import Resolve
-from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, Finding
+from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, Finding, Resolve
 from tests.support.index_files import (
     ENTRY_BYTES,
     OFFSET,

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import CHUNK_RECORDS, BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
-from kafka_index.records.record_decoder import CHUNK_RECORDS, RecordDecoder
 from tests.support.packing import LZ4, PACKERS, ZSTD
 from tests.support.segments import batch, message, packed, record
 

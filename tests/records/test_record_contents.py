@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_decoder import RecordDecoder
 from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY
 from tests.support.reading_records import RecordContent, read_contents
 from tests.support.segments import batch, message, packed, record, varint

@@ -10,10 +10,9 @@ import pytest
 
 from kafka_index.kernels.record_fields import RECORD_BROKEN, RECORD_CUT, RECORDS_REMAINING
 from kafka_index.layout.integers import INT64_MAX
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
-from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_sections import record_fault
 from tests.support.packing import LZ4, PACKERS
 from tests.support.segments import batch, packed, record, varint

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kafka_index.errors import InputError
 from kafka_index.kernels.scan import CHUNK_BATCHES
 from kafka_index.records import ScanStop
-from kafka_index.records import batch_source as source
+from kafka_index.records import batch_table as source
 from kafka_index.scan import ByteStreamSource, LogFileSource
 from kafka_index.storage import SegmentFile
 from tests.support import twins

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafka_index.reading.answers import Resolve
-from kafka_index.reading.findings import Finding
+from kafka_index.reading.answers import Finding, Resolve
 from tests.support.partition_twin import Twin
 from tests.support.partitions import (
     Partition,

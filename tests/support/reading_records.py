@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import CHUNK_RECORDS, BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
-from kafka_index.records.record_decoder import CHUNK_RECORDS, RecordDecoder
 from kafka_index.records.record_sections import first_offset, open_records
 
 ROOM = 1 << 26

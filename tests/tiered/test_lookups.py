@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.reading.answers import Resolve
-from kafka_index.reading.findings import UNREADABLE
+from kafka_index.reading.answers import UNREADABLE, Resolve
 from kafka_index.tiered.options import TieredOptions
 from tests.support.tiered import SETTINGS, Setting, keys, setting
 

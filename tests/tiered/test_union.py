@@ -17,9 +17,8 @@ import pytest
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
-from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource, read_batches
 from kafka_index.storage import Listing, SegmentFile

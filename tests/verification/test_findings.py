@@ -12,7 +12,7 @@ import pytest
 from kafka_index.errors import InputError
 from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import read_cluster
-from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_index.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot

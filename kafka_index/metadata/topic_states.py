@@ -1,25 +1,36 @@
-"""Groups and committed offsets, from the records of ``__consumer_offsets``.
+"""Groups, transactions and remote segments, from the records of the topics that hold them.
 
-Records are kept by their keys as they come, and decoded at the end: of a log that is compacted now
-and then, most are overwritten. Offsets that a transaction commits count once its marker is there.
-Source: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
-``GroupMetadataManager.replay``.
+Records of ``__consumer_offsets`` are kept by their keys as they come, and decoded at the end: of a
+log that is compacted now and then, most are overwritten. Offsets that a transaction commits count
+once its marker is there. Source: Kafka's ``OffsetMetadataManager.replay``,
+``replayEndTransactionMarker``, ``GroupMetadataManager.replay``;
+``TransactionStateManager.loadTransactionMetadata`` and ``TransactionLog``; and
+``RemoteLogMetadataCache`` with ``RemoteLogSegmentMetadata.createWithUpdates``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, NamedTuple
 
 from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import ZERO_UUID, Struct
 from kafka_index.layout.messages import CONSUMER_PROTOCOL
 from kafka_index.layout.records import CONTROL_COMMIT
-from kafka_index.metadata.decoding import GROUP_CODEC
+from kafka_index.metadata.decoding import GROUP_CODEC, REMOTE_LOG_CODEC, TRANSACTION_CODEC
 from kafka_index.metadata.topic_log import NO_PRODUCER_ID, LogRecord, TopicState
+from kafka_index.tiered.metadata_records import (
+    PartitionDeleteEvent,
+    RemoteSegmentId,
+    SegmentEvent,
+    SegmentState,
+    StateEvent,
+    parse_metadata_record,
+)
 
 _LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT = 0, 1
 _CONSUMER = "consumer"
@@ -257,3 +268,148 @@ def _protocol_message(name: str, data: bytes | None) -> Struct | None:
         return schema.read(reader, version)
     except CorruptRecordError:
         return None
+
+
+#: The states of a transaction by their numbers (``TransactionState``).
+TRANSACTION_STATES: Final = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The last state of a transactional id; ids, epochs and times that are not there are None."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    previous_producer_id: int | None
+    next_producer_id: int | None
+    timeout_ms: int
+    start_timestamp_ms: int | None
+    last_update_timestamp_ms: int
+    partitions: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, key: Struct, value: Struct) -> Transaction:
+        """Return the transaction of a record."""
+        state = value.integer("transactionStatus")
+        known = 0 <= state < len(TRANSACTION_STATES)
+        return cls(
+            key.text("transactionalId"),
+            TRANSACTION_STATES[state] if known else str(state),
+            value.integer("producerId"),
+            value.integer("producerEpoch"),
+            _known(value.integer("previousProducerId")),
+            _known(value.integer("nextProducerId")),
+            value.integer("transactionTimeoutMs"),
+            _known(value.integer("transactionStartTimestampMs")),
+            value.integer("transactionLastUpdateTimestampMs"),
+            tuple(
+                (topic.text("topic"), partition)
+                for topic in value.structs("transactionPartitions")
+                for partition in topic.integers("partitionIds")
+            ),
+        )
+
+
+class TransactionLogState(TopicState):
+    """Collects the records of ``__transaction_state``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[bytes, bytes] = {}
+
+    def add(self, record: LogRecord) -> None:
+        """Apply a record; raises `CorruptRecordError` if its key cannot be read."""
+        if record.is_control:
+            return
+        if record.key is None:
+            raise CorruptRecordError("the record has no key")
+        record_type = TRANSACTION_CODEC.record_type(record.key)
+        if not self._is_known(lambda: TRANSACTION_CODEC.name_of(record_type)):
+            return
+        if record.value is None:
+            self._kept.pop(record.key, None)
+        else:
+            self._kept[record.key] = record.value
+
+    def transactions(self, faults: list[CorruptRecordError]) -> list[Transaction]:
+        """Return the transactions, sorted by id; records that cannot be read become `faults`."""
+        found = []
+        for key, value in self._kept.items():
+            try:
+                decoded = TRANSACTION_CODEC.decode(key, value)
+                if decoded.key is not None and decoded.value is not None:
+                    found.append(Transaction.of(decoded.key, decoded.value))
+            except CorruptRecordError as error:
+                faults.append(error)
+        return sorted(found, key=lambda one: one.transactional_id)
+
+
+def _known(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+_NAMES = {
+    SegmentEvent: "RemoteLogSegmentMetadataRecord",
+    StateEvent: "RemoteLogSegmentMetadataUpdateRecord",
+    PartitionDeleteEvent: "RemotePartitionDeleteMetadataRecord",
+}
+
+
+class RemoteLogState(TopicState):
+    """Collects the records of ``__remote_log_metadata``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._segments: dict[RemoteSegmentId, SegmentEvent] = {}
+
+    def add(self, record: LogRecord) -> None:
+        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
+        if record.is_control:
+            return
+        try:
+            event = parse_metadata_record(record.value or b"")
+        except CorruptRecordError as error:
+            self._is_known(partial(_name_of_unreadable, record.value, error))
+            return
+        self._is_known(lambda: _NAMES[type(event)])
+        if isinstance(event, SegmentEvent):
+            self._segments[event.id] = event
+        elif isinstance(event, StateEvent):
+            self._update(event)
+
+    def segments(self) -> list[SegmentEvent]:
+        """Return the segments that are not deleted, by topic, partition and offset."""
+        return sorted(
+            self._segments.values(),
+            key=lambda one: (one.topic, one.id.topic_id, one.id.partition, one.start_offset),
+        )
+
+    def _update(self, event: StateEvent) -> None:
+        before = self._segments.get(event.id)
+        if event.state is SegmentState.DELETE_SEGMENT_FINISHED:
+            self._segments.pop(event.id, None)
+        elif before is not None:
+            self._segments[event.id] = replace(
+                before,
+                state=event.state,
+                broker_id=event.broker_id,
+                event_timestamp_ms=event.event_timestamp_ms,
+                custom_metadata=event.custom_metadata,
+            )
+
+
+def _name_of_unreadable(value: bytes | None, error: CorruptRecordError) -> str:
+    """Raise UnknownRecordError where a record comes from a later release, else its error."""
+    REMOTE_LOG_CODEC.decode(value)
+    raise error
