@@ -1,4 +1,4 @@
-"""spark-submit jobs/lookup.py --logs PATH... --queries PATH ...: ``kafka-index lookup`` on Spark.
+"""spark-submit jobs/lookup.py --input PATH... --queries PATH ...: ``kafka-index lookup`` on Spark.
 
 The executors of a cluster are sent the package. Where the driver runs on the cluster too
 (``--deploy-mode cluster``), add ``--py-files`` with the zip of ``make package``.

@@ -47,6 +47,6 @@ mkdir -p "$results" || exit 3
 step build --input "$dump" --output "$results/indexes"
 step verify --input "$dump" --indexes "$results/indexes" --report "$results/verify.csv"
 if [ -e "$results/queries.csv" ]; then
-    step lookup --logs "$dump" --indexes "$results/indexes" --by timestamp \
+    step lookup --input "$dump" --indexes "$results/indexes" --by timestamp \
         --queries "$results/queries.csv" --output "$results/answers.csv"
 fi

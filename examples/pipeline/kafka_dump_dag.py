@@ -71,7 +71,7 @@ def kafka_dump() -> None:
         return _run(
             results,
             "lookup",
-            *("--logs", dump, "--indexes", results / "indexes", "--by", "timestamp"),
+            *("--input", dump, "--indexes", results / "indexes", "--by", "timestamp"),
             *("--queries", queries, "--output", results / "answers.csv"),
         )
 

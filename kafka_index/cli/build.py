@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output, run_local
@@ -21,13 +20,11 @@ from kafka_index.build.target import held_target
 from kafka_index.cli.build_page import build_page
 from kafka_index.cli.build_summary import BuildOutcome, skipped_lines
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Detail
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Table, print_text
 from kafka_index.cli.text import Paint, format_bytes, format_count, plural
-from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
-from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.directory import find_cluster
 from kafka_index.records.decompression import shared_budget
@@ -43,39 +40,13 @@ from kafka_index.storage import (
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
-from kafka_index.tiered.options import TieredOptions
 
 if TYPE_CHECKING:
+    from kafka_index.cli.build_command import BuildOptions
     from kafka_index.spark.workers import SparkWorkers
 
 _BINS_PER_CORE = 4
 _AFTER_FAILURE = "finished segments are kept: run again to continue"
-
-
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """The options of a build, checked except against the disk.
-
-    Without `output` it is a build in place, or a dry run. Without `outputs` all files that the
-    input allows are written, and without `expire_at_ms` every producer is kept.
-    """
-
-    inputs: tuple[str, ...]
-    tiered: TieredOptions | None
-    output: str | None
-    input_format: str
-    topics: re.Pattern[str] | None
-    outputs: frozenset[Output] | None
-    config: LogConfig
-    expire_at_ms: int | None
-    verify_crc: bool
-    force: bool
-    dry_run: bool
-    report: str | None
-    report_kinds: frozenset[str]
-    fail_fast: bool
-    engine: Engine
-    detail: Detail
 
 
 def run_build(options: BuildOptions) -> ExitCode:
@@ -278,8 +249,8 @@ def _settings(
         target_root=target_root,
         outputs=options.outputs or outputs,
         expiration=expiration,
-        verify_crc=options.verify_crc,
-        force=options.force,
+        verify_crc=not options.no_verify_crc,
+        force=options.overwrite,
         run_id=run_summary().run_id,
     )
 

@@ -19,9 +19,9 @@ from kafka_index.build.report import (
 )
 from kafka_index.build.report_writer import ReportWriter
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import (
     Paint,

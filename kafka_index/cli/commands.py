@@ -16,55 +16,32 @@ from kafka_index.cli.completion import complete_paths
 
 PROGRAM = "kafka-index"
 
-# Command, its module, its purpose. The modules are imported when a command is called: they load
-# numpy, pyarrow and the compiled kernels, and `--help` should not wait for that.
-COMMANDS = {
-    "build": (
-        "kafka_index.cli.build_command",
-        "Rebuild the indexes, snapshots and epochs of Kafka logs.",
-    ),
-    "lookup": ("kafka_index.cli.lookup_command", "Find offsets and timestamps in Kafka logs."),
-    "dump": (
-        "kafka_index.cli.dump_command",
-        "Print the contents of logs, indexes, snapshots and epochs.",
-    ),
-    "export": (
-        "kafka_index.cli.export_command",
-        "Export records to Parquet or JSON lines.",
-    ),
-    "find": (
-        "kafka_index.cli.find_command",
-        "Find records by key, value and time.",
-    ),
-    "metadata": (
-        "kafka_index.cli.metadata_command",
-        "Print topics, groups, transactions and remote segments of a cluster.",
-    ),
-    "verify": (
-        "kafka_index.cli.verify_command",
-        "Compare every file of a dump with what it should be.",
-    ),
-    "import": (
-        "kafka_index.cli.import_command",
-        "Write tables of records as logs that a broker mounts.",
-    ),
-    "rewrite": (
-        "kafka_index.cli.rewrite_command",
-        "Copy a dump without some of its records.",
-    ),
-    "predict": (
-        "kafka_index.cli.predict_command",
-        "Predict what a broker does to its log directories when it starts.",
-    ),
-    "restore": (
-        "kafka_index.cli.restore_command",
-        "Make a data directory that a broker mounts at once, from a dump.",
-    ),
-    "warm-up": (
-        "kafka_index.cli.warm_up_command",
-        "Compile everything beforehand, for images.",
-    ),
+#: What the commands are for, and their purposes; each is in a module named after it. The modules
+#: are imported when a command is called: they load numpy, pyarrow and the compiled kernels, and
+#: `--help` should not wait for that.
+_GROUPS = {
+    "See what is in a dump": {
+        "dump": "Print the contents of logs, indexes, snapshots and epochs.",
+        "metadata": "Print topics, groups, transactions and remote segments of a cluster.",
+        "lookup": "Find offsets and timestamps in Kafka logs.",
+        "find": "Find records by key, value and time.",
+    },
+    "Check it": {
+        "verify": "Compare every file of a dump with what it should be.",
+        "predict": "Predict what a broker does to its log directories when it starts.",
+    },
+    "Repair it": {
+        "build": "Rebuild the indexes, snapshots and epochs of Kafka logs.",
+        "restore": "Make a data directory that a broker mounts at once, from a dump.",
+        "rewrite": "Copy a dump without some of its records.",
+    },
+    "Use its records": {
+        "export": "Export records to Parquet or JSON lines.",
+        "import": "Write tables of records as logs that a broker mounts.",
+    },
+    "Installation": {"warm-up": "Compile everything beforehand, for images."},
 }
+COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 
 
 class _LazyGroup(click.Group):
@@ -97,26 +74,28 @@ class _LazyGroup(click.Group):
         # The group's own method would import the module of every command.
         names = [
             CompletionItem(name, help=text)
-            for name, (_, text) in COMMANDS.items()
+            for name, text in COMMANDS.items()
             if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002, because click passes it
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for title, group in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(group.items()))
 
 
 def load_command(name: str, *, as_job: bool) -> click.Command:
     """Return a command, for the console script or as a job for ``spark-submit``."""
-    command = _module(COMMANDS[name][0]).make_command(as_job=as_job)
+    command = _module(name).make_command(as_job=as_job)
     if not isinstance(command, click.Command):
         raise TypeError(f"{name} is not a command")
     return command
 
 
-def _module(name: str) -> ModuleType:
-    """Import a module without garbage collections, which find nothing in what modules define."""
+def _module(command: str) -> ModuleType:
+    """Import a command without garbage collections, which find nothing in what modules define."""
+    name = f"kafka_index.cli.{command.replace('-', '_')}_command"
     if name in sys.modules or not gc.isenabled():
         return importlib.import_module(name)
     gc.disable()
@@ -149,11 +128,16 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: object
     help="Print the version and exit.",
 )
 def console_script() -> None:
-    """Rebuild the indexes of Kafka logs byte for byte, and find offsets and timestamps in them.
+    """Read, check, repair and use the log directories of Kafka brokers, without a broker.
+
+    A dump is a copy of log directories, in files or in a store. Its logs are only read.
 
     \b
     Examples:
+      kafka-index metadata /dump/broker-1
+      kafka-index lookup --input /dump/broker-1 --topic orders --at 2024-05-01T00:00:00Z
+      kafka-index verify --input /dump/broker-1
       kafka-index build --input /dump/broker-1 --output /tmp/indexes
-      kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 --offset 1234
-      kafka-index dump /dump/broker-1/orders-0/00000000000000000000.index
+      kafka-index restore --input /dump/broker-1 --output /var/kafka/data
+      kafka-index export --input /dump/broker-1 --output /lake/kafka
     """  # noqa: D301, because \b is click's mark of a text not to be wrapped

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import click
 
@@ -24,14 +26,17 @@ from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_selection import Selection
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.numbers import Whole, moment
-from kafka_index.cli.options import Decorator, command, max_decompressed_option, refuse_job
-from kafka_index.cli.record_options import time_options, time_range
+from kafka_index.cli.options import Whole, argument, command, moment, option
 from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import (
+    Times,
+    max_decompressed_option,
+    times_options,
+    verbose_option,
+)
 from kafka_index.cli.shown_bytes import FORMS
 from kafka_index.cli.terminal import print_error
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
@@ -68,16 +73,15 @@ _HELP = """Print the contents of each FILE: a row per record batch of a .log, or
     Exit codes: 0, the files are sound; 1, a file is damaged: its sound part is printed, and a line
     on stderr reports the damage; 2, wrong usage, or an unknown kind of file; 3, a file cannot be
     read because of permission, disk or memory; 70, an internal error.
-
-    \b
-    Examples:
-      kafka-index dump /dump/orders-0/00000000000000000000.log
-      kafka-index dump --records --values none /dump/orders-0/00000000000000000000.log
-      kafka-index dump /dump/orders-0
-      kafka-index dump --records --offset 1234 /dump/orders-0/00000000000000000000.log
-      kafka-index dump --json /dump/orders-0/*.timeindex | head
-      kafka-index dump 's3://backup/broker-1/orders-0/*.index'
     """
+_EXAMPLES = """\
+kafka-index dump /dump/orders-0/00000000000000000000.log
+kafka-index dump --records --values none /dump/orders-0/00000000000000000000.log
+kafka-index dump /dump/orders-0
+kafka-index dump --records --offset 1234 /dump/orders-0/00000000000000000000.log
+kafka-index dump --json /dump/orders-0/*.timeindex | head
+kafka-index dump 's3://backup/broker-1/orders-0/*.index'
+"""
 
 _Dump = Callable[[DumpedFile, DumpOutput], KafkaIndexError | None]
 _KINDS: dict[str, _Dump] = {
@@ -94,136 +98,112 @@ _WITH_OFFSETS = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_S
 _WITH_TIMES = (LOG_SUFFIX, TIME_INDEX_SUFFIX)
 
 
-def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``dump`` command, which does not run as a job."""
-    refuse_job("dump", as_job=as_job)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpOptions:
+    """The options of ``dump``."""
 
-    def dump(
-        files: tuple[str, ...],
-        offset: int | None,
-        from_ms: int | None,
-        to_ms: int | None,
-        time_ms: int | None,
-        limit: int | None,
-        wide: bool,  # noqa: FBT001, because click passes options by name
-        as_json: bool,  # noqa: FBT001, because click passes options by name
-        no_verify_crc: bool,  # noqa: FBT001, because click passes options by name
-        records: bool,  # noqa: FBT001, because click passes options by name
-        keys: str | None,
-        values: str | None,
-        max_decompressed_bytes: int | None,
-        verbose: bool,  # noqa: ARG001, FBT001, because the entry point acts on it
-    ) -> int:
-        if not records and (keys or values):
+    files: tuple[str, ...] = argument("FILE...")
+    offset: int | None = option(
+        "--offset",
+        type=Whole(0, INT64_MAX),
+        metavar="N",
+        help="Only what holds offset N: the batch, the record, the transactions, or the index "
+        "entry from which a search for it starts.",
+    )
+    times: Times = times_options()
+    at_ms: int | None = option(
+        "--at",
+        "--time",
+        callback=moment,
+        metavar="TIME",
+        help="Only the first batch, record or entry that reaches TIME.",
+    )
+    limit: int | None = option(
+        "--limit", type=Whole(min=1), metavar="N", help="At most N rows of each file."
+    )
+    wide: bool = option(
+        "--wide", is_flag=True, help="All columns and whole lines on a terminal, too."
+    )
+    as_json: bool = option("--json", is_flag=True, help="Print JSON lines.")
+    no_verify_crc: bool = option(
+        "--no-verify-crc", is_flag=True, help="Do not verify the checksums of a .log."
+    )
+    records: bool = option("--records", is_flag=True, help="Print a line per record of a .log.")
+    keys: str | None = option(
+        "--keys", type=click.Choice(FORMS), help="With --records.  [default: text]"
+    )
+    values: str | None = option(
+        "--values",
+        type=click.Choice(FORMS),
+        help="With --records; headers too.  [default: text]",
+    )
+    max_decompressed_bytes: int = max_decompressed_option()
+    verbose: bool = verbose_option()
+
+    def __post_init__(self) -> None:
+        if not self.records and (self.keys or self.values):
             raise click.UsageError("--keys and --values require --records")
+        if self.at_ms is not None and (self.times != (None, None) or self.limit is not None):
+            raise click.UsageError("--at excludes --from, --to and --limit")
 
-        budget = shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
-
-        def dump_one_log(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
-            verify_crc = not no_verify_crc
-            if not records:
-                return dump_log(file, output, verify_crc=verify_crc)
-            decode = decoder_of(file.path)
-            text = RecordText(as_json=as_json, keys=keys, values=values, decode=decode)
-            return dump_records(file, output, text, verify_crc=verify_crc, budget=budget)
-
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            # Records and paths may contain characters that the terminal's encoding lacks.
-            sys.stdout.reconfigure(errors="backslashreplace")
-        kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
-        selection = _selection(offset, *time_range(from_ms, to_ms), time_ms, limit)
-        directories = [file for file in files if not is_remote(file) and os.path.isdir(file)]
-        known = dumped_files([file for file in files if file not in directories], kinds)
-        _refuse_without_rows(known, directories, selection, records=records)
-        output = DumpOutput(sys.stdout, as_json=as_json, is_wide=wide, selection=selection)
-        damage: list[KafkaIndexError] = []
-        for path in directories:
-            for fault in dump_directory(path, output, verify_crc=not no_verify_crc):
-                damage.append(fault)
-                print_error(str(fault))
-        damage += _dump_files(known, kinds, output)
-        run_summary().add_count("files", len(known) + len(directories))
-        run_summary().add_count("damaged", len(damage))
-        return ExitCode.first(ExitCode.of_part(retriable=is_retriable(each)) for each in damage)
-
-    return command(dump, _options(), help_text=_HELP, usage="[OPTIONS]")
+    @property
+    def selection(self) -> Selection:
+        """The rows that are printed."""
+        if self.at_ms is not None:
+            return Selection(self.offset, self.at_ms, None, 1)
+        return Selection(self.offset, *self.times, self.limit)
 
 
-def _options() -> list[Decorator]:
-    return [
-        click.argument("files", nargs=-1, required=True, metavar="FILE..."),
-        click.option(
-            "--offset",
-            type=Whole(0, INT64_MAX),
-            metavar="N",
-            help="Only what holds offset N: the batch, the record, the transactions, or the index "
-            "entry from which a search for it starts.",
-        ),
-        *time_options(),
-        click.option(
-            "--time",
-            "time_ms",
-            callback=moment,
-            metavar="TIME",
-            help="Only the first batch, record or entry that reaches TIME.",
-        ),
-        click.option(
-            "--limit", type=Whole(min=1), metavar="N", help="At most N rows of each file."
-        ),
-        click.option(
-            "--wide", is_flag=True, help="All columns and whole lines on a terminal, too."
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON lines."),
-        click.option(
-            "--no-verify-crc", is_flag=True, help="Do not verify the checksums of a .log."
-        ),
-        click.option("--records", is_flag=True, help="Print a line per record of a .log."),
-        click.option("--keys", type=click.Choice(FORMS), help="With --records.  [default: text]"),
-        click.option(
-            "--values",
-            type=click.Choice(FORMS),
-            help="With --records; headers too.  [default: text]",
-        ),
-        max_decompressed_option(),
-        click.option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors."),
-    ]
+def _run(options: DumpOptions) -> ExitCode:
+    verify_crc = not options.no_verify_crc
+    budget = shared_budget(options.max_decompressed_bytes)
 
-
-def _selection(
-    offset: int | None,
-    from_ms: int | None,
-    to_ms: int | None,
-    time_ms: int | None,
-    limit: int | None,
-) -> Selection:
-    """Return the rows that options choose; refuse those that exclude each other."""
-    if time_ms is not None:
-        if from_ms is not None or to_ms is not None or limit is not None:
-            raise click.UsageError("--time excludes --from, --to and --limit")
-        return Selection(offset, time_ms, None, 1)
-    return Selection(offset, from_ms, to_ms, limit)
-
-
-def _refuse_without_rows(
-    files: Iterable[DumpedFile],
-    directories: Sequence[str],
-    selection: Selection,
-    *,
-    records: bool,
-) -> None:
-    """Refuse options that choose by what a file does not have."""
-    if directories and (records or selection != Selection(limit=selection.limit)):
-        raise click.UsageError(
-            "--records, --offset, --from, --to and --time require files, not a directory"
+    def dump_one_log(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+        if not options.records:
+            return dump_log(file, output, verify_crc=verify_crc)
+        text = RecordText(
+            as_json=options.as_json,
+            keys=options.keys,
+            values=options.values,
+            decode=decoder_of(file.path),
         )
-    for file in files:
-        if records and file.kind != LOG_SUFFIX:
-            raise InputError("--records requires a .log", path=file.path)
-        if selection.offset is not None and file.kind not in _WITH_OFFSETS:
-            raise InputError(f"--offset requires {', '.join(_WITH_OFFSETS)}", path=file.path)
-        if selection.has_times and file.kind not in _WITH_TIMES:
-            kinds = ", ".join(_WITH_TIMES)
-            raise InputError(f"--from, --to and --time require {kinds}", path=file.path)
+        return dump_records(file, output, text, verify_crc=verify_crc, budget=budget)
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Records and paths may contain characters that the terminal's encoding lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
+    directories = [path for path in options.files if not is_remote(path) and os.path.isdir(path)]
+    known = dumped_files([path for path in options.files if path not in directories], kinds)
+    selection = options.selection
+    if directories and (options.records or selection != Selection(limit=selection.limit)):
+        raise click.UsageError(
+            "--records, --offset, --from, --to and --at require files, not a directory"
+        )
+    for file in known:
+        _refuse_without_rows(file, options)
+    output = DumpOutput(
+        sys.stdout, as_json=options.as_json, is_wide=options.wide, selection=selection
+    )
+    damage: list[KafkaIndexError] = []
+    for path in directories:
+        for fault in dump_directory(path, output, verify_crc=verify_crc):
+            damage.append(fault)
+            print_error(str(fault))
+    damage += _dump_files(known, kinds, output)
+    run_summary().add_count("files", len(known) + len(directories))
+    run_summary().add_count("damaged", len(damage))
+    return ExitCode.first(ExitCode.of_part(retriable=is_retriable(each)) for each in damage)
+
+
+def _refuse_without_rows(file: DumpedFile, options: DumpOptions) -> None:
+    """Refuse options that choose by what a file does not have."""
+    if options.records and file.kind != LOG_SUFFIX:
+        raise InputError("--records requires a .log", path=file.path)
+    if options.offset is not None and file.kind not in _WITH_OFFSETS:
+        raise InputError(f"--offset requires {', '.join(_WITH_OFFSETS)}", path=file.path)
+    if options.selection.has_times and file.kind not in _WITH_TIMES:
+        raise InputError(f"--from, --to and --at require {', '.join(_WITH_TIMES)}", path=file.path)
 
 
 def _dump_files(
@@ -240,3 +220,14 @@ def _dump_files(
         if damage is not None:
             print_error(str(damage))
             yield damage
+
+
+make_command = partial(
+    command,
+    "dump",
+    DumpOptions,
+    _run,
+    help_text=_HELP,
+    usage="[OPTIONS]",
+    examples=_EXAMPLES,
+)

@@ -7,14 +7,14 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
-from kafka_index.cli.record_options import InputOptions
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail, relative_times
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import (
     Paint,
@@ -25,7 +25,6 @@ from kafka_index.cli.text import (
     shown_path,
     status_table,
 )
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.execution import Engine
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.export import (
@@ -55,6 +54,9 @@ from kafka_index.tables.offsets_file import read_offsets_file
 from kafka_index.tables.records import list_partitions
 from kafka_index.tables.settings import RecordFilter
 
+if TYPE_CHECKING:
+    from kafka_index.cli.export_command import ExportOptions
+
 _SHOWN = 20
 _EXPLAINED: Mapping[str, str] = {
     "exported": "new records were exported",
@@ -66,35 +68,15 @@ _EXPLAINED: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """The options of ``export``, as given."""
-
-    output: str
-    form: str
-    offsets: str | None
-    from_ms: int | None
-    to_ms: int | None
-    columns: str | None
-    isolation: str
-    by_date: bool
-    relative_times: Mapping[str, str]
-    on_data_loss: str
-    max_decompressed_bytes: int | None
-    report: str | None
-    engine: Engine
-    detail: Detail
-
-
-def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
+def run_export(options: ExportOptions) -> ExitCode:
     """Export records, and print a summary.
 
     Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     starts = None if options.offsets is None else read_offsets_file(options.offsets)
-    refuse_overlap(absolute_path(options.output), options.output, read.folders)
+    refuse_overlap(absolute_path(options.output), options.output, options.folders)
     listed = list_partitions(
-        read.paths, topics=read.topics, tiered=read.tiered, indexes=read.indexes
+        options.inputs, topics=options.topics, tiered=options.tiered, indexes=options.indexes
     )
     settings = with_first_times(_settings(options), listed.files)
     with ExitStack() as stack:
@@ -120,11 +102,11 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
         if report is not None:
             report.write_table(report_table(rows))
         notes = []
-        if plan.works and not any(row.records for row in rows) and options.from_ms is not None:
+        if plan.works and not any(row.records for row in rows) and options.times[0] is not None:
             span = time_span(listed.files, settings.read)
             notes.append(empty_range_text(settings.from_ms, settings.to_ms, span))
-        if (settings.from_ms, settings.to_ms) != (options.from_ms, options.to_ms):
-            given = " and ".join(options.relative_times.values())
+        if (settings.from_ms, settings.to_ms) != options.times:
+            given = " and ".join(relative_times().values())
             notes.append(f"{given}: relative to the first run of this export, which is continued")
         every = options.detail is Detail.VERBOSE
         notes += skipped_lines(listed.skipped, Paint(sys.stdout), every=every)
@@ -134,10 +116,10 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
 def _settings(options: ExportOptions) -> ExportSettings:
     names = options.columns
     given = DEFAULT_COLUMNS if names is None else tuple(one.strip() for one in names.split(","))
-    record_filter = RecordFilter(options.from_ms, options.to_ms)
+    record_filter = RecordFilter(*options.times)
     read = ReadSettings(
         isolation=Isolation(options.isolation),
-        max_decompressed_bytes=options.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,
+        max_decompressed_bytes=options.max_decompressed_bytes,
     )
     if record_filter != RecordFilter():
         read = replace(read, record_filter=record_filter)
@@ -147,7 +129,7 @@ def _settings(options: ExportOptions) -> ExportSettings:
         given,
         options.by_date,
         read,
-        relative_times=options.relative_times,
+        relative_times=relative_times(),
     )
 
 

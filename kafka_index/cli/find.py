@@ -5,20 +5,17 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import closing
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.found_text import FOUND_COLUMNS, FoundText
-from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
-from kafka_index.cli.record_options import InputOptions
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import print_error, print_text
 from kafka_index.cli.text import Paint, format_bytes, format_count, plural
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import is_retriable
-from kafka_index.execution import Engine
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
@@ -27,37 +24,21 @@ from kafka_index.tables.matches import find_matches
 from kafka_index.tables.records import ListedPartitions, list_partitions, plan_partitions
 from kafka_index.tables.settings import RecordFilter
 
+if TYPE_CHECKING:
+    from kafka_index.cli.find_command import FindOptions
+
 _FEW = ("no", "1")
 _SPLIT_BYTES = 32 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FindOptions:
-    """The options of ``find``, as given."""
-
-    key: str | None
-    key_regex: str | None
-    value_contains: str | None
-    from_ms: int | None
-    to_ms: int | None
-    limit: int | None
-    fail_if_none: bool
-    isolation: str
-    values: str
-    as_json: bool
-    max_decompressed_bytes: int | None
-    engine: Engine
-    detail: Detail
-
-
-def run_find(options: FindOptions, read: InputOptions) -> ExitCode:
+def run_find(options: FindOptions) -> ExitCode:
     """Print the records that meet the conditions, and the searched range on stderr.
 
     Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     settings = _settings(options)
     listed = list_partitions(
-        read.paths, topics=read.topics, tiered=read.tiered, indexes=read.indexes
+        options.inputs, topics=options.topics, tiered=options.tiered, indexes=options.indexes
     )
     plan = plan_partitions(listed.files, settings=settings, max_split_bytes=_SPLIT_BYTES)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -96,7 +77,7 @@ def run_find(options: FindOptions, read: InputOptions) -> ExitCode:
     summary.add_count("damage", damage)
     summary.add_count("skipped", len(listed.skipped))
     if options.detail is not Detail.QUIET:
-        print_text(sys.stderr, _searched_lines(options, read, listed, plan, count, damage))
+        print_text(sys.stderr, _searched_lines(options, listed, plan, count, damage))
     code = ExitCode.first(codes)
     if not count and options.fail_if_none and code is ExitCode.DONE:
         summary.outcome = "no_match"
@@ -106,7 +87,6 @@ def run_find(options: FindOptions, read: InputOptions) -> ExitCode:
 
 def _searched_lines(
     options: FindOptions,
-    read: InputOptions,
     listed: ListedPartitions,
     plan: ReadPlan,
     count: int,
@@ -115,8 +95,8 @@ def _searched_lines(
     """Return how many records match, of what, and what was not searched."""
     paint = Paint(sys.stderr)
     where = plural(len(listed.files), "partition")
-    if read.topics is not None:
-        where += f" of the topics that match {read.topics.pattern!r}"
+    if options.topics is not None:
+        where += f" of the topics that match {options.topics.pattern!r}"
     found = f"{format_count(count)} records match" if count > 1 else f"{_FEW[count]} record matches"
     if options.limit is not None and count >= options.limit:
         return [f"{found} (--limit): the rest of {where} was not searched"]
@@ -137,10 +117,8 @@ def _searched_lines(
             f"records before the log start of {plural(deleted, 'partition')} were not searched: "
             "they are deleted, and may still be in the files"
         )
-    if not count and options.from_ms is not None:
-        lines.append(
-            empty_range_text(options.from_ms, options.to_ms, time_span(listed.files, plan.settings))
-        )
+    if not count and options.times[0] is not None:
+        lines.append(empty_range_text(*options.times, time_span(listed.files, plan.settings)))
     every = options.detail is Detail.VERBOSE
     return [*lines, *skipped_lines(listed.skipped, paint, every=every)]
 
@@ -150,10 +128,9 @@ def _settings(options: FindOptions) -> ReadSettings:
         columns=FOUND_COLUMNS,
         isolation=Isolation(options.isolation),
         on_damage=OnDamage.DROP,
-        max_decompressed_bytes=options.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,
+        max_decompressed_bytes=options.max_decompressed_bytes,
         record_filter=RecordFilter(
-            options.from_ms,
-            options.to_ms,
+            *options.times,
             None if options.key is None else parse_bytes(options.key),
             options.key_regex,
             None if options.value_contains is None else parse_bytes(options.value_contains),

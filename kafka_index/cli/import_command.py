@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from functools import partial
 
 import click
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.import_tables import run_import
-from kafka_index.cli.options import (
-    SUBMITTED,
-    Decorator,
-    Detail,
-    command,
-    paths_options,
-    run_options,
-)
+from kafka_index.cli.options import command, option
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
 from kafka_index.cli.terminal import print_log
 from kafka_index.cli.text import format_bytes, format_count, plural
 from kafka_index.errors import ConfigError, InputError
@@ -42,59 +38,15 @@ _HELP = """Write tables of records as the logs of partitions, which a broker mou
 
     Exit codes: 0, all records are written; 2, wrong usage, or a record cannot be written; 3, a
     failure of permission, disk, memory or cluster, worth a retry; 70, an internal error.
-
-    \b
-    Examples:
     """
-_CONSOLE_EXAMPLES = """\
-  kafka-index import --input /export/orders --output /var/kafka/data
-      kafka-index import --input events.parquet --output /tmp/logs --order-by event_time \\
-          --property compression.type=zstd --property segment.bytes=104857600
+_EXAMPLES = """\
+kafka-index import --input /export/orders --output /var/kafka/data
+kafka-index import --input events.parquet --output /tmp/logs --order-by event_time \\
+    --property compression.type=zstd --property segment.bytes=104857600
 """
 _JOB_EXAMPLES = """\
-  spark-submit jobs/import.py --input /mnt/export --output /mnt/logs
+spark-submit jobs/import.py --input /mnt/export --output /mnt/logs
 """
-
-
-def _options() -> list[Decorator]:
-    return [
-        *paths_options("--input", "inputs", "Files and folders of records; may be repeated."),
-        click.option(
-            "--output",
-            metavar="DIR",
-            required=True,
-            help="The data directory to write to, made if it is not there.",
-        ),
-        click.option("--append", is_flag=True, help="Continue the logs of partitions that exist."),
-        click.option(
-            "--overwrite",
-            is_flag=True,
-            help="Replace the partitions in DIR, all of which an import has to have written.",
-        ),
-        click.option(
-            "--order-by",
-            metavar="COLUMN",
-            help="Without a column offset: the column in whose order records get their offsets.",
-        ),
-        click.option(
-            "--property",
-            "properties",
-            multiple=True,
-            callback=_pairs,
-            metavar="NAME=VALUE",
-            help="A setting under Kafka's name: segment.bytes, compression.type, batch.size, "
-            "message.timestamp.type and others of a topic. May be repeated.",
-        ),
-        click.option(
-            "--topic-id",
-            "topic_ids",
-            multiple=True,
-            callback=_topic_ids,
-            metavar="TOPIC=ID",
-            help="The topic id for the partition.metadata of new partitions, without which a "
-            "broker takes them for stray. May be repeated.",
-        ),
-    ]
 
 
 def _pairs(
@@ -119,66 +71,96 @@ def _topic_ids(
     return ids
 
 
-def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``import`` command, or as a job for ``spark-submit`` that is always on Spark."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """The options of ``import``."""
 
-    def import_(
-        inputs: tuple[str, ...],
-        output: str,
-        append: bool,  # noqa: FBT001, because click passes options by name
-        overwrite: bool,  # noqa: FBT001, because click passes options by name
-        order_by: str | None,
-        properties: dict[str, str],
-        topic_ids: dict[str, str],
-        detail: Detail,
-        engine: Engine = SUBMITTED,
-    ) -> int:
-        if not inputs:
+    inputs: tuple[str, ...] = input_option("Files and folders of records; may be repeated.")
+    output: str = option(
+        "--output",
+        metavar="DIR",
+        required=True,
+        help="The data directory to write to, made if it is not there.",
+    )
+    append: bool = option(
+        "--append", is_flag=True, help="Continue the logs of partitions that exist."
+    )
+    overwrite: bool = option(
+        "--overwrite",
+        is_flag=True,
+        help="Replace the partitions in DIR, all of which an import has to have written.",
+    )
+    order_by: str | None = option(
+        "--order-by",
+        metavar="COLUMN",
+        help="Without a column offset: the column in whose order records get their offsets.",
+    )
+    properties: dict[str, str] = option(
+        "--property",
+        multiple=True,
+        callback=_pairs,
+        metavar="NAME=VALUE",
+        help="A setting under Kafka's name: segment.bytes, compression.type, batch.size, "
+        "message.timestamp.type and others of a topic. May be repeated.",
+    )
+    topic_ids: dict[str, str] = option(
+        "--topic-id",
+        multiple=True,
+        callback=_topic_ids,
+        metavar="TOPIC=ID",
+        help="The topic id for the partition.metadata of new partitions, without which a "
+        "broker takes them for stray. May be repeated.",
+    )
+    engine: Engine = engine_options()
+    detail: Detail = detail_options()
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
             raise click.UsageError("no input: give --input PATH")
-        if append and overwrite:
+        if self.append and self.overwrite:
             raise click.UsageError("--append and --overwrite are mutually exclusive")
-        if is_remote(output):
+        if is_remote(self.output):
             raise click.UsageError(
-                f"logs are written to a file system, for a broker to mount, and {output} is in a "
-                "store: write to a folder, and copy it"
+                f"logs are written to a file system, for a broker to mount, and {self.output} is "
+                "in a store: write to a folder, and copy it"
             )
-        mode = ImportMode.APPEND if append else ImportMode.CREATE
-        mode = ImportMode.OVERWRITE if overwrite else mode
+
+    @property
+    def settings(self) -> ImportSettings:
+        """The settings of the work."""
+        mode = ImportMode.APPEND if self.append else ImportMode.CREATE
         try:
-            settings = ImportSettings.of_properties(
-                properties, mode=mode, order_by=order_by, topic_ids=topic_ids
+            return ImportSettings.of_properties(
+                self.properties,
+                mode=ImportMode.OVERWRITE if self.overwrite else mode,
+                order_by=self.order_by,
+                topic_ids=self.topic_ids,
             )
         except ConfigError as error:
             raise click.BadParameter(str(error), param_hint="--property") from error
-        root = os.path.realpath(local_path(output))
-        refuse_overlap(root, output, inputs)
-        summary = _Summary(detail)
-        try:
-            is_new = run_import(
-                engine,
-                list_table_files(inputs),
-                root,
-                settings,
-                properties,
-                summary,
-                summary.on_partition,
-            )
-        except InputError as error:
-            if summary.partitions:
-                error.add_note(f"{plural(summary.partitions, 'partition')} are written")
-            raise
-        if not is_new and detail is not Detail.QUIET:
-            print_log(f"{root}: imported by an earlier run, and not written again")
-        return summary.finish(root)
 
-    import_.__name__ = "import"
-    return command(
-        import_,
-        [*_options(), *run_options(as_job=as_job)],
-        help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
-        usage="--input PATH... --output DIR [OPTIONS]",
-        has_links=False,
-    )
+
+def _run(options: ImportOptions) -> ExitCode:
+    settings, root = options.settings, os.path.realpath(local_path(options.output))
+    refuse_overlap(root, options.output, options.inputs)
+    summary = _Summary(options.detail)
+    try:
+        is_new = run_import(
+            options.engine,
+            list_table_files(options.inputs),
+            root,
+            settings,
+            options.properties,
+            summary,
+            summary.on_partition,
+        )
+    except InputError as error:
+        if summary.partitions:
+            error.add_note(f"{plural(summary.partitions, 'partition')} are written")
+        raise
+    if not is_new and options.detail is not Detail.QUIET:
+        print_log(f"{root}: imported by an earlier run, and not written again")
+    return summary.finish(root)
 
 
 class _Summary:
@@ -218,3 +200,16 @@ class _Summary:
                 f"({format_bytes(self._bytes)}) in {root}"
             )
         return ExitCode.DONE
+
+
+make_command = partial(
+    command,
+    "import",
+    ImportOptions,
+    _run,
+    help_text=_HELP,
+    usage="--input PATH... --output DIR [OPTIONS]",
+    examples=_EXAMPLES,
+    job_examples=_JOB_EXAMPLES,
+    has_links=False,
+)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.lookup_options import BulkOptions, LogOptions
 from kafka_index.cli.lookup_page import lookup_page
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
@@ -23,9 +22,9 @@ from kafka_index.cli.lookup_summary import (
     warn_of_starts,
     warn_of_unindexed,
 )
-from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.side_files import refuse_side_files
 from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.cli.text import format_count, format_seconds, plural, status_table
@@ -56,36 +55,37 @@ from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores.registry import whole_file
 
 if TYPE_CHECKING:
+    from kafka_index.cli.lookup_command import QueryOptions
     from kafka_index.spark.workers import SparkWorkers
 
 # What a run over the same inputs would end with again.
 _FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
 
 
-def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
+def run_lookup(options: QueryOptions) -> ExitCode:
     """Answer the queries of files, and print a summary.
 
     Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     by = By(options.by)
-    resolve = by.default_resolve if where.resolve is None else Resolve(where.resolve)
+    resolve = by.default_resolve if options.resolve is None else Resolve(options.resolve)
     queries = open_queries(options.queries, by)
     inventory = collect_inventory(
-        where.logs,
-        tiered=where.tiered,
-        indexes=where.indexes,
-        upper_bound=UpperBound(where.upper_bound),
+        options.inputs,
+        tiered=options.tiered,
+        indexes=options.indexes,
+        upper_bound=UpperBound(options.upper_bound),
         topics=options.topics,
     )
-    settings = LookupSettings(by, resolve, where.config)
+    settings = LookupSettings(by, resolve, options.config)
     texts = _texts(options)
-    inputs = [*_read_folders(where), options.queries]
+    inputs = [*options.folders, options.queries]
     digest = inputs_digest(
         queries,
         inventory,
         settings,
         output_format=format_of_answers(options.output, queries),
-        upper_bound=UpperBound(where.upper_bound),
+        upper_bound=UpperBound(options.upper_bound),
     )
     output = absolute_path(options.output)
     others = [
@@ -186,7 +186,7 @@ def _prepare(engine: Engine, workers: Workers, unindexed: Unindexed) -> Prepare 
     return partial(build_missing_indexes, cast("SparkWorkers", workers), unindexed)
 
 
-def _print_done(done: AnswerRecord, output: str, options: BulkOptions) -> ExitCode:
+def _print_done(done: AnswerRecord, output: str, options: QueryOptions) -> ExitCode:
     """Print that an earlier run has done the same; return its exit code."""
     for status, count in done.queries:
         run_summary().add_count(f"queries_{status}", count)
@@ -198,7 +198,7 @@ def _print_done(done: AnswerRecord, output: str, options: BulkOptions) -> ExitCo
 
 
 def _with_failing(
-    code: ExitCode, queries: Sequence[tuple[str, int]], options: BulkOptions
+    code: ExitCode, queries: Sequence[tuple[str, int]], options: QueryOptions
 ) -> ExitCode:
     """Return the exit code of a run that also fails for some statuses (``--fail-on``)."""
     failing = [(status, count) for status, count in queries if status in options.fail_on and count]
@@ -279,16 +279,10 @@ class LookupOutcome(Outcome):
         return f"{plural(total, 'query', 'queries')} in {format_seconds(seconds)}{rate}, {target}"
 
 
-def _read_folders(where: LogOptions) -> list[str]:
-    """Return the folders that logs and indexes are read from."""
-    tiered = () if where.tiered is None else where.tiered.uris
-    return [*where.logs, *tiered, *([where.indexes] if where.indexes else [])]
-
-
 _Render = Callable[[Sequence[StartingOffset]], str]
 
 
-def _texts(options: BulkOptions) -> list[tuple[str, _Render]]:
+def _texts(options: QueryOptions) -> list[tuple[str, _Render]]:
     asked: list[tuple[str | None, _Render]] = [
         (options.starting_offsets, starting_offsets_json),
         (options.reset_offsets, reset_offsets_csv),

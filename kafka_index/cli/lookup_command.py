@@ -1,29 +1,39 @@
-"""``lookup``: its options, for the console script and for ``spark-submit``."""
+"""``lookup``: a table of queries and a single question, two commands behind one name."""
 
 from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from kafka_index.cli.lookup_options import (
-    BulkOptions,
+from kafka_index.cli.options import TIME_HELP, Whole, command, listed, option, parse_moment
+from kafka_index.cli.shared_options import (
+    Detail,
     LogOptions,
-    given_options,
-    lookup_options,
-    refuse_given,
+    decompressed_bytes,
+    detail_options,
+    engine_options,
+    indexes_option,
+    input_option,
+    refuse_no_logs,
+    report_option,
+    settings_options,
+    topics_option,
 )
-from kafka_index.cli.lookup_questions import TopicQuestion, make_question
-from kafka_index.cli.options import SUBMITTED, Detail, command, kept
-from kafka_index.config import LogConfig
+from kafka_index.config import LogConfig, parse_integer
 from kafka_index.execution import Engine
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.reading.answers import Status
 
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.
 
     PATH is a data directory of a broker, one topic-partition directory, or a glob of either;
-    or several, as `--logs A --logs B`, `--logs A B` or `--logs dump/*`. With `--tiered URI`, or
+    or several, as `--input A --input B`, `--input A B` or `--input dump/*`. With `--tiered URI`, or
     with that alone, remote segments are read too. The queries are rows of Parquet, CSV or JSON
     lines with the columns topic, partition, and offset or timestamp; the answers are the same rows,
     in their order, with more columns. Logs and indexes are only read.
@@ -31,158 +41,287 @@ _HELP = """Find offsets and times in the logs below PATH, as a broker would.
     Exit code 0: every query has its answer. 1: damage makes some unreadable, the summary and the
     report say where. 2: wrong usage, or nothing was found. 3: permission, disk, memory, network or
     cluster, worth a retry.
-
-    \b
-    Examples:
     """
 
-_CONSOLE_EXAMPLES = """\
-  kafka-index lookup --logs /dump/broker-1 --topic orders
-      kafka-index lookup --logs /dump/broker-1 --topic orders --timestamp 2024-05-01T00:00:00Z
-      kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 \\
-          --timestamp 2024-05-01T00:00:00Z --show-record
-      kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 --offset 1234 --json
-      kafka-index lookup --logs /dump/broker-1 --queries queries.parquet --by timestamp \\
-          --output answers.parquet
-      kafka-index lookup --logs /dump/* --indexes /tmp/indexes --queries 'queries/*.csv' \\
-          --by offset --resolve record --output answers --report report.csv
-      kafka-index lookup --logs /dump/broker-1 --queries q.csv --by timestamp \\
-          --output answers.csv --starting-offsets starting-offsets.json
+_EXAMPLES = """\
+kafka-index lookup --input /dump/broker-1 --topic orders
+kafka-index lookup --input /dump/broker-1 --topic orders --at 2024-05-01T00:00:00Z
+kafka-index lookup --input /dump/broker-1 --topic orders --partition 0 \\
+    --at 2024-05-01T00:00:00Z --show-record
+kafka-index lookup --input /dump/broker-1 --topic orders --partition 0 --offset 1234 --json
+kafka-index lookup --input /dump/broker-1 --queries queries.parquet --by timestamp \\
+    --output answers.parquet
+kafka-index lookup --input /dump/* --indexes /tmp/indexes --queries 'queries/*.csv' \\
+    --by offset --resolve record --output answers --report report.csv
+kafka-index lookup --input /dump/broker-1 --queries q.csv --by timestamp \\
+    --output answers.csv --starting-offsets starting-offsets.json
 """
 _JOB_EXAMPLES = """\
-  spark-submit jobs/lookup.py --logs /dump/broker-1 --queries /queries \\
-          --by offset --output /answers
-      spark-submit --master spark://host:7077 jobs/lookup.py --logs /mnt/dump/* \\
-          --indexes /mnt/indexes --queries /mnt/queries --by timestamp --output /mnt/answers
+spark-submit jobs/lookup.py --input /dump/broker-1 --queries /queries \\
+    --by offset --output /answers
+spark-submit --master spark://host:7077 jobs/lookup.py --input /mnt/dump/* \\
+    --indexes /mnt/indexes --queries /mnt/queries --by timestamp --output /mnt/answers
 """
 _IN_BULK = "--queries PATH --output PATH --by offset|timestamp"
-_SINGLE = "--topic NAME [--partition N]... [--offset N | --timestamp TIME]"
+_SINGLE = "--topic NAME [--partition N]... [--offset N | --at TIME]"
 # The default of --show-record is this level, too.
 _RECORD = (None, "record")
+# The special timestamps: -1 to -6.
+_PLACES = range(-6, 0)
+#: Statuses that `--fail-on` takes, and its short names of two of them.
+_FAILING = [status.text for status in Status if status is not Status.FOUND]
+_SHORT = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTITION.text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupOptions(LogOptions):
+    """The logs and the level of the answers; the default level depends on the kind of query."""
+
+    inputs: tuple[str, ...] = input_option(
+        "The logs; may be given several times and take several paths.", "--logs"
+    )
+    indexes: str | None = indexes_option()
+    resolve: str | None = option(
+        "--resolve",
+        type=click.Choice(["index", "batch", "record"]),
+        help="The level of the answers.  [default: batch for offsets, record for timestamps]",
+    )
+    upper_bound: str = option(
+        "--upper-bound",
+        type=click.Choice(["log-end", "high-watermark", "last-stable-offset"]),
+        default="log-end",
+        show_default=True,
+        help="The end of a log: its last record, the end that consumers see, or the end that "
+        "consumers of committed transactions see.",
+    )
+    config: LogConfig = settings_options(decompressed_bytes())
+    detail: Detail = detail_options()
+
+
+def _statuses(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> frozenset[str]:
+    names = [] if value is None else listed(value, (*_SHORT, *_FAILING))
+    return frozenset(_SHORT.get(name, name) for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions(LookupOptions):
+    """Queries of files, answered into files."""
+
+    queries: str = option(
+        "--queries", metavar="PATH", help="A file, a folder or a glob of queries."
+    )
+    output: str = option(
+        "--output",
+        metavar="PATH",
+        help="The answers, in the format of the queries or Parquet: a file if the path has "
+        "such an ending, otherwise a folder.",
+    )
+    by: str = option(
+        "--by", type=click.Choice(["offset", "timestamp"]), help="What the queries ask for."
+    )
+    topics: re.Pattern[str] | None = topics_option()
+    report: str | None = report_option(
+        "queries by partition and status, and all findings,", has_page=True
+    )
+    starting_offsets: str | None = option(
+        "--starting-offsets",
+        metavar="FILE",
+        help="Write the offsets found as Spark's startingOffsets, one query a partition.",
+    )
+    reset_offsets: str | None = option(
+        "--reset-offsets",
+        metavar="FILE",
+        help="The same for `kafka-consumer-groups --reset-offsets --from-file`.",
+    )
+    fail_on: frozenset[str] = option(
+        "--fail-on",
+        callback=_statuses,
+        metavar="LIST",
+        help="Exit with 1 if a query has one of these statuses, separated by commas: invalid, "
+        f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
+    )
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace an existing output.")
+    engine: Engine = engine_options()
+
+    def __post_init__(self) -> None:
+        LogOptions.__post_init__(self)
+        for value, missing in (
+            (self.queries, "no queries: give --queries PATH"),
+            (self.output, "no output: give --output PATH"),
+            (self.by, "no key: give --by offset or timestamp"),
+        ):
+            if value is None:
+                raise click.UsageError(missing)
+
+
+def _place_or_time(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> tuple[int, bool] | None:
+    """Return milliseconds, and whether they stand for a place in the log."""
+    if value is None:
+        return None
+    number = parse_integer(value)
+    if number is not None and number in _PLACES:
+        return number, True
+    return parse_moment(value), False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions(LookupOptions):
+    """A question of one partition of a topic; or of several, or all, each by itself."""
+
+    topic: str = option("--topic", metavar="NAME", help="A single question, without --queries.")
+    partitions: tuple[int, ...] = option(
+        "--partition",
+        type=Whole(0, INT32_MAX),
+        multiple=True,
+        metavar="N",
+        help="A partition; may be repeated.  [default: all]",
+    )
+    offset: int | None = option("--offset", type=Whole(0, INT64_MAX), metavar="N")
+    at: tuple[int, bool] | None = option(
+        "--at",
+        "--timestamp",
+        callback=_place_or_time,
+        metavar="TIME",
+        help=f"The first record at or after a time. {TIME_HELP} Or a place: -1 (the end), -2 "
+        "(the start), -3 (the largest timestamp), -4 (the start of what is local), -5 (the end "
+        "of what is in tiered storage), -6 (what is uploaded next).",
+    )
+    show_record: bool = option(
+        "--show-record", is_flag=True, help="Print key, value and headers of the record found."
+    )
+    as_offsets: bool = option(
+        "--get-offsets",
+        is_flag=True,
+        help="Print TOPIC:PARTITION:OFFSET lines, as kafka-get-offsets does; without --offset "
+        "and --at, of the ends.",
+    )
+    as_json: bool = option("--json", is_flag=True, help="Print a JSON object for each partition.")
+
+    def __post_init__(self) -> None:
+        LogOptions.__post_init__(self)
+        if self.topic is None:
+            raise click.UsageError("a single question needs --topic")
+        if self.offset is not None and self.at is not None:
+            raise click.UsageError("a single question needs --offset or --at, not both")
+        if self.as_json and self.as_offsets:
+            raise click.UsageError("--json and --get-offsets are mutually exclusive")
+        if not self.has_one_answer and self.resolve not in _RECORD:
+            raise click.UsageError(
+                f"--resolve {self.resolve} needs one --partition, --offset or --at: tables and "
+                "--get-offsets have the level of records"
+            )
+        if self.show_record and not (self.has_one_answer and self.resolve in _RECORD):
+            raise click.UsageError(
+                "--show-record needs one --partition, --offset or --at, and the level of records"
+            )
+
+    @property
+    def by(self) -> str | None:
+        """``offset`` or ``timestamp``; None asks only for the bounds of partitions."""
+        return "timestamp" if self.at is not None else None if self.offset is None else "offset"
+
+    @property
+    def key(self) -> int:
+        """The offset, or milliseconds since 1970; 0 for none."""
+        return self.offset or 0 if self.at is None else self.at[0]
+
+    @property
+    def specials(self) -> bool:
+        """Whether the key is a special timestamp instead of a time."""
+        return self.at is not None and self.at[1]
+
+    @property
+    def has_one_answer(self) -> bool:
+        """Whether it is a query about one partition."""
+        return len(self.partitions) == 1 and self.by is not None and not self.as_offsets
+
+
+def _answer_queries(options: QueryOptions) -> int:
+    from kafka_index.cli.lookup import run_lookup  # noqa: PLC0415, slow to import
+
+    return run_lookup(options)
+
+
+def _answer_question(options: QuestionOptions) -> int:
+    # Imports take nearly all of the time: import only what a question needs, and collect no
+    # garbage meanwhile, nor when the process ends.
+    gc.disable()
+    try:
+        if options.has_one_answer:
+            from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
+
+            return answer_question(options)
+        from kafka_index.cli.lookup_topic import answer_topic  # noqa: PLC0415
+
+        return answer_topic(options)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def make_command(*, as_job: bool) -> click.Command:
     """Return the ``lookup`` command, or as a job for ``spark-submit``: on Spark, files only."""
-
-    def lookup(
-        logs: tuple[str, ...],
-        tiered: TieredOptions | None,
-        indexes: str | None,
-        queries: str | None,
-        output: str | None,
-        by: str | None,
-        resolve: str | None,
-        upper_bound: str,
-        config_path: str | None,
-        index_interval_bytes: int | None,
-        max_decompressed_bytes: int | None,
-        topics: re.Pattern[str] | None,
-        report: str | None,
-        starting_offsets: str | None,
-        reset_offsets: str | None,
-        fail_on: frozenset[str],
-        overwrite: bool,  # noqa: FBT001, because click passes options by name
-        detail: Detail,
-        topic: str | None = None,
-        partitions: tuple[int, ...] = (),
-        offset: int | None = None,
-        timestamp: str | None = None,
-        show_record: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
-        as_offsets: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
-        as_json: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
-        engine: Engine = SUBMITTED,
-    ) -> int:
-        if not (logs or tiered):
-            raise click.UsageError("no logs: give --logs PATH or --tiered URI")
-        config = LogConfig.load(
-            config_path,
-            index_interval_bytes=index_interval_bytes,
-            max_decompressed_bytes=max_decompressed_bytes,
-        )
-        where = LogOptions(logs, tiered, indexes, upper_bound, resolve, config)
-        of_question = {
-            "--topic": topic,
-            "--partition": partitions or None,
-            "--offset": offset,
-            "--timestamp": timestamp,
-            "--show-record": show_record,
-            "--get-offsets": as_offsets,
-            "--json": as_json,
-        }
-        if queries is None and given_options(of_question):
-            of_queries = {
-                "--output": output,
-                "--by": by,
-                "--topics": topics,
-                "--report": report,
-                "--starting-offsets": starting_offsets,
-                "--reset-offsets": reset_offsets,
-                "--fail-on": fail_on or None,
-                "--overwrite": overwrite,
-                "--engine spark": engine.on_spark,
-                "--master": kept(click.get_current_context(), "master"),
-                "--threads": kept(click.get_current_context(), "threads"),
-            }
-            refuse_given(of_queries, "--queries, not with a single question")
-            question = make_question(
-                topic, partitions, offset, timestamp, as_json=as_json, as_offsets=as_offsets
-            )
-            if isinstance(question, TopicQuestion) and resolve not in _RECORD:
-                raise click.UsageError(
-                    f"--resolve {resolve} needs one --partition, --offset or --timestamp: tables "
-                    "and --get-offsets have the level of records"
-                )
-            if show_record and (isinstance(question, TopicQuestion) or resolve not in _RECORD):
-                raise click.UsageError(
-                    "--show-record needs one --partition, --offset or --timestamp, and the level "
-                    "of records"
-                )
-            # Imports take nearly all of the time: import only what a question needs, and collect
-            # no garbage meanwhile, nor when the process ends.
-            gc.disable()
-            try:
-                if isinstance(question, TopicQuestion):
-                    from kafka_index.cli.lookup_topic import answer_topic  # noqa: PLC0415
-
-                    return answer_topic(question, where, detail)
-                from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
-
-                return answer_question(
-                    question, where, detail, as_json=as_json, show_record=show_record
-                )
-            finally:
-                gc.freeze()
-                gc.enable()
-        refuse_given(of_question, "a single question, without --queries")
-        if queries is None:
-            instead = "" if as_job else ", or --topic"
-            raise click.UsageError(f"no queries: give --queries PATH{instead}")
-        if output is None:
-            raise click.UsageError("no output: give --output PATH")
-        if by is None:
-            raise click.UsageError("no key: give --by offset or timestamp")
-        from kafka_index.cli.lookup import run_lookup  # noqa: PLC0415
-
-        return run_lookup(
-            BulkOptions(
-                queries=queries,
-                output=output,
-                by=by,
-                topics=topics,
-                report=report,
-                starting_offsets=starting_offsets,
-                reset_offsets=reset_offsets,
-                overwrite=overwrite,
-                fail_on=fail_on,
-                engine=engine,
-                detail=detail,
-            ),
-            where,
-        )
-
-    return command(
-        lookup,
-        lookup_options(as_job=as_job),
-        help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
-        usage=f"--logs PATH... {_IN_BULK if as_job else f'({_IN_BULK} | {_SINGLE})'} [OPTIONS]",
+    usage = f"--input PATH... {_IN_BULK if as_job else f'({_IN_BULK} | {_SINGLE})'} [OPTIONS]"
+    of_queries = command(
+        "lookup",
+        QueryOptions,
+        _answer_queries,
+        as_job=as_job,
+        help_text=_HELP,
+        usage=usage,
+        examples=_EXAMPLES,
+        job_examples=_JOB_EXAMPLES,
     )
+    if as_job:
+        return of_queries
+    of_question = command(
+        "lookup",
+        QuestionOptions,
+        _answer_question,
+        as_job=False,
+        help_text=_HELP,
+        usage=usage,
+        examples=_EXAMPLES,
+    )
+    names = {each.name for each in of_queries.params}
+    common = {each.name for each in of_question.params if each.name in names}
+    queries, question = (
+        [each for each in made.params if each.name not in common]
+        for made in (of_queries, of_question)
+    )
+    answer_queries, answer_question = of_queries.callback, of_question.callback
+
+    def answer(**values: Any) -> Any:
+        others = _given(queries, values)
+        asked = _given(question, values)
+        if values["queries"] is not None:
+            if asked:
+                raise click.UsageError(f"{asked[0]} goes with a single question, without --queries")
+            return answer_queries and answer_queries(**values)
+        if not asked:
+            refuse_no_logs(values["inputs"], values["tiered"])
+            raise click.UsageError("no queries: give --queries PATH, or --topic")
+        if others:
+            raise click.UsageError(f"{others[0]} goes with --queries, not with a single question")
+        return answer_question and answer_question(**values)
+
+    shared = [each for each in of_queries.params if each.name in common]
+    place = [each.name for each in shared].index("resolve")
+    of_queries.params = [*shared[:place], *question, *queries, *shared[place:]]
+    of_queries.callback = answer
+    return of_queries
+
+
+def _given(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
+    """Return the names of the options that are given on the command line."""
+    source = click.get_current_context().get_parameter_source
+    return [
+        max(each.opts, key=len)
+        for each in parameters
+        if source(each.name or "") is ParameterSource.COMMANDLINE
+        and values[each.name or ""] != each.default
+    ]

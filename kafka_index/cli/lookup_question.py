@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.lookup_options import LogOptions
-from kafka_index.cli.lookup_questions import Question
+from kafka_index.cli.lookup_logs import inventory_of
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     exit_code,
@@ -21,57 +19,37 @@ from kafka_index.cli.lookup_summary import (
     warn_of_starts,
     warn_of_unindexed,
 )
-from kafka_index.cli.options import Detail
-from kafka_index.cli.partition_paths import partition_directories
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_text
 from kafka_index.cli.text import shown_path
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import TimeSpan, format_time
-from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.reading.answers import (
-    Resolve,
-    Status,
-    UpperBound,
-)
+from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings
+from kafka_index.reading.answers import Resolve, Status
+
+if TYPE_CHECKING:
+    from kafka_index.cli.lookup_command import QuestionOptions
 
 _NOT_AS_LATE = Status.NO_RECORD_AT_OR_AFTER
 _OUTSIDE = (Status.BEFORE_LOG_START, Status.LOG_END, Status.AFTER_LOG_END)
 
 
-def answer_question(
-    question: Question,
-    where: LogOptions,
-    detail: Detail,
-    *,
-    as_json: bool,
-    show_record: bool = False,
-) -> ExitCode:
-    """Answer a question, as one JSON object if asked for.
+def answer_question(question: QuestionOptions) -> ExitCode:
+    """Answer a question about one partition.
 
-    With QUIET, only the answer and damage are printed; `show_record` prints the record that is
-    found, too. Raises `KafkaIndexError` if there is no such partition, or it cannot be listed.
+    Raises `KafkaIndexError` if there is no such partition, or it cannot be listed.
     """
-    partition = TopicPartition(question.topic, question.partition)
-    by = By(question.by)
-    default = Resolve.RECORD if show_record else by.default_resolve
-    resolve = default if where.resolve is None else Resolve(where.resolve)
-    inventory = collect_inventory(
-        # Where remote segments are, the events of other directories matter too.
-        partition_directories(where.logs, question.topic, [question.partition])
-        if where.tiered is None
-        else where.logs,
-        tiered=where.tiered,
-        topics=None if where.tiered is None else re.compile(re.escape(question.topic)),
-        indexes=where.indexes,
-        upper_bound=UpperBound(where.upper_bound),
-    )
+    partition = TopicPartition(question.topic, question.partitions[0])
+    by, detail = By(question.by), question.detail
+    default = Resolve.RECORD if question.show_record else by.default_resolve
+    resolve = default if question.resolve is None else Resolve(question.resolve)
+    inventory = inventory_of(question)
     warn_of_unindexed(inventory, by, detail)
     warn_of_starts(inventory, detail)
-    with Lookups(inventory, LookupSettings(by, resolve, where.config)) as lookups:
+    with Lookups(inventory, LookupSettings(by, resolve, question.config)) as lookups:
         answers = lookups.answer(
-            pa.array([question.topic]),
-            pa.array([question.partition]),
+            pa.array([partition.topic]),
+            pa.array([partition.partition]),
             Keys(np.array([question.key]), specials=question.specials),
         )
         findings = lookups.drain_findings()
@@ -80,17 +58,20 @@ def answer_question(
     run_summary().add_count(f"queries_{answer['status']}", 1)
     log_path = _log_path(inventory, partition, answer["segment_base_offset"])
     record = None
-    if show_record and answer["found_offset"] is not None:
+    if question.show_record and answer["found_offset"] is not None:
         from kafka_index.cli.shown_record import read_record  # noqa: PLC0415, slow to import
 
-        record = read_record(question.topic, question.partition, answer["found_offset"], where)
-    if as_json:
+        record = read_record(partition, answer["found_offset"], question)
+    if question.as_json:
         answer |= {"log_start_offset": bounds[0], "log_end_offset": bounds[1]}
         answer |= {} if record is None else {"record": record.as_object()}
-        click.echo(json.dumps(_as_json(question, resolve, answer, log_path), ensure_ascii=False))
+        click.echo(
+            json.dumps(_as_json(question, partition, resolve, answer, log_path), ensure_ascii=False)
+        )
     else:
-        span = _span(inventory, question) if answers.status[0] == _NOT_AS_LATE else None
-        lines = _lines(question, answer, log_path, bounds, span)
+        is_late = by is By.TIMESTAMP and answers.status[0] == _NOT_AS_LATE
+        span = _span(inventory, partition) if is_late else None
+        lines = _lines(question, partition, answer, log_path, bounds, span)
         print_text(sys.stdout, [*lines, *([] if record is None else record.lines())])
     print_findings(findings, detail)
     return exit_code(findings, unanswered=answers.status[0] == Status.UNREADABLE)
@@ -106,13 +87,17 @@ def _log_path(
 
 
 def _as_json(
-    question: Question, resolve: Resolve, answer: dict[str, Any], log_path: str | None
+    question: QuestionOptions,
+    partition: TopicPartition,
+    resolve: Resolve,
+    answer: dict[str, Any],
+    log_path: str | None,
 ) -> dict[str, Any]:
     found_ms = answer["found_timestamp_ms"]
     return {
-        "topic": question.topic,
-        "partition": question.partition,
-        question.by: question.key,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        str(question.by): question.key,
         "resolve": resolve.value,
         **answer,
         "found_time": None if found_ms is None or found_ms < 0 else format_time(found_ms),
@@ -131,10 +116,10 @@ def _bounds(
     return lookups.start_offset(code), lookups.end_offset(code)
 
 
-def _span(inventory: Inventory, question: Question) -> TimeSpan | None:
+def _span(inventory: Inventory, partition: TopicPartition) -> TimeSpan | None:
     """Return the times of a log that has no record as late as was asked for."""
-    files = inventory.files(question.topic, question.partition)
-    if files is None or question.by != By.TIMESTAMP.value:
+    files = inventory.files(partition.topic, partition.partition)
+    if files is None:
         return None
     from kafka_index.tables.bounds import time_span  # noqa: PLC0415, slow to import
     from kafka_index.tables.settings import ReadSettings  # noqa: PLC0415, slow to import
@@ -143,16 +128,17 @@ def _span(inventory: Inventory, question: Question) -> TimeSpan | None:
 
 
 def _lines(
-    question: Question,
+    question: QuestionOptions,
+    partition: TopicPartition,
     answer: dict[str, Any],
     log_path: str | None,
     bounds: tuple[int | None, int | None],
     span: TimeSpan | None,
 ) -> list[str]:
     status = Status[answer["status"].upper()]
-    is_time = question.by == By.TIMESTAMP.value and not (question.specials and question.key < 0)
+    is_time = question.at is not None and not question.specials
     key = _time(question.key) if is_time else question.key
-    lines = [f"{question.topic}-{question.partition}, {question.by} {key}: {status.text}"]
+    lines = [f"{partition.directory_name}, {question.by} {key}: {status.text}"]
     if status is not Status.FOUND:
         start, end = bounds
         place = "" if start is None else f"; the log begins at {start} and ends at {end}"

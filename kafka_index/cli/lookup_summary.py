@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Detail
+from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import print_log
 from kafka_index.cli.text import (
     Paint,
@@ -61,7 +61,7 @@ def warn_of_starts(inventory: Inventory, detail: Detail) -> None:
         what = plural(partitions, "partition")
         print_log(
             f"{what} without a log directory: the log starts are lower bounds, those of the first "
-            "remote segments; --logs adds what a broker knows"
+            "remote segments; --input adds what a broker knows"
         )
 
 

@@ -3,61 +3,163 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.lookup_options import LogOptions
-from kafka_index.cli.lookup_questions import TopicQuestion
+from kafka_index.cli.lookup_logs import inventory_of
 from kafka_index.cli.lookup_summary import exit_code, print_findings, warn_of_starts
-from kafka_index.cli.options import Detail
-from kafka_index.cli.partition_paths import partition_directories
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table, print_log, print_text
 from kafka_index.cli.text import Paint, format_count
-from kafka_index.cli.topic_answers import PartitionAnswer, answer_partitions
+from kafka_index.config import LogConfig
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.times import format_time
-from kafka_index.lookup import By, Keys, collect_inventory
-from kafka_index.reading.answers import Status, UpperBound
+from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings
+from kafka_index.reading.answers import (
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP,
+    NULL,
+    Answers,
+    Finding,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+)
+
+if TYPE_CHECKING:
+    from kafka_index.cli.lookup_command import QuestionOptions
 
 _NOTHING = "-"
 
 
-def answer_topic(question: TopicQuestion, where: LogOptions, detail: Detail) -> ExitCode:
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """A partition, and its answer; unknown fields are None.
+
+    The end offset is the exclusive end of the question; the timestamps are that of its first
+    record, and its largest one. The status is None where no question was asked.
+    """
+
+    partition: int
+    start_offset: int | None
+    end_offset: int | None
+    first_timestamp_ms: int | None
+    max_timestamp_ms: int | None
+    status: Status | None = None
+    found_offset: int | None = None
+    found_timestamp_ms: int | None = None
+
+    @property
+    def max_records(self) -> int | None:
+        """Its offsets, which is its records where none was compacted away and none is a marker."""
+        if self.start_offset is None or self.end_offset is None:
+            return None
+        return max(self.end_offset - self.start_offset, 0)
+
+
+def answer_topic(question: QuestionOptions) -> ExitCode:
     """Answer a question about partitions of a topic, all of them or some.
 
     Raises `KafkaIndexError` if there is no such topic or partition, or it cannot be listed.
     """
-    local = where.tiered is None
-    inventory = collect_inventory(
-        partition_directories(where.logs, question.topic, question.partitions)
-        if local
-        else where.logs,
-        tiered=where.tiered,
-        topics=None if local else re.compile(re.escape(question.topic)),
-        indexes=where.indexes,
-        upper_bound=UpperBound(where.upper_bound),
-    )
-    warn_of_starts(inventory, detail)
+    inventory = inventory_of(question)
+    warn_of_starts(inventory, question.detail)
     key = None
     if question.by is not None:
         key = By(question.by), Keys(np.array([question.key], np.int64), specials=question.specials)
-    answers, findings = answer_partitions(inventory, question.topic, where.config, key)
+    answers, findings = _answer_partitions(inventory, question.topic, question.config, key)
     answers = [
         each for each in answers if not question.partitions or each.partition in question.partitions
     ]
     for answer in answers:
         status = "listed" if answer.status is None else answer.status.text
         run_summary().add_count(f"queries_{status}", 1)
-    _FORMS[question.form](question, answers)
-    print_findings(findings, detail)
+    if question.as_json:
+        _print_json(question, answers)
+    elif question.as_offsets:
+        _print_offsets(question, answers)
+    else:
+        _print_table(question, answers)
+    print_findings(findings, question.detail)
     return exit_code(findings, unanswered=any(each.status is Status.UNREADABLE for each in answers))
 
 
-def _print_table(question: TopicQuestion, answers: Sequence[PartitionAnswer]) -> None:
+def _answer_partitions(
+    inventory: Inventory,
+    topic: str,
+    config: LogConfig,
+    question: tuple[By, Keys] | None,
+) -> tuple[list[PartitionAnswer], list[Finding]]:
+    """Return the answers of the partitions of a topic, and the findings about their logs.
+
+    The inventory may have several topics; the question has one key, asked of every partition.
+    """
+    rows = inventory.partitions.select(["topic", "partition", "segment_count"]).to_pylist()
+    asked = [(code, row) for code, row in enumerate(rows) if row["topic"] == topic]
+    numbers = np.array([row["partition"] for _, row in asked], np.int64)
+    findings: list[Finding] = []
+    with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD, config)) as lookups:
+        latest = _ask(lookups, topic, numbers, SpecialTimestamp.MAX_TIMESTAMP)
+        starts = [
+            lookups.start_offset(code) if row["segment_count"] else None for code, row in asked
+        ]
+        ends = [lookups.end_offset(code) if row["segment_count"] else None for code, row in asked]
+        answers = None
+        if question is not None and question[0] is By.TIMESTAMP:
+            answers = _answer(lookups, topic, numbers, question[1])
+        findings += lookups.drain_findings()
+    with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.RECORD, config)) as lookups:
+        first = lookups.answer(
+            pa.array([topic] * len(numbers), pa.string()),
+            pa.array(numbers),
+            Keys(np.array([start or 0 for start in starts], np.int64)),
+        )
+        if question is not None and question[0] is By.OFFSET:
+            answers = _answer(lookups, topic, numbers, question[1])
+        findings += lookups.drain_findings()
+    found = [
+        PartitionAnswer(
+            partition=int(numbers[number]),
+            start_offset=starts[number],
+            end_offset=ends[number],
+            first_timestamp_ms=_known_time(first, number),
+            max_timestamp_ms=_known_time(latest, number),
+            status=None if answers is None else Status(int(answers.status[number])),
+            found_offset=None if answers is None else _value(answers, FOUND_OFFSET, number),
+            found_timestamp_ms=None if answers is None else _known_time(answers, number),
+        )
+        for number in range(len(numbers))
+    ]
+    return found, list(dict.fromkeys(findings))
+
+
+def _ask(lookups: Lookups, topic: str, partitions: Longs, timestamp: int) -> Answers:
+    return _answer(lookups, topic, partitions, Keys(np.array([timestamp], np.int64)))
+
+
+def _answer(lookups: Lookups, topic: str, partitions: Sequence[int] | Longs, key: Keys) -> Answers:
+    count = len(partitions)
+    keys = Keys(np.repeat(key.values, count), specials=key.specials)
+    return lookups.answer(pa.array([topic] * count, pa.string()), pa.array(partitions), keys)
+
+
+def _known_time(answers: Answers, number: int) -> int | None:
+    value = _value(answers, FOUND_TIMESTAMP, number)
+    return None if value is None or value < 0 else value
+
+
+def _value(answers: Answers, column: int, number: int) -> int | None:
+    value = int(answers.values[column, number])
+    return None if value == NULL else value
+
+
+def _print_table(question: QuestionOptions, answers: Sequence[PartitionAnswer]) -> None:
     header = ["partition", "start", "end", "max records", "first time", "last time"]
     rows = [_row(answer) for answer in answers]
     left = [4, 5]
@@ -88,7 +190,7 @@ def _row(answer: PartitionAnswer) -> list[str]:
     ]
 
 
-def _print_offsets(question: TopicQuestion, answers: Sequence[PartitionAnswer]) -> None:
+def _print_offsets(question: QuestionOptions, answers: Sequence[PartitionAnswer]) -> None:
     """Print lines as ``kafka-get-offsets`` does; without a question the ends."""
     for answer in answers:
         offset = answer.end_offset if question.by is None else answer.found_offset
@@ -99,7 +201,7 @@ def _print_offsets(question: TopicQuestion, answers: Sequence[PartitionAnswer]) 
             sys.stdout.write(f"{question.topic}:{answer.partition}:{offset}\n")
 
 
-def _print_json(question: TopicQuestion, answers: Sequence[PartitionAnswer]) -> None:
+def _print_json(question: QuestionOptions, answers: Sequence[PartitionAnswer]) -> None:
     for answer in answers:
         row: dict[str, object] = {
             "topic": question.topic,
@@ -118,9 +220,6 @@ def _print_json(question: TopicQuestion, answers: Sequence[PartitionAnswer]) -> 
                 "found_timestamp_ms": answer.found_timestamp_ms,
             }
         sys.stdout.write(json.dumps(row) + "\n")
-
-
-_FORMS = {"table": _print_table, "offsets": _print_offsets, "json": _print_json}
 
 
 def _number(value: int | None) -> str:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TextIO
 
 import click
+import pyarrow as pa
+from pyarrow import types
 
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.metadata_summary import print_summary
-from kafka_index.cli.metadata_text import readable
-from kafka_index.cli.options import command, max_decompressed_option, refuse_job
+from kafka_index.cli.options import argument, command, option
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import print_error
-from kafka_index.cli.text import plural
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
+from kafka_index.cli.terminal import print_error, print_text
+from kafka_index.cli.text import Paint, plural
 from kafka_index.errors import is_retriable
 from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS, ClusterMetadata, read_metadata
 from kafka_index.metadata.directory import Faults
@@ -35,77 +42,67 @@ _HELP = """Print what Kafka's own topics say of a cluster: __cluster_metadata (i
     report the damage; 2, wrong usage, or the topics are not there; 3, a file cannot be read because
     of permission, disk or memory; 70, an internal error.
     """
-_EXAMPLES = """
-    \b
-    Examples:
-      kafka-index metadata /var/kafka/data
-      kafka-index metadata /var/kafka/metadata --what topics
-      kafka-index metadata /var/kafka/data --what offsets --json
-      kafka-index metadata /var/kafka/data --what groups --output groups.parquet
-    """
+_EXAMPLES = """\
+kafka-index metadata /var/kafka/data
+kafka-index metadata /var/kafka/metadata --what topics
+kafka-index metadata /var/kafka/data --what offsets --json
+kafka-index metadata /var/kafka/data --what groups --output groups.parquet
+"""
 _ERRORS_SHOWN = 10
+_SHORT = 40
 
 
-def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``metadata`` command, which does not run as a job."""
-    refuse_job("metadata", as_job=as_job)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataOptions:
+    """The options of ``metadata``."""
 
-    def metadata(
-        paths: tuple[str, ...],
-        what: str | None,
-        as_json: bool,  # noqa: FBT001, because click passes options by name
-        output: str | None,
-        max_decompressed_bytes: int | None,
-        verbose: bool,  # noqa: ARG001, FBT001, because the entry point acts on it
-    ) -> int:
-        if output is not None:
-            if as_json:
-                raise click.UsageError("--json and --output are mutually exclusive")
-            if what is None:
-                raise click.UsageError("--output requires --what")
-            check_report_path(output)
-        budget = shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
-        topics = METADATA_TOPICS if what is None else METADATA_TABLES[what].topics
-        found = read_metadata(paths, budget=budget, topics=topics)
-        if what is None:
-            print_summary(found, sys.stdout, as_json=as_json)
-        elif output is None:
-            _print_table(what, found, as_json=as_json)
-        else:
-            table = METADATA_TABLES[what].of(found)
-            with ReportFile(output, table.schema) as file:
-                file.write_table(table)
-        sys.stdout.flush()
-        return _report(found.faults)
-
-    return command(
-        metadata,
-        [
-            click.argument("paths", nargs=-1, required=True, metavar="PATH..."),
-            click.option(
-                "--what",
-                type=click.Choice(list(METADATA_TABLES)),
-                help="The table to print.  [default: a summary]",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print JSON lines."),
-            click.option(
-                "--output",
-                metavar="FILE",
-                help="Write the table to FILE: .parquet, .arrow or .json (JSON lines).",
-            ),
-            max_decompressed_option(),
-            click.option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors."),
-        ],
-        help_text=_HELP + _EXAMPLES,
-        usage="PATH... [--what TABLE] [OPTIONS]",
+    paths: tuple[str, ...] = argument("PATH...")
+    what: str | None = option(
+        "--what",
+        type=click.Choice(list(METADATA_TABLES)),
+        help="The table to print.  [default: a summary]",
     )
+    as_json: bool = option("--json", is_flag=True, help="Print JSON lines.")
+    output: str | None = option(
+        "--output",
+        metavar="FILE",
+        help="Write the table to FILE: .parquet, .arrow or .json (JSON lines).",
+    )
+    max_decompressed_bytes: int = max_decompressed_option()
+    verbose: bool = verbose_option()
+
+    def __post_init__(self) -> None:
+        if self.output is None:
+            return
+        if self.as_json:
+            raise click.UsageError("--json and --output are mutually exclusive")
+        if self.what is None:
+            raise click.UsageError("--output requires --what")
+        check_report_path(self.output)
+
+
+def _run(options: MetadataOptions) -> ExitCode:
+    what = options.what
+    budget = shared_budget(options.max_decompressed_bytes)
+    topics = METADATA_TOPICS if what is None else METADATA_TABLES[what].topics
+    found = read_metadata(options.paths, budget=budget, topics=topics)
+    if what is None:
+        _print_summary(found, sys.stdout, as_json=options.as_json)
+    elif options.output is None:
+        _print_table(what, found, as_json=options.as_json)
+    else:
+        table = METADATA_TABLES[what].of(found)
+        with ReportFile(options.output, table.schema) as file:
+            file.write_table(table)
+    sys.stdout.flush()
+    return _report(found.faults)
 
 
 def _print_table(what: str, found: ClusterMetadata, *, as_json: bool) -> None:
     table = METADATA_TABLES[what].of(found)
     output = DumpOutput(sys.stdout, as_json=as_json)
     for batch in table.to_batches():
-        output.rows(batch if as_json else readable(batch))
+        output.rows(batch if as_json else _readable(batch))
     output.remark(plural(table.num_rows, "row"))
 
 
@@ -118,3 +115,138 @@ def _report(faults: Faults) -> ExitCode:
     if more:
         print_error(f"and {plural(more, 'more fault')}")
     return ExitCode.first(ExitCode.of_part(retriable=is_retriable(fault)) for fault in faults.first)
+
+
+def _print_summary(found: ClusterMetadata, stream: TextIO, *, as_json: bool) -> None:
+    """Print the summary, as text or as one JSON object."""
+    if as_json:
+        stream.write(json.dumps(_as_object(found)) + "\n")
+        return
+    print_text(stream, _summary_text(found, Paint(stream)))
+
+
+def _summary_text(found: ClusterMetadata, paint: Paint) -> Iterator[str]:
+    for source in found.sources:
+        snapshot = "" if source.snapshot is None else f"snapshot {source.snapshot}, "
+        yield (
+            f"{paint.strong(source.path)}: {snapshot}{plural(source.records, 'record')}, "
+            f"end offset {source.end_offset}"
+        )
+    yield from (f"{paint.strong(title)}: {text}" for title, text in _lines(found))
+    for topic, counts in found.counts.items():
+        known = [f"{name.name} {count}" for name, count in sorted(counts.items()) if name.is_known]
+        yield f"{paint.strong(f'records of {topic}')}: {', '.join(known) or 'none'}"
+        unknown = [f"{n.name} {count}" for n, count in sorted(counts.items()) if not n.is_known]
+        if unknown:
+            yield paint.notable(f"unknown, not decoded: {', '.join(unknown)}")
+
+
+def _lines(found: ClusterMetadata) -> Iterator[tuple[str, str]]:
+    cluster = found.cluster
+    if cluster is not None:
+        partitions = sum(len(topic.partitions) for topic in cluster.topics.values())
+        block = cluster.producer_ids
+        yield (
+            "cluster",
+            f"{plural(len(cluster.topics), 'topic')}, {plural(partitions, 'partition')}, "
+            f"{plural(len(cluster.brokers), 'broker')}"
+            + ("" if block is None else f", next producer id {block.next_producer_id}"),
+        )
+        features = ", ".join(f"{name} {level}" for name, level in sorted(cluster.features.items()))
+        yield "features", features or "none"
+    if found.groups is not None:
+        kinds = Counter(group.kind for group in found.groups)
+        yield (
+            "groups",
+            f"{_counted(kinds)}; {plural(len(found.offsets or []), 'committed offset')}",
+        )
+    if found.transactions is not None:
+        yield "transactions", _counted(Counter(one.state for one in found.transactions))
+    if found.remote_segments is not None:
+        yield "remote segments", _counted(Counter(one.state.name for one in found.remote_segments))
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def _as_object(found: ClusterMetadata) -> dict[str, object]:
+    cluster = found.cluster
+    return {
+        "sources": [source._asdict() for source in found.sources],
+        "topics": None if cluster is None else len(cluster.topics),
+        "partitions": None
+        if cluster is None
+        else sum(len(topic.partitions) for topic in cluster.topics.values()),
+        "brokers": None if cluster is None else len(cluster.brokers),
+        "features": None if cluster is None else cluster.features,
+        "next_producer_id": None
+        if cluster is None or cluster.producer_ids is None
+        else cluster.producer_ids.next_producer_id,
+        "groups": None if found.groups is None else Counter(one.kind for one in found.groups),
+        "committed_offsets": None if found.offsets is None else len(found.offsets),
+        "transactions": None
+        if found.transactions is None
+        else Counter(one.state for one in found.transactions),
+        "remote_segments": None
+        if found.remote_segments is None
+        else Counter(one.state.name for one in found.remote_segments),
+        "records": {
+            topic: {name.name: count for name, count in sorted(counts.items()) if name.is_known}
+            for topic, counts in found.counts.items()
+        },
+        "unknown_records": {
+            topic: {name.name: count for name, count in sorted(counts.items()) if not name.is_known}
+            for topic, counts in found.counts.items()
+        },
+        "faults": found.faults.total,
+    }
+
+
+def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose nested columns are text: ``1,2,3`` and ``a=b``.
+
+    Structures are shortened: a member of a group is its id, a partition its topic and number.
+    """
+    columns = [
+        pa.array([_text(value) for value in column.to_pylist()], pa.string())
+        if types.is_nested(column.type) or types.is_binary(column.type)
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _text(value: object) -> str | None:
+    match value:
+        case None:
+            return None
+        case bytes():
+            return base64.b64encode(value).decode()
+        case list():
+            return ",".join(_item(item) for item in value) or None
+    return str(value)
+
+
+def _item(value: object) -> str:
+    match value:
+        case (name, content):
+            return f"{name}={content}"
+        case {"member_id": member}:
+            return str(member)[:_SHORT]
+        case {"topic": topic, "partition": partition}:
+            return f"{topic}-{partition}"
+        case {"leader_epoch": epoch, "start_offset": offset}:
+            return f"{epoch}:{offset}"
+    return str(value)
+
+
+make_command = partial(
+    command,
+    "metadata",
+    MetadataOptions,
+    _run,
+    help_text=_HELP,
+    usage="[--what TABLE] [OPTIONS]",
+    examples=_EXAMPLES,
+)

@@ -1,54 +1,145 @@
-"""Options that several commands share, and their checks."""
+"""Commands out of classes of options: a field is an option of click, or a group of them."""
 
 from __future__ import annotations
 
-import os
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from textwrap import indent
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from kafka_index.cli.compilation import announce_compilation
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.numbers import Whole
 from kafka_index.cli.run_summary import run_summary, summary_option
-from kafka_index.cli.spark_engine import SparkEngine
-from kafka_index.cli.terminal import print_error, print_log
+from kafka_index.cli.terminal import print_error
 from kafka_index.cli.text import plural
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, read_properties
+from kafka_index.config import parse_integer
 from kafka_index.errors import ConfigError, InputError
-from kafka_index.execution import Engine, ThreadEngine
-from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.times import parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
 
 if TYPE_CHECKING:
     from kafka_index.stores.inputs import LinkedFile
 
-# What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
-_COUNT = r"\s*(?:\*|[0-9]+)\s*"
-_MASTER = re.compile(
-    rf"local(?:\[{_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
-    r"|(?:spark|k8s|sc)://.+"
+#: What a time may be, for the help of options.
+TIME_HELP = (
+    "A time is 2024-05-01T00:00:00Z or a date (UTC where no zone is given), milliseconds since "
+    "1970 (ms:N where N looks like seconds), now, today, yesterday (UTC), or relative: -90m, -36h, "
+    "-7d."
 )
-
+#: Where a context keeps the texts of times, by the names of parameters.
+MOMENTS = f"{__name__}.moments"
+#: The option that names several paths each time it is given, and the argument of the further ones.
+PATHS, MORE_PATHS = "inputs", "more_paths"
 # Also of a value that has more than a place, such as TIME|FILE or KEYID=PEM.
 _PLACES = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
+_PART = "part"
+_FROM_OPTIONS = object()
 
-_FOLLOW_LINKS = "--follow-links"
-
-Decorator = Callable[[Callable[..., int]], Callable[..., int]]
+_Options = TypeVar("_Options")
 
 
-class Detail(Enum):
-    """The amount of output of a command."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The parameters of a field, by its name, and its value of theirs; a job may have another."""
 
-    QUIET = "quiet"
-    NORMAL = "normal"
-    VERBOSE = "verbose"
+    parameters: Callable[[str], Sequence[click.Parameter]]
+    make: Callable[..., Any]
+    in_job: object
+
+
+def option(*names: str, in_job: object = _FROM_OPTIONS, **attributes: Any) -> Any:
+    """Return a field that is one option, with attributes of `click.Option`.
+
+    A job of ``spark-submit`` has the value `in_job` instead, where it is given.
+    """
+    return _field(lambda name: [click.Option([*names, name], **attributes)], _same, in_job)
+
+
+def option_group(
+    *parameters: click.Parameter, make: Callable[..., Any], in_job: object = _FROM_OPTIONS
+) -> Any:
+    """Return a field that is made of the values of some parameters, in their order."""
+    return _field(lambda _: parameters, make, in_job)
+
+
+def argument(metavar: str) -> Any:
+    """Return a field that is one argument or several."""
+    return _field(
+        lambda name: [click.Argument([name], nargs=-1, required=True, metavar=metavar)], _same
+    )
+
+
+def _field(
+    parameters: Callable[[str], Sequence[click.Parameter]],
+    make: Callable[..., Any],
+    in_job: object = _FROM_OPTIONS,
+) -> Any:
+    return field(metadata={_PART: _Part(parameters, make, in_job)})
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def command(
+    name: str,
+    kind: type[_Options],
+    run: Callable[[_Options], int],
+    *,
+    as_job: bool,
+    help_text: str,
+    usage: str,
+    examples: str,
+    job_examples: str | None = None,
+    has_links: bool = True,
+) -> click.Command:
+    """Return a command that is run with options of a kind; its help shows them in their order.
+
+    Every command has ``--storage-option`` and ``--summary``, and every one that reads dumps
+    ``--follow-links``. One without examples of a job does not run as a job.
+    """
+    if as_job and job_examples is None:
+        raise ValueError(f"{name} does not run as a job")
+    parameters: list[click.Parameter] = []
+    fixed: dict[str, object] = {}
+    made: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        part: _Part = each.metadata[_PART]
+        if as_job and part.in_job is not _FROM_OPTIONS:
+            fixed[each.name] = part.in_job
+            continue
+        own = part.parameters(each.name)
+        parameters += own
+        made[each.name] = part.make, [parameter.name or "" for parameter in own]
+
+    def run_with_options(**values: Any) -> int:
+        given = {
+            name: make(*(values.get(parameter) for parameter in names))
+            for name, (make, names) in made.items()
+        }
+        return run(kind(**fixed, **given))
+
+    shown = inspect.cleandoc(job_examples if as_job and job_examples else examples)
+    return Command(
+        name,
+        {"help_option_names": ["-h", "--help"]},
+        run_with_options,
+        [
+            *parameters,
+            *([_links_option()] if has_links else []),
+            _storage_option(),
+            summary_option(),
+        ],
+        help=f"{inspect.cleandoc(help_text)}\n\n\b\nExamples:\n{indent(shown, '  ')}",
+        options_metavar=usage,
+    )
 
 
 class Command(click.Command):
@@ -74,26 +165,28 @@ class Command(click.Command):
             if takes_one and counts[id(parameter)] > 1 and not ctx.resilient_parsing:
                 name = max(parameter.opts, key=len)
                 raise click.UsageError(f"{name} is given more than once, and takes one value", ctx)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        if more := ctx.params.pop(MORE_PATHS, None):
+            ctx.params[PATHS] = (*ctx.params[PATHS], *more)
+        return rest
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
         summary = run_summary()
         summary.command = self.name or ""
         summary.add_paths(ctx)
-        if not kept(ctx, "quiet"):
+        if not ctx.params.get("quiet"):
             announce_compilation()
         from kafka_index.stores.inputs import (  # noqa: PLC0415, slow to import
             forget_inputs,
             reading_inputs,
         )
 
-        # Commands without the option follow links, as a broker does.
-        has_option = any(_FOLLOW_LINKS in option.opts for option in self.params)
         forget_inputs()
         code = ExitCode.DONE
         try:
-            with reading_inputs(follow_links=not has_option or bool(kept(ctx, "follow_links"))):
+            # Commands without the option follow links, as a broker does.
+            with reading_inputs(follow_links=ctx.params.get("follow_links", True)):
                 code = ExitCode(int(super().invoke(ctx) or 0))
         finally:
             code = add_refused_links(code)
@@ -102,8 +195,8 @@ class Command(click.Command):
 
 def _open_summary(args: Sequence[str]) -> None:
     """Open the summary of a command whose options cannot be parsed."""
-    for option, value in pairwise((*args, "")):
-        name, separator, joined = option.partition("=")
+    for name_or_pair, value in pairwise((*args, "")):
+        name, separator, joined = name_or_pair.partition("=")
         if name == "--summary" and (joined or value):
             run_summary().open(joined if separator else value)
             return
@@ -147,119 +240,8 @@ def _first_of(links: Sequence[LinkedFile]) -> str:
     return f"{links[0].path} -> {links[0].target}{more}"
 
 
-def command(
-    function: Callable[..., int],
-    options: Sequence[Decorator],
-    *,
-    help_text: str,
-    usage: str,
-    has_links: bool = True,
-) -> click.Command:
-    """Return a command named after its function; its help shows the options in this order.
-
-    Every command has ``--storage-option`` and ``--summary``, and every one that reads dumps
-    ``--follow-links``, which the function does not see.
-    """
-    given = [links_option()] if has_links else []
-    for option in reversed([*options, *given, storage_option(), summary_option()]):
-        function = option(function)
-    return click.command(
-        name=function.__name__,
-        cls=Command,
-        help=help_text,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        options_metavar=usage,
-    )(function)
-
-
-def refuse_job(name: str, *, as_job: bool) -> None:
-    """Refuse to make a command that does not run on Spark a job of ``spark-submit``."""
-    if as_job:
-        raise ValueError(f"{name} does not run as a job")
-
-
-def keep(context: click.Context, option: click.Parameter, value: object) -> None:
-    """Keep the value of an option for the callback of another one: `kept`.
-
-    It is the callback of an option that is eager and does not expose its value.
-    """
-    context.meta[f"{__name__}.{option.name}"] = value
-
-
-def kept(context: click.Context, name: str) -> Any:
-    """Return the value of an option that `keep` kept; None if the command does not have it."""
-    return context.meta.get(f"{__name__}.{name}")
-
-
-def paths_options(flag: str, name: str, help_text: str) -> list[Decorator]:
-    """Return an option that names several paths, each time it is given: `name`."""
-
-    def with_more(
-        context: click.Context, _option: click.Parameter, value: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        return (*value, *kept(context, "more_paths"))
-
-    return [
-        click.option(
-            flag, name, multiple=True, callback=with_more, metavar="PATH...", help=help_text
-        ),
-        click.argument(
-            "more_paths", nargs=-1, metavar="", is_eager=True, expose_value=False, callback=keep
-        ),
-    ]
-
-
-def topics_option() -> Decorator:
-    """Return the option that restricts the topics: ``topics``, a pattern."""
-
-    def compiled(
-        _context: click.Context, _option: click.Parameter, value: str | None
-    ) -> re.Pattern[str] | None:
-        try:
-            return None if value is None else re.compile(value)
-        except re.error as error:
-            raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
-
-    return click.option(
-        "--topics", callback=compiled, metavar="REGEX", help="Only topics that match in full."
-    )
-
-
-def report_option(rows: str, *, has_page: bool = False) -> Decorator:
-    """Return the option for a report of these rows, named in the help: ``report``, a path or URI.
-
-    `has_page`: it can be a page of HTML.
-    """
-    endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
-
-    def checked(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-        if value is None:
-            return None
-        from kafka_index.storage.report_file import (  # noqa: PLC0415, slow to import
-            PAGE_SUFFIX,
-            check_report_path,
-        )
-
-        try:
-            path = check_report_path(value, has_page=has_page)
-            if path.lower().endswith(PAGE_SUFFIX):
-                from kafka_index.pages.libraries import bokeh_folder  # noqa: PLC0415
-
-                bokeh_folder(path)
-        except InputError as error:
-            raise click.BadParameter(str(error)) from error
-        return path
-
-    return click.option(
-        "--report",
-        callback=checked,
-        metavar="FILE",
-        help=f"Write {rows} to FILE: {endings}.",
-    )
-
-
-def storage_option() -> Decorator:
-    """Return the option that configures the stores of this process, and passes no value on."""
+def _storage_option() -> click.Option:
+    """Return the option that configures the stores of this process."""
 
     def configured(
         context: click.Context, _option: click.Parameter, value: tuple[str, ...]
@@ -277,8 +259,8 @@ def storage_option() -> Decorator:
         except ConfigError as error:
             raise click.BadParameter(str(error)) from error
 
-    return click.option(
-        "--storage-option",
+    return click.Option(
+        ["--storage-option"],
         multiple=True,
         callback=configured,
         expose_value=False,
@@ -288,144 +270,62 @@ def storage_option() -> Decorator:
     )
 
 
-def links_option() -> Decorator:
-    """Return the option that has links followed out of the input, and passes no value on."""
-    return click.option(
-        _FOLLOW_LINKS,
+def _links_option() -> click.Option:
+    return click.Option(
+        ["--follow-links"],
         is_flag=True,
-        is_eager=True,
-        callback=keep,
-        expose_value=False,
         help="Read index files, checkpoints and snapshots also where links lead out of the input. "
         "Links to directories and logs are followed in any case.",
     )
 
 
-def warn_of_unknown_settings(
-    _context: click.Context, _option: click.Parameter, path: str | None
-) -> str | None:
-    """Warn of properties in a settings file that are not settings of a broker; return its path."""
-    if path is not None:
-        from kafka_index.layout.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
+class Whole(click.IntRange):
+    """An integer from a least to a most one, both included, written in decimal digits."""
 
-        for name, other in unknown_settings(read_properties(path)).items():
-            hint = f"; is it {other}?" if other else ""
-            print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
-    return path
+    name = "integer"
 
-
-def settings_options() -> list[Decorator]:
-    """Return the options for `LogConfig.load`: ``config_path``, ``index_interval_bytes``."""
-    return [
-        click.option(
-            "--config",
-            "config_path",
-            metavar="FILE",
-            callback=warn_of_unknown_settings,
-            help="Kafka settings, such as a broker's server.properties; "
-            "topic.NAME.index.interval.bytes overrides one topic.",
-        ),
-        click.option(
-            "--index-interval-bytes",
-            type=Whole(0, INT32_MAX),
-            metavar="N",
-            help="Bytes of log between two index entries; overrides --config.  [default: 4096]",
-        ),
-    ]
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Parse a text; click itself accepts ``1_000`` and other scripts, as Python does."""
+        if isinstance(value, str):
+            number = parse_integer(value)
+            if number is None:
+                self.fail(f"{value!r} is not a 64-bit integer in decimal digits", param, ctx)
+            value = number
+        return int(super().convert(value, param, ctx))
 
 
-def max_decompressed_option() -> Decorator:
-    """Return the option that bounds decompressed records: ``max_decompressed_bytes``."""
-    return click.option(
-        "--max-decompressed-bytes",
-        type=Whole(min=1),
-        metavar="N",
-        help="The most bytes of decompressed records that a process holds at a time; a batch that "
-        f"needs more is too_large.  [default: {DEFAULT_MAX_DECOMPRESSED_BYTES}]",
-    )
+def choice(kind: type[StrEnum]) -> dict[str, Any]:
+    """Return the attributes of an option whose value is a member of an enumeration."""
+    return {
+        "type": click.Choice([each.value for each in kind]),
+        "callback": lambda _context, _option, value: kind(value),
+        "show_default": True,
+    }
 
 
-#: The engine of a job: that of ``spark-submit``.
-SUBMITTED: Engine = SparkEngine()
+def listed(value: str | None, known: Sequence[str]) -> list[str]:
+    """Return the names of a list separated by commas; refuse others than the known ones."""
+    names = [name.strip() for name in (value or "").split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        wrong = unknown[0] if unknown else "nothing"
+        raise click.BadParameter(f"{wrong} is not one of {', '.join(known)}")
+    return names
 
 
-def run_options(*, as_job: bool) -> list[Decorator]:
-    """Return the options of what runs the work and how much is printed: ``engine``, ``detail``.
-
-    A job has no ``engine``; it runs on that of ``spark-submit``, `SUBMITTED`.
-    """
-    return [*([] if as_job else _engine_options()), *_detail_options()]
-
-
-def _engine_options() -> list[Decorator]:
-    return [
-        click.option(
-            "--engine",
-            type=click.Choice(["local", "spark"]),
-            default="local",
-            show_default=True,
-            callback=_engine,
-            help="Run in threads of this process, or on Spark.",
-        ),
-        click.option(
-            "--master",
-            is_eager=True,
-            expose_value=False,
-            callback=keep,
-            metavar="URL",
-            help="Spark master, with --engine spark.",
-        ),
-        click.option(
-            "--threads",
-            type=Whole(min=1),
-            is_eager=True,
-            expose_value=False,
-            callback=keep,
-            metavar="N",
-            help="Threads of the local engine.  [default: one per core]",
-        ),
-    ]
+def parse_moment(text: str) -> int:
+    """Return a time in ms since the epoch; all of a run are relative to its start."""
+    try:
+        return parse_time(text, now=run_summary().started_ms)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
 
 
-def _engine(context: click.Context, _option: click.Parameter, name: str) -> Engine:
-    """Return the engine; refuse options of the other one, and a malformed master."""
-    master, threads = kept(context, "master"), kept(context, "threads")
-    if master is not None and name != "spark":
-        raise click.UsageError("--master requires --engine spark")
-    if master is not None and not _MASTER.fullmatch(master):
-        raise click.UsageError(
-            f"{master!r} is not a Spark master such as local[4], spark://host:7077, yarn, "
-            "k8s://https://host or sc://host"
-        )
-    if threads is not None and name != "local":
-        raise click.UsageError("--threads requires --engine local")
-    return SparkEngine(master) if name == "spark" else ThreadEngine(threads or os.cpu_count() or 1)
-
-
-def _detail_options() -> list[Decorator]:
-    return [
-        click.option(
-            "--quiet",
-            "-q",
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=keep,
-            help="Print only damage and errors.",
-        ),
-        click.option(
-            "--verbose",
-            "-v",
-            "detail",
-            is_flag=True,
-            callback=_detail,
-            help="Print details and tracebacks.",
-        ),
-    ]
-
-
-def _detail(context: click.Context, _option: click.Parameter, value: bool) -> Detail:  # noqa: FBT001, because click passes it so
-    """Return how much to print; refuse both flags at once."""
-    if value and kept(context, "quiet"):
-        raise click.UsageError("--quiet and --verbose are mutually exclusive")
-    return Detail.QUIET if kept(context, "quiet") else Detail.VERBOSE if value else Detail.NORMAL
+def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Return the value of an option that is a time, for its callback; `MOMENTS` keep the text."""
+    if value is None:
+        return None
+    context.meta.setdefault(MOMENTS, {})[parameter.name] = value
+    return parse_moment(value)

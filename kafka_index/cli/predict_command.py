@@ -4,42 +4,52 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 
 import click
+import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import (
-    command,
-    max_decompressed_option,
-    paths_options,
-    refuse_job,
-    report_option,
-    warn_of_unknown_settings,
-)
-from kafka_index.cli.predict_page import predict_page
+from kafka_index.cli.options import command, option
 from kafka_index.cli.predict_text import (
     SEGMENT_ROWS,
     Shown,
     count_prediction,
+    losses_text,
     print_prediction,
     segment_rows,
+    verdict_line,
 )
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
-from kafka_index.errors import InputError, is_retriable
+from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, page_maker
+from kafka_index.cli.shared_options import (
+    config_option,
+    input_option,
+    max_decompressed_option,
+    report_option,
+)
+from kafka_index.config import LogConfig, read_properties
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import ClusterImage, read_cluster
+from kafka_index.pages.page import Explained, Page
+from kafka_index.pages.page import Verdict as PageVerdict
 from kafka_index.records.decompression import shared_budget
 from kafka_index.startup import (
+    Outcome,
     Prediction,
+    SegmentAction,
     StartConditions,
     Verdict,
     metadata_directory_of,
     predict_directories,
     suggest,
 )
-from kafka_index.storage import local_path
-from kafka_index.storage.report_file import ReportFile
+from kafka_index.storage import list_dump, local_path
+from kafka_index.storage.report_file import PageMaker, ReportFile
+from kafka_index.storage.segment_table import SegmentTable
 
 _HELP = """Predict what a broker of 4.3.1 does to these log directories when it starts, before
     anyone starts it. Nothing is written; a directory that a running broker holds is refused.
@@ -59,112 +69,150 @@ _HELP = """Predict what a broker of 4.3.1 does to these log directories when it 
     running broker; 3, a file cannot be read because of permission, disk or memory; 70, an internal
     error.
     """
-_EXAMPLES = """
-    \b
-    Examples:
-      kafka-index predict --input /var/kafka/data-1 /var/kafka/data-2 --metadata /var/kafka/metadata
-      kafka-index predict --input /restored/data --config server.properties --json
-    """
+_EXAMPLES = """\
+kafka-index predict --input /var/kafka/data-1 /var/kafka/data-2 --metadata /var/kafka/metadata
+kafka-index predict --input /restored/data --config server.properties --json
+"""
 
 
-def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``predict`` command, which does not run as a job."""
-    refuse_job("predict", as_job=as_job)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictOptions:
+    """The options of ``predict``."""
 
-    def predict(
-        inputs: tuple[str, ...],
-        metadata: str | None,
-        config_path: str | None,
-        as_json: bool,  # noqa: FBT001, because click passes options by name
-        report: str | None,
-        max_decompressed_bytes: int | None,
-        wide: bool,  # noqa: FBT001, because click passes options by name
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
-    ) -> int:
-        paths = [local_path(path) for path in inputs]
-        if not paths:
-            raise click.UsageError("no input: give --input DIR")
-        properties = None if config_path is None else read_properties(config_path)
-        directory = metadata_directory_of(paths, properties, metadata)
-        damaged = None
-        try:
-            cluster = _cluster(metadata, directory, max_decompressed_bytes)
-        except InputError as error:
-            if is_retriable(error):
-                raise
-            cluster, damaged = None, error
-        conditions = StartConditions(
-            LogConfig.load(config_path),
-            cluster,
-            properties=properties,
-            metadata_directory=directory,
-        )
-        shown = next(
-            (
-                one
-                for one, is_asked in (
-                    (Shown.JSON, as_json),
-                    (Shown.QUIET, quiet),
-                    (Shown.VERBOSE, verbose),
-                    (Shown.WIDE, wide),
-                )
-                if is_asked
-            ),
-            Shown.BRIEF,
-        )
-        prediction: Prediction | None = None
-        with ExitStack() as reports:
-            # Begun first: where it cannot be written, that is known before the logs are read.
-            file = None
-            if report is not None:
-                page = predict_page(lambda: prediction, paths)
-                file = reports.enter_context(ReportFile(report, SEGMENT_ROWS, page))
-            prediction = predict_directories(paths, conditions)
-            # A node exits over some of what the metadata cannot be read for.
-            if damaged is not None and prediction.verdict is not Verdict.DOES_NOT_START:
-                raise damaged
-            hint = suggest(paths, conditions, prediction)
-            count_prediction(prediction)
-            # Printed first: where the report cannot be finished, the answer is not lost.
-            print_prediction(prediction, hint, sys.stdout, shown=shown)
-            sys.stdout.flush()
-            if file is not None:
-                file.write_table(segment_rows(prediction))
-        return ExitCode.DONE if prediction.verdict is Verdict.SAFE else ExitCode.DAMAGE
-
-    return command(
-        predict,
-        [
-            *paths_options("--input", "inputs", "Data directories of one broker."),
-            click.option("--metadata", metavar="DIR", help="The metadata log directory."),
-            click.option(
-                "--config",
-                "config_path",
-                metavar="FILE",
-                callback=warn_of_unknown_settings,
-                help="Kafka settings, such as the broker's server.properties.",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-            report_option("a row per segment", has_page=True),
-            max_decompressed_option(),
-            click.option("--wide", is_flag=True, help="Print each segment that is rebuilt."),
-            click.option("--quiet", "-q", is_flag=True, help="Print the verdict's line alone."),
-            click.option("--verbose", "-v", is_flag=True, help="Print every segment; tracebacks."),
-        ],
-        help_text=_HELP + _EXAMPLES,
-        usage="--input DIR... [OPTIONS]",
-        has_links=False,
+    inputs: tuple[str, ...] = input_option("Data directories of one broker.")
+    metadata: str | None = option("--metadata", metavar="DIR", help="The metadata log directory.")
+    config_path: str | None = config_option(
+        "Kafka settings, such as the broker's server.properties."
     )
+    as_json: bool = option("--json", is_flag=True, help="Print one JSON object.")
+    report: str | None = report_option("a row per segment", has_page=True)
+    max_decompressed_bytes: int = max_decompressed_option()
+    wide: bool = option("--wide", is_flag=True, help="Print each segment that is rebuilt.")
+    quiet: bool = option("--quiet", "-q", is_flag=True, help="Print the verdict's line alone.")
+    verbose: bool = option("--verbose", "-v", is_flag=True, help="Print every segment; tracebacks.")
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise click.UsageError("no input: give --input DIR")
+
+    @property
+    def shown(self) -> Shown:
+        """The part of the prediction that is printed."""
+        asked = {
+            Shown.JSON: self.as_json,
+            Shown.QUIET: self.quiet,
+            Shown.VERBOSE: self.verbose,
+            Shown.WIDE: self.wide,
+        }
+        return next((each for each, is_asked in asked.items() if is_asked), Shown.BRIEF)
 
 
-def _cluster(
-    given: str | None, directory: str | None, max_decompressed_bytes: int | None
-) -> ClusterImage | None:
+def _run(options: PredictOptions) -> ExitCode:
+    paths = [local_path(path) for path in options.inputs]
+    properties = None if options.config_path is None else read_properties(options.config_path)
+    directory = metadata_directory_of(paths, properties, options.metadata)
+    damaged = None
+    try:
+        cluster = _cluster(options, directory)
+    except InputError as error:
+        if is_retriable(error):
+            raise
+        cluster, damaged = None, error
+    conditions = StartConditions(
+        LogConfig.load(options.config_path),
+        cluster,
+        properties=properties,
+        metadata_directory=directory,
+    )
+    prediction: Prediction | None = None
+    with ExitStack() as reports:
+        # Begun first: where it cannot be written, that is known before the logs are read.
+        file = None
+        if options.report is not None:
+            page = _page(lambda: prediction, paths)
+            file = reports.enter_context(ReportFile(options.report, SEGMENT_ROWS, page))
+        prediction = predict_directories(paths, conditions)
+        # A node exits over some of what the metadata cannot be read for.
+        if damaged is not None and prediction.verdict is not Verdict.DOES_NOT_START:
+            raise damaged
+        hint = suggest(paths, conditions, prediction)
+        count_prediction(prediction)
+        # Printed first: where the report cannot be finished, the answer is not lost.
+        print_prediction(prediction, hint, sys.stdout, shown=options.shown)
+        sys.stdout.flush()
+        if file is not None:
+            file.write_table(segment_rows(prediction))
+    return ExitCode.DONE if prediction.verdict is Verdict.SAFE else ExitCode.DAMAGE
+
+
+def _cluster(options: PredictOptions, directory: str | None) -> ClusterImage | None:
     """Return the metadata that was given, or that lies in the broker's directories."""
-    budget = shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
-    if given is not None:
-        return read_cluster([given], budget=budget)
+    budget = shared_budget(options.max_decompressed_bytes)
+    if options.metadata is not None:
+        return read_cluster([options.metadata], budget=budget)
     if directory is None or not os.path.isdir(os.path.join(directory, METADATA_LOG)):
         return None
     return read_cluster([directory], budget=budget)
+
+
+def _page(predicted: Callable[[], Prediction | None], directories: list[str]) -> PageMaker:
+    """Return the maker of the page of ``predict`` for a broker's data directories.
+
+    The prediction is None before it is known.
+    """
+    command = "kafka-index predict --verbose --input {directory}"
+    explained = {
+        SegmentAction.KEEP.value: Explained(GOOD, "kept as it is", command),
+        Outcome.LOADED.value: Explained(GOOD, "loaded; it has no segments", command),
+        SegmentAction.REBUILD.value: Explained(NOTABLE, "kept, its indexes rebuilt", command),
+        SegmentAction.REPLACE.value: Explained(NOTABLE, "replaced by a swap file", command),
+        Outcome.EMPTIED.value: Explained(BAD, "the partition begins anew, empty", command),
+        SegmentAction.CUT.value: Explained(BAD, "cut: what lies after is not kept", command),
+        SegmentAction.DELETE.value: Explained(BAD, "deleted", command),
+        Outcome.STRAY.value: Explained(BAD, "not of this broker any more: set aside", command),
+        Outcome.REFUSED.value: Explained(BAD, "the broker does not start with it", command),
+    }
+
+    def segments() -> Iterator[pa.RecordBatch]:
+        try:
+            found = SegmentTable.of(list_dump(directories, topics=None).segments)
+        except KafkaIndexError:
+            # Directories without a log have a verdict, and no picture.
+            return
+        for each in found.partitions:
+            yield each.rows()
+
+    page = Page(
+        "predict",
+        "segments",
+        ("action", "outcome"),
+        explained,
+        lambda _: _verdict(predicted()),
+        segments=segments,
+    )
+    return page_maker(page)
+
+
+def _verdict(prediction: Prediction | None) -> PageVerdict:
+    if prediction is None:
+        return PageVerdict(BAD, "no prediction: the run ended before")
+    if prediction.verdict is Verdict.SAFE:
+        return PageVerdict(GOOD, f"{verdict_line(prediction)}: a broker starts, and loses nothing")
+    if prediction.verdict is Verdict.LOSES:
+        return PageVerdict(BAD, f"loses: a broker starts, {losses_text(prediction)}")
+    if prediction.verdict is not Verdict.DOES_NOT_START:
+        return PageVerdict(BAD, verdict_line(prediction))
+    refused = "; ".join(f"{each.file}: {each.reason}" for each in prediction.refused)
+    return PageVerdict(BAD, f"does_not_start: {refused}")
+
+
+make_command = partial(
+    command,
+    "predict",
+    PredictOptions,
+    _run,
+    help_text=_HELP,
+    usage="--input DIR... [OPTIONS]",
+    examples=_EXAMPLES,
+    has_links=False,
+)

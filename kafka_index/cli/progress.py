@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from kafka_index.cli.compilation import COMPILING
-from kafka_index.cli.options import Detail
+from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     Table,
     log_time,

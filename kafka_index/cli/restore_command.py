@@ -1,37 +1,50 @@
-"""``restore``: its options, for the console script."""
+"""``restore``: check, restore, report, print."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 
 import click
 
-from kafka_index.cli.numbers import TIME_HELP, Whole
-from kafka_index.cli.options import (
-    SUBMITTED,
-    Decorator,
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import TIME_HELP, Whole, add_refused_links, choice, command, option
+from kafka_index.cli.restore_page import restore_page
+from kafka_index.cli.restore_summary import RestoreOutcome
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import (
     Detail,
-    command,
+    detail_options,
+    engine_options,
+    input_option,
     max_decompressed_option,
-    paths_options,
+    refuse_no_logs,
     report_option,
-    run_options,
     settings_options,
+    tiered_options,
     topics_option,
 )
-from kafka_index.cli.restore import run_restore
-from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.tiered_options import check_input, tiered_options
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, parse_integer
+from kafka_index.cli.terminal import print_log
+from kafka_index.config import LogConfig, parse_integer
 from kafka_index.errors import InputError
 from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
 from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
+from kafka_index.restore.partition_restoring import restore_on
+from kafka_index.restore.report import RESTORE_SCHEMA, report_rows
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.restored_partition import Salvage
+from kafka_index.restore.restored_partition import LostRange, RestoreResult, Salvage
+from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.restore.until import Until
+from kafka_index.storage.report_file import ReportFile
+from kafka_index.stores import is_remote
 from kafka_index.tables.offsets_file import read_offsets_file
 from kafka_index.tiered.options import TieredOptions
 
@@ -49,198 +62,20 @@ _HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it recov
     Exit codes: 0, everything is restored; 1, a record was lost or a partition left out; 2, wrong
     usage, nothing was found, or an output that must not be written; 3, a failure of permission,
     disk, memory or network: run again to complete the restore; 70, an internal error.
-
-    \b
-    Examples:
     """
-_CONSOLE_EXAMPLES = """\
-  kafka-index restore --input /snapshot/data --output /var/kafka/data --report restore.parquet
-      kafka-index restore --input s3://backup/broker-1 --output /var/kafka/data --new-topic-ids
-      kafka-index restore --input /backup/1 /backup/2 --output /var/kafka/data --salvage batches
-      kafka-index restore --input /dump/data /dump/metadata --output /var/kafka/data \\
-          --seed /var/kafka/metadata
+_EXAMPLES = """\
+kafka-index restore --input /snapshot/data --output /var/kafka/data --report restore.parquet
+kafka-index restore --input s3://backup/broker-1 --output /var/kafka/data --new-topic-ids
+kafka-index restore --input /backup/1 /backup/2 --output /var/kafka/data --salvage batches
+kafka-index restore --input /dump/data /dump/metadata --output /var/kafka/data \\
+    --seed /var/kafka/metadata
 """
 _JOB_EXAMPLES = """\
-  spark-submit jobs/restore.py --input /mnt/dump --output /mnt/restored/data
+spark-submit jobs/restore.py --input /mnt/dump --output /mnt/restored/data
 """
-
-
-def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``restore`` command, or as a job for ``spark-submit`` that is always on Spark."""
-
-    def restore(
-        inputs: tuple[str, ...],
-        tiered: TieredOptions | None,
-        output: str | None,
-        salvage: str,
-        link: str,
-        topics: re.Pattern[str] | None,
-        log_starts: dict[TopicPartition, int],
-        cluster: str,
-        seeds: tuple[str, ...],
-        node_id: int | None,
-        topic_configs: dict[str, dict[str, str]],
-        until: Until,
-        create_time: bool,  # noqa: FBT001, because click passes options by name
-        clamp_groups: bool,  # noqa: FBT001, because click passes options by name
-        renames: dict[str, str],
-        new_topic_ids: bool,  # noqa: FBT001, because click passes options by name
-        metadata_output: str | None,
-        all_brokers_restored: bool,  # noqa: FBT001, because click passes options by name
-        config_path: str | None,
-        index_interval_bytes: int | None,
-        report: str | None,
-        max_decompressed_bytes: int | None,
-        detail: Detail,
-        engine: Engine = SUBMITTED,
-    ) -> int:
-        check_input(inputs, tiered)
-        if output is None:
-            raise click.UsageError("no output: give --output DIR")
-        return run_restore(
-            RestoreRequest(
-                inputs=inputs,
-                tiered=tiered,
-                output=output,
-                salvage=Salvage(salvage),
-                link=Link(link),
-                topics=topics,
-                log_starts=log_starts,
-                cluster=ClusterMode(cluster),
-                seeds=seeds,
-                node_id=node_id,
-                topic_configs=topic_configs,
-                until=until,
-                goes_by_create_time=create_time,
-                clamp_groups=clamp_groups,
-                renames=renames,
-                new_topic_ids=new_topic_ids,
-                metadata_output=metadata_output,
-                all_brokers_restored=all_brokers_restored,
-                config=LogConfig.load(config_path, index_interval_bytes=index_interval_bytes),
-                max_decompressed_bytes=max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,
-            ),
-            engine,
-            report,
-            detail,
-        )
-
-    return command(
-        restore,
-        [*_options(), *run_options(as_job=as_job)],
-        help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
-        usage="(--input PATH... | --tiered URI) --output DIR [OPTIONS]",
-    )
-
-
-def _options() -> list[Decorator]:
-    return [
-        *paths_options("--input", "inputs", "Dumps to read; may be repeated, or name several."),
-        *tiered_options(),
-        click.option("--output", metavar="DIR", help="The data directory to make."),
-        click.option(
-            "--salvage",
-            type=click.Choice([each.value for each in Salvage]),
-            default=Salvage.PREFIX.value,
-            show_default=True,
-            help="Of a damaged segment keep the valid prefix, or all sound batches; or leave its "
-            "partition out. Later segments are kept.",
-        ),
-        click.option(
-            "--link",
-            type=click.Choice([each.value for each in Link]),
-            default=Link.AUTO.value,
-            show_default=True,
-            help="How logs are taken over; auto clones where the file system can, else copies. "
-            "With hard, a broker can cut the logs of the dump.",
-        ),
-        topics_option(),
-        click.option(
-            "--log-start",
-            "log_starts",
-            multiple=True,
-            callback=_log_starts,
-            metavar="TOPIC-N=OFFSET",
-            help="Where a log starts, instead of the dump's checkpoint. May be repeated.",
-        ),
-        click.option(
-            "--cluster",
-            type=click.Choice([each.value for each in ClusterMode]),
-            default=ClusterMode.FRESH.value,
-            show_default=True,
-            help="For a fresh cluster, or for that of the dump, which must be wholly down: then "
-            "its metadata log is copied along.",
-        ),
-        click.option(
-            "--seed",
-            "seeds",
-            multiple=True,
-            metavar="METADATA_DIR",
-            help="With fresh: the formatted metadata log directory of a controller, which gets "
-            "topics, ids, settings, epochs and producer ids. Once for every controller.",
-        ),
-        click.option(
-            "--node-id",
-            type=Whole(min=0),
-            metavar="N",
-            help="The broker that gets the output, where neither it nor --seed says.",
-        ),
-        click.option(
-            "--topic-config",
-            "topic_configs",
-            multiple=True,
-            callback=_topic_configs,
-            metavar="TOPIC:NAME=VALUE",
-            help="A setting of a seeded topic, before that of the dump's metadata log. May be "
-            "repeated.",
-        ),
-        click.option(
-            "--until",
-            callback=_until,
-            metavar="TIME|FILE",
-            help="Where logs end: before the first batch with a timestamp after TIME, or that "
-            "reaches the offset in FILE (Spark's startingOffsets, or lines of "
-            f"topic,partition,offset). {TIME_HELP}",
-        ),
-        click.option(
-            "--create-time",
-            is_flag=True,
-            help="Let the time of --until count for topics with the timestamps of clients, too.",
-        ),
-        click.option(
-            "--clamp-groups",
-            is_flag=True,
-            help="Let groups that committed offsets after the end of a log begin there: that is "
-            "appended to __consumer_offsets.",
-        ),
-        click.option(
-            "--rename",
-            "renames",
-            multiple=True,
-            callback=_renames,
-            metavar="OLD=NEW",
-            help="With fresh: another name for a topic, which gets a new id; groups lose their "
-            "offsets of it. May be repeated.",
-        ),
-        click.option(
-            "--new-topic-ids",
-            is_flag=True,
-            help="Give new ids to topics whose id is not known; groups may lose their offsets.",
-        ),
-        click.option(
-            "--metadata-output",
-            metavar="DIR",
-            help="With same: where the metadata log goes if it has a directory of its own.",
-        ),
-        click.option(
-            "--all-brokers-restored",
-            is_flag=True,
-            help="With same: all brokers of the cluster are restored to one point in time.",
-        ),
-        *settings_options(),
-        report_option("a row per partition and per lost range", has_page=True),
-        max_decompressed_option(),
-    ]
+_HARD_LINKS = (
+    "warning: with --link hard a broker that cuts a log of the output cuts it in the dump too"
+)
 
 
 def _topic_configs(
@@ -290,3 +125,168 @@ def _log_starts(
             raise click.BadParameter(f"{text!r} is not TOPIC-N=OFFSET")
         found[partition] = offset
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions(RestoreRequest):
+    """The options of ``restore``: the request, and how it is carried out and reported."""
+
+    inputs: Sequence[str] = input_option("Dumps to read; may be repeated, or name several.")
+    output: str = option("--output", metavar="DIR", help="The data directory to make.")
+    tiered: TieredOptions | None = tiered_options()
+    topics: re.Pattern[str] | None = topics_option()
+    salvage: Salvage = option(
+        "--salvage",
+        **choice(Salvage),
+        default=Salvage.PREFIX.value,
+        help="Of a damaged segment keep the valid prefix, or all sound batches; or leave its "
+        "partition out. Later segments are kept.",
+    )
+    link: Link = option(
+        "--link",
+        **choice(Link),
+        default=Link.AUTO.value,
+        help="How logs are taken over; auto clones where the file system can, else copies. "
+        "With hard, a broker can cut the logs of the dump.",
+    )
+    log_starts: Mapping[TopicPartition, int] = option(
+        "--log-start",
+        multiple=True,
+        callback=_log_starts,
+        metavar="TOPIC-N=OFFSET",
+        help="Where a log starts, instead of the dump's checkpoint. May be repeated.",
+    )
+    cluster: ClusterMode = option(
+        "--cluster",
+        **choice(ClusterMode),
+        default=ClusterMode.FRESH.value,
+        help="For a fresh cluster, or for that of the dump, which must be wholly down: then "
+        "its metadata log is copied along.",
+    )
+    seeds: Sequence[str] = option(
+        "--seed",
+        multiple=True,
+        metavar="METADATA_DIR",
+        help="With fresh: the formatted metadata log directory of a controller, which gets "
+        "topics, ids, settings, epochs and producer ids. Once for every controller.",
+    )
+    node_id: int | None = option(
+        "--node-id",
+        type=Whole(min=0),
+        metavar="N",
+        help="The broker that gets the output, where neither it nor --seed says.",
+    )
+    topic_configs: Mapping[str, Mapping[str, str]] = option(
+        "--topic-config",
+        multiple=True,
+        callback=_topic_configs,
+        metavar="TOPIC:NAME=VALUE",
+        help="A setting of a seeded topic, before that of the dump's metadata log. May be "
+        "repeated.",
+    )
+    renames: Mapping[str, str] = option(
+        "--rename",
+        multiple=True,
+        callback=_renames,
+        metavar="OLD=NEW",
+        help="With fresh: another name for a topic, which gets a new id; groups lose their "
+        "offsets of it. May be repeated.",
+    )
+    new_topic_ids: bool = option(
+        "--new-topic-ids",
+        is_flag=True,
+        help="Give new ids to topics whose id is not known; groups may lose their offsets.",
+    )
+    until: Until = option(
+        "--until",
+        callback=_until,
+        metavar="TIME|FILE",
+        help="Where logs end: before the first batch with a timestamp after TIME, or that "
+        "reaches the offset in FILE (Spark's startingOffsets, or lines of "
+        f"topic,partition,offset). {TIME_HELP}",
+    )
+    goes_by_create_time: bool = option(
+        "--create-time",
+        is_flag=True,
+        help="Let the time of --until count for topics with the timestamps of clients, too.",
+    )
+    clamp_groups: bool = option(
+        "--clamp-groups",
+        is_flag=True,
+        help="Let groups that committed offsets after the end of a log begin there: that is "
+        "appended to __consumer_offsets.",
+    )
+    metadata_output: str | None = option(
+        "--metadata-output",
+        metavar="DIR",
+        help="With same: where the metadata log goes if it has a directory of its own.",
+    )
+    all_brokers_restored: bool = option(
+        "--all-brokers-restored",
+        is_flag=True,
+        help="With same: all brokers of the cluster are restored to one point in time.",
+    )
+    config: LogConfig = settings_options()
+    max_decompressed_bytes: int = max_decompressed_option()
+    report: str | None = report_option("a row per partition and per lost range", has_page=True)
+    engine: Engine = engine_options()
+    detail: Detail = detail_options()
+
+    def __post_init__(self) -> None:
+        refuse_no_logs(self.inputs, self.tiered)
+        if not self.output:
+            raise click.UsageError("no output: give --output DIR")
+        RestoreRequest.__post_init__(self)
+
+
+def _run(options: RestoreOptions) -> ExitCode:
+    job = RestoreJob.prepare(options)
+    code = ExitCode.DONE
+    lost: list[LostRange] = []
+    with ExitStack() as reporting:
+        file = None
+        if options.report is not None:
+            page = restore_page(job, lost)
+            file = reporting.enter_context(ReportFile(options.report, RESTORE_SCHEMA, page))
+        if options.link is Link.HARD and options.detail is not Detail.QUIET:
+            print_log(_HARD_LINKS)
+        with ExitStack() as progress:
+            outcome = progress.enter_context(RestoreOutcome(job.plan, options.detail))
+
+            def write_report(result: RestoreResult) -> None:
+                progress.close()
+                if file is None:
+                    return
+                lost.extend(one for each in result.partitions for one in each.lost)
+                file.write_table(report_rows(result.partitions, result.beyond_end))
+                reporting.close()
+                if not is_remote(file.path):
+                    if result.runbook is not None:
+                        write_durably(f"{file.path}.runbook.txt", result.runbook.encode())
+                    sync_directory(os.path.dirname(file.path))
+
+            def conclude(result: RestoreResult) -> None:
+                nonlocal code
+                code = add_refused_links(outcome.print_summary(result))
+                sys.stdout.flush()
+                run_summary().write(code, code.name.lower())
+
+            job.run(
+                restore_on(options.engine, outcome),
+                outcome.on_restored,
+                report=write_report,
+                conclude=conclude,
+            )
+    return code
+
+
+make_command = partial(
+    command,
+    "restore",
+    RestoreOptions,
+    _run,
+    help_text=_HELP,
+    usage="(--input PATH... | --tiered URI) --output DIR [OPTIONS]",
+    examples=_EXAMPLES,
+    job_examples=_JOB_EXAMPLES,
+)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import format_bytes, format_count, plural, status_table
 from kafka_index.layout.times import time_text

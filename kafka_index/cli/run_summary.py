@@ -12,7 +12,6 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
 from datetime import UTC, datetime
 from types import TracebackType
@@ -171,15 +170,15 @@ def run_summary() -> RunSummary:
     return _current
 
 
-def summary_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
+def summary_option() -> click.Option:
     """Return the option that says where the summary is written."""
 
     def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None and not context.resilient_parsing:
             run_summary().open(value)
 
-    return click.option(
-        "--summary",
+    return click.Option(
+        ["--summary"],
         metavar="FILE",
         # The first of all: the summary of a run with other wrong options reports that.
         is_eager=True,

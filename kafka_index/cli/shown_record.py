@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka_index.cli.decoded_records import decoder_of
-from kafka_index.cli.lookup_options import LogOptions
-from kafka_index.cli.partition_paths import partition_directories
+from kafka_index.cli.lookup_logs import partition_directories
 from kafka_index.cli.printed_records import NUMBER_COLUMNS, PrintedRecords
 from kafka_index.cli.record_text import RecordText
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.tables import read_records
+
+if TYPE_CHECKING:
+    from kafka_index.cli.lookup_command import QuestionOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +43,31 @@ class ShownRecord:
         return RecordText(as_json=as_json, keys=None, values=None, decode=decode)
 
 
-def read_record(topic: str, partition: int, offset: int, where: LogOptions) -> ShownRecord | None:
+def read_record(
+    partition: TopicPartition, offset: int, question: QuestionOptions
+) -> ShownRecord | None:
     """Return a record; None where a place without a record was found, such as the end.
 
     Raises `KafkaIndexError` if its batch cannot be read.
     """
-    paths = where.logs
-    if where.tiered is None:
-        paths = tuple(partition_directories(where.logs, topic, [partition]))
+    paths: Sequence[str] = question.inputs
+    topic, number = partition.topic, partition.partition
+    if question.tiered is None:
+        paths = partition_directories(paths, topic, [number])
     rows = read_records(
         paths,
-        partitions={topic: [partition]},
-        starting_offsets={topic: {partition: offset}},
-        ending_offsets={topic: {partition: offset + 1}},
+        partitions={topic: [number]},
+        starting_offsets={topic: {number: offset}},
+        ending_offsets={topic: {number: offset + 1}},
         columns=[*NUMBER_COLUMNS, "key", "value", "headers"],
         include_control=True,
-        tiered=where.tiered,
-        indexes=where.indexes,
-        max_decompressed_bytes=where.config.max_decompressed_bytes,
+        tiered=question.tiered,
+        indexes=question.indexes,
+        max_decompressed_bytes=question.config.max_decompressed_bytes,
     )
     for batch in rows:
         if batch.num_rows > 1:
             raise CorruptLogError(f"offset {offset} is that of more than one record")
         if batch.num_rows:
-            return ShownRecord(PrintedRecords.of_rows(batch), TopicPartition(topic, partition))
+            return ShownRecord(PrintedRecords.of_rows(batch), partition)
     return None

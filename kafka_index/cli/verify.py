@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Detail
 from kafka_index.cli.verify_page import verify_page
 from kafka_index.cli.verify_summary import VerifyOutcome
-from kafka_index.config import LogConfig
-from kafka_index.execution import Engine
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.directory import FoundCluster, find_cluster
@@ -22,7 +18,6 @@ from kafka_index.storage.paths import index_root_of
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
-from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification import (
     VERIFY_SCHEMA,
     VerifySettings,
@@ -34,23 +29,8 @@ from kafka_index.verification.data_directory import DataDirectories
 from kafka_index.verification.settings import known_topics
 from kafka_index.verification.starts import root_findings
 
-
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """The options of ``verify``, checked except against the disk."""
-
-    inputs: tuple[str, ...]
-    tiered: TieredOptions | None
-    indexes: str | None
-    metadata: str | None
-    against: tuple[str, ...]
-    topics: re.Pattern[str] | None
-    fast: bool
-    config: LogConfig
-    properties: Mapping[str, str] | None
-    report: str | None
-    engine: Engine
-    detail: Detail
+if TYPE_CHECKING:
+    from kafka_index.cli.verify_command import VerifyOptions
 
 
 def run_verify(options: VerifyOptions) -> ExitCode:
@@ -62,7 +42,7 @@ def run_verify(options: VerifyOptions) -> ExitCode:
     segments = SegmentTable.of(listing.segments)
     cluster = FoundCluster()
     if not options.against:
-        budget = shared_budget(options.config.max_decompressed_bytes)
+        budget = shared_budget(options.settings[0].max_decompressed_bytes)
         cluster = find_cluster(options.metadata, listing.data_directories, budget)
     with ExitStack() as stack:
         writer = None
@@ -88,13 +68,13 @@ def _verify(
     indexes = None if options.indexes is None else index_root_of(options.indexes)
     settings = VerifySettings(
         system_clock(),
-        cluster.settings(options.config),
+        cluster.settings(options.settings[0]),
         indexes,
         options.fast,
         tiered=listing.tiered,
         topics=known_topics(cluster.image, segments),
     )
-    findings = root_findings(listing, settings, options.metadata, options.properties)
+    findings = root_findings(listing, settings, options.metadata, options.settings[1])
     outcome.on_table(findings_table(findings))
     with options.engine.start(
         "verify",

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import (
     format_bytes,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from functools import partial
 
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import command
+from kafka_index.cli.options import command, option
 from kafka_index.cli.text import format_seconds
 
 _HELP = """Compile all kernels and keep their machine code, so that no later run compiles any.
@@ -18,53 +20,52 @@ _HELP = """Compile all kernels and keep their machine code, so that no later run
     again after an update, and build images on the kind of machine that they run on.
 
     Exit code 0: all kernels are kept. 3: they cannot be written.
-
-    \b
-    Examples:
-      kafka-index warm-up
-      RUN pip install kafka-index && kafka-index warm-up --shared
     """
+_EXAMPLES = """\
+kafka-index warm-up
+RUN pip install kafka-index && kafka-index warm-up --shared
+"""
 
 
-def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``warm-up`` command, which does not run as a job."""
-    if as_job:
-        raise ValueError("warm-up does not run as a job")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUpOptions:
+    """The options of ``warm-up``."""
 
-    def warm_up(
-        shared: bool,  # noqa: FBT001, because click passes options by name
-    ) -> int:
-        from kafka_index.kernels.cache_folders import (  # noqa: PLC0415, slow to import
-            cache_folders,
-            keep_in_shared_folder,
-        )
-        from kafka_index.kernels.compile_clock import compile_clock  # noqa: PLC0415
-        from kafka_index.kernels.warm_up import warm_up as warm_up_kernels  # noqa: PLC0415
-
-        if shared:
-            keep_in_shared_folder()
-        started = time.monotonic()
-        warm_up_kernels()
-        folder = cache_folders().writable
-        if folder is None:
-            return ExitCode.ENVIRONMENT
-        seconds = format_seconds(time.monotonic() - started)
-        done = f"compiled in {seconds}" if compile_clock.count else "already compiled"
-        click.echo(f"all kernels are {done}, and kept in {folder}")
-        return ExitCode.DONE
-
-    made = command(
-        warm_up,
-        [
-            click.option(
-                "--shared",
-                is_flag=True,
-                help="Keep the code beside the installed packages, for every user.",
-            )
-        ],
-        help_text=_HELP,
-        usage="[OPTIONS]",
-        has_links=False,
+    shared: bool = option(
+        "--shared",
+        is_flag=True,
+        help="Keep the code beside the installed packages, for every user.",
     )
-    made.name = "warm-up"
-    return made
+
+
+def _run(options: WarmUpOptions) -> ExitCode:
+    from kafka_index.kernels.cache_folders import (  # noqa: PLC0415, slow to import
+        cache_folders,
+        keep_in_shared_folder,
+    )
+    from kafka_index.kernels.compile_clock import compile_clock  # noqa: PLC0415
+    from kafka_index.kernels.warm_up import warm_up as warm_up_kernels  # noqa: PLC0415
+
+    if options.shared:
+        keep_in_shared_folder()
+    started = time.monotonic()
+    warm_up_kernels()
+    folder = cache_folders().writable
+    if folder is None:
+        return ExitCode.ENVIRONMENT
+    seconds = format_seconds(time.monotonic() - started)
+    done = f"compiled in {seconds}" if compile_clock.count else "already compiled"
+    click.echo(f"all kernels are {done}, and kept in {folder}")
+    return ExitCode.DONE
+
+
+make_command = partial(
+    command,
+    "warm-up",
+    WarmUpOptions,
+    _run,
+    help_text=_HELP,
+    usage="[OPTIONS]",
+    examples=_EXAMPLES,
+    has_links=False,
+)

@@ -112,9 +112,9 @@ def test_a_limit_is_that_of_each_file() -> None:
     ("arguments", "message"),
     [
         ((PARTITION / "leader-epoch-checkpoint", "--offset", 1), "--offset requires .log"),
-        ((LOG.with_suffix(".index"), "--from", "ms:1"), "--from, --to and --time require .log"),
+        ((LOG.with_suffix(".index"), "--from", "ms:1"), "--from, --to and --at require .log"),
         ((PARTITION, "--offset", 1), "require files, not a directory"),
-        ((LOG, "--time", "ms:1", "--limit", 2), "--time excludes"),
+        ((LOG, "--time", "ms:1", "--limit", 2), "--at excludes"),
         ((LOG, "--from", "tomorrow"), "tomorrow"),
     ],
 )

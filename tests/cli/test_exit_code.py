@@ -238,11 +238,11 @@ def test_a_job_without_one_of_its_packages_names_it(tmp_path: Path, job: str) ->
 
 _BROKEN = """
 import sys
-import kafka_index.cli.build_command as command
+import kafka_index.cli.build as build
 from kafka_index.cli import job_main, main
-def run_build(options):
+def fail(options):
     return [][0]
-command.run_build = run_build
+build._wants_parquet = fail
 sys.exit({call})
 """
 
@@ -291,15 +291,15 @@ def test_a_job_file_reports_an_internal_error_as_the_console_script_does(tmp_pat
 
 _WAITING = """
 import sys, time
-import kafka_index.cli.build_command as command
+import kafka_index.cli.build as build
 from kafka_index.cli import main
 def pause():
     for _ in range(600):
         time.sleep(0.1)  # a signal that comes just before a sleep does not end it
-def run_build(options):
+def wait(options):
     print("running", flush=True)
     {wait}
-command.run_build = run_build
+build._wants_parquet = wait
 sys.exit(main(["build", "--input", "x", "--output", "y"]))
 """
 # A library that answers the signal's exception with an error of its own, or with none.

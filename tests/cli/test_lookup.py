@@ -334,7 +334,7 @@ LOGS = ["--logs", "{logs}"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --logs"),
+        ([], "give --input"),
         (LOGS, "give --queries PATH, or --topic"),
         ([*LOGS, *WRITES[:4]], "give --output"),
         ([*LOGS, *WRITES[:2], *WRITES[4:]], "give --by"),

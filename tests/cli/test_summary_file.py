@@ -29,7 +29,7 @@ def test_a_summary_reports_the_run(tmp_path: Path) -> None:
     assert (summary["command"], summary["outcome"], summary["exit_code"]) == ("build", "done", 0)
     assert summary["counts"]["segments_built"] == len(logs)
     assert summary["bytes"]["log_read"] == sum(log.stat().st_size for log in logs)
-    assert summary["paths"] == {"input": [str(PARTITION)], "output": str(out)}
+    assert summary["paths"] == {"input": [str(PARTITION)], "tiered": [], "output": str(out)}
     assert summary["error"] is None
     assert datetime.fromisoformat(summary["started_at"]) <= datetime.fromisoformat(
         summary["ended_at"]
@@ -101,5 +101,6 @@ def test_paths_are_the_values_that_are_paths(tmp_path: Path) -> None:
     assert read(file)["paths"] == {
         "input": [str(tmp_path / "none")],
         "output": str(out),
+        "tiered": [],
         "seed": [str(seed)],
     }

@@ -428,7 +428,7 @@ def test_an_output_that_another_run_holds_is_not_written(
     assert build_here("--input", data, "--output", out).returncode == 0
     hold(out / OUTPUT_LOCK)
     before = state(out / PARTITION)
-    done = build_here("--input", data, "--output", out, "--force")
+    done = build_here("--input", data, "--output", out, "--overwrite")
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
     assert "another run holds this directory's .kafka-index.lock" in done.stderr

@@ -1,9 +1,11 @@
-"""The directories of a topic's partitions, found without listing those of any other topic."""
+"""The logs that a question is about, found without listing those of any other topic."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kafka_index.errors import InputError, is_retriable
 from kafka_index.layout.names import (
@@ -12,11 +14,38 @@ from kafka_index.layout.names import (
     is_legal_topic,
     split_directory_name,
 )
+from kafka_index.lookup import Inventory, collect_inventory
+from kafka_index.reading.answers import UpperBound
 from kafka_index.storage import expand_directories
 from kafka_index.storage.directories import directory_exists, scan_directory
 from kafka_index.storage.listing import did_you_mean
 
+if TYPE_CHECKING:
+    from kafka_index.cli.lookup_command import QuestionOptions
+
 _PARTITIONS_SHOWN = 10
+
+
+def inventory_of(question: QuestionOptions) -> Inventory:
+    """List the partitions that a question is about.
+
+    Raises `KafkaIndexError` if there is no such topic or partition, or it cannot be listed.
+    """
+    paths: Sequence[str] = question.inputs
+    topics = None
+    if question.tiered is None:
+        numbers = sorted(set(question.partitions))
+        paths = partition_directories(paths, question.topic, numbers)
+    else:
+        # The events of other directories matter too.
+        topics = re.compile(re.escape(question.topic))
+    return collect_inventory(
+        paths,
+        tiered=question.tiered,
+        topics=topics,
+        indexes=question.indexes,
+        upper_bound=UpperBound(question.upper_bound),
+    )
 
 
 def partition_directories(

@@ -1,0 +1,417 @@
+"""Options that several commands share: logs, topics, times, settings, reports and engines."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import click
+
+from kafka_index.cli.options import (
+    MOMENTS,
+    MORE_PATHS,
+    PATHS,
+    TIME_HELP,
+    Whole,
+    moment,
+    option,
+    option_group,
+)
+from kafka_index.cli.spark_engine import SparkEngine
+from kafka_index.cli.terminal import print_log
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
+from kafka_index.errors import InputError
+from kafka_index.execution import Engine, ThreadEngine
+from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.times import is_relative, time_text
+from kafka_index.tiered.options import TieredOptions
+
+# What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
+_COUNT = r"\s*(?:\*|[0-9]+)\s*"
+_MASTER = re.compile(
+    rf"local(?:\[{_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
+    r"|(?:spark|k8s|sc)://.+"
+)
+#: The engine of a job: that of ``spark-submit``.
+SUBMITTED: Engine = SparkEngine()
+#: A range of times in ms since the epoch, the second exclusive.
+Times = tuple[int | None, int | None]
+
+
+class Detail(Enum):
+    """The amount of output of a command."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    VERBOSE = "verbose"
+
+
+# ------------------------------------------------------------------------------------ logs
+
+
+def input_option(help_text: str, *names: str) -> Any:
+    """Return the option of what is read, several paths each time; with other names of it."""
+    return option_group(
+        click.Option(["--input", *names, PATHS], multiple=True, metavar="PATH...", help=help_text),
+        click.Argument([MORE_PATHS], nargs=-1, metavar=""),
+        make=lambda paths, _: paths,
+    )
+
+
+def tiered_options() -> Any:
+    """Return the options of remote segments, a `TieredOptions` or None."""
+    return option_group(
+        click.Option(
+            ["--tiered"],
+            multiple=True,
+            metavar="URI",
+            help="Tiered storage: the folder that LocalTieredStorage or Aiven's plugin writes to. "
+            "With the logs beside it, each partition is the union of both. May be repeated.",
+        ),
+        click.Option(
+            ["--tiered-format"],
+            type=click.Choice(["auto", "aiven", "local"]),
+            default="auto",
+            show_default=True,
+            help="Whose layout the objects have; auto goes by their keys.",
+        ),
+        click.Option(
+            ["--key-prefix"],
+            metavar="PREFIX",
+            help="key.prefix of Aiven's plugin: only objects whose keys begin with it.",
+        ),
+        click.Option(
+            ["--tiered-key"],
+            multiple=True,
+            metavar="KEYID=PEM",
+            help="The private key of a key pair of encrypted segments, a file. May be repeated.",
+        ),
+        click.Option(
+            ["--topic-id"],
+            multiple=True,
+            metavar="ID",
+            help="The topic to take where several have one name.  [default: the live one]",
+        ),
+        make=_tiered,
+    )
+
+
+def _tiered(
+    uris: tuple[str, ...],
+    layout: str,
+    prefix: str | None,
+    keys: tuple[str, ...],
+    topic_ids: tuple[str, ...],
+) -> TieredOptions | None:
+    if uris:
+        return TieredOptions(uris, layout, prefix, topic_ids, _key_files(keys))
+    companions = {
+        "--tiered-format": layout != "auto",
+        "--key-prefix": prefix is not None,
+        "--tiered-key": keys,
+        "--topic-id": topic_ids,
+    }
+    for name, is_given in companions.items():
+        if is_given:
+            raise click.UsageError(f"{name} requires --tiered")
+    return None
+
+
+def _key_files(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the files of key pairs by id; the keys themselves are read where they are used."""
+    files: dict[str, str] = {}
+    for text in texts:
+        key_id, separator, path = text.partition("=")
+        if not (key_id and separator and path):
+            raise click.BadParameter("expected KEYID=PEM", param_hint="--tiered-key")
+        if key_id in files:
+            raise click.BadParameter(f"{key_id} is given twice", param_hint="--tiered-key")
+        if not os.path.isfile(path):
+            raise click.BadParameter(f"{path} is not a file", param_hint="--tiered-key")
+        files[key_id] = os.path.abspath(path)
+    return tuple(files.items())
+
+
+def topics_option() -> Any:
+    """Return the option that restricts the topics, a pattern."""
+
+    def compiled(
+        _context: click.Context, _option: click.Parameter, value: str | None
+    ) -> re.Pattern[str] | None:
+        try:
+            return None if value is None else re.compile(value)
+        except re.error as error:
+            raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
+
+    return option(
+        "--topics", callback=compiled, metavar="REGEX", help="Only topics that match in full."
+    )
+
+
+def refuse_no_logs(paths: Sequence[str], tiered: TieredOptions | None) -> None:
+    """Refuse a run without logs."""
+    if not (paths or tiered):
+        raise click.UsageError("no input: give --input PATH or --tiered URI")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """The logs of a command; there are some."""
+
+    inputs: tuple[str, ...] = input_option(
+        "The logs; may be given several times and take several paths."
+    )
+    tiered: TieredOptions | None = tiered_options()
+
+    def __post_init__(self) -> None:
+        refuse_no_logs(self.inputs, self.tiered)
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that logs and indexes are read from."""
+        tiered = () if self.tiered is None else self.tiered.uris
+        indexes = getattr(self, "indexes", None)
+        return [*self.inputs, *tiered, *([indexes] if indexes else [])]
+
+
+def indexes_option() -> Any:
+    """Return the option of index files that do not lie beside the logs."""
+    return option(
+        "--indexes",
+        metavar="PATH",
+        help="The folder of the index files, as `build --output` writes it.  "
+        "[default: beside the logs]",
+    )
+
+
+# --------------------------------------------------------------------------------- records
+
+
+def max_decompressed_option() -> Any:
+    """Return the option that bounds decompressed records."""
+    return option_group(
+        decompressed_bytes(), make=lambda most: most or DEFAULT_MAX_DECOMPRESSED_BYTES
+    )
+
+
+def decompressed_bytes() -> click.Option:
+    """Return the same for a group; None where it is not given."""
+    return click.Option(
+        ["--max-decompressed-bytes"],
+        type=Whole(min=1),
+        metavar="N",
+        help="The most bytes of decompressed records that a process holds at a time; a batch that "
+        f"needs more is too_large.  [default: {DEFAULT_MAX_DECOMPRESSED_BYTES}]",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions(LogOptions):
+    """The logs whose records are read."""
+
+    indexes: str | None = indexes_option()
+    topics: re.Pattern[str] | None = topics_option()
+    max_decompressed_bytes: int = max_decompressed_option()
+
+
+def isolation_option() -> Any:
+    """Return the option of transactions."""
+    return option(
+        "--isolation",
+        type=click.Choice(["read_uncommitted", "read_committed"]),
+        default="read_uncommitted",
+        show_default=True,
+        help="Whether to leave out records of transactions that are aborted or open.",
+    )
+
+
+def times_options() -> Any:
+    """Return the options of a range of times, `Times`."""
+    return option_group(
+        click.Option(
+            ["--from", "from_ms"],
+            callback=moment,
+            metavar="TIME",
+            help=f"Only records whose own timestamp is this or later. {TIME_HELP}",
+        ),
+        click.Option(
+            ["--to", "to_ms"],
+            callback=moment,
+            metavar="TIME",
+            help="Only records whose own timestamp is earlier than this.",
+        ),
+        make=_times,
+    )
+
+
+def _times(from_ms: int | None, to_ms: int | None) -> Times:
+    """Return a range of times, the second exclusive; refuse one that no time is in.
+
+    A record without a timestamp has -1, and is in no range of times, not even in one that has only
+    an end.
+    """
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise click.UsageError(
+            f"no time is in the range: --from is {time_text(from_ms)}, and --to, which is "
+            f"exclusive, {time_text(to_ms)}"
+        )
+    if from_ms is None and to_ms is None:
+        return None, None
+    return max(from_ms or 0, 0), to_ms
+
+
+def relative_times() -> dict[str, str]:
+    """Return the options of a range that are relative to now, as they are given."""
+    given = click.get_current_context().meta.get(MOMENTS, {})
+    return {name: text for name, text in given.items() if is_relative(text)}
+
+
+# ------------------------------------------------------------------- settings and reports
+
+
+def config_option(help_text: str) -> Any:
+    """Return the option of a file of settings, by its path."""
+    return option_group(_config(help_text), make=lambda path: path)
+
+
+def _config(help_text: str) -> click.Option:
+    return click.Option(
+        ["--config", "config_path"],
+        metavar="FILE",
+        callback=_warn_of_unknown_settings,
+        help=help_text,
+    )
+
+
+def _warn_of_unknown_settings(
+    _context: click.Context, _option: click.Parameter, path: str | None
+) -> str | None:
+    """Warn of properties in a settings file that are not settings of a broker; return its path."""
+    if path is not None:
+        from kafka_index.layout.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
+
+        for name, other in unknown_settings(read_properties(path)).items():
+            hint = f"; is it {other}?" if other else ""
+            print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
+    return path
+
+
+def settings_options(*more: click.Option, make: Callable[..., Any] = LogConfig.load) -> Any:
+    """Return the options of settings, a `LogConfig`.
+
+    `make` gets the path of ``--config``, and by their names ``index_interval_bytes`` and more.
+    """
+    given = [
+        click.Option(
+            ["--index-interval-bytes"],
+            type=Whole(0, INT32_MAX),
+            metavar="N",
+            help="Bytes of log between two index entries; overrides --config.  [default: 4096]",
+        ),
+        *more,
+    ]
+    names = [each.name or "" for each in given]
+    return option_group(
+        _config(
+            "Kafka settings, such as a broker's server.properties; "
+            "topic.NAME.index.interval.bytes overrides one topic."
+        ),
+        *given,
+        make=lambda path, *values: make(path, **dict(zip(names, values, strict=True))),
+    )
+
+
+def report_option(rows: str, *, has_page: bool = False) -> Any:
+    """Return the option for a report of these rows, named in the help: a path or URI.
+
+    `has_page`: it can be a page of HTML.
+    """
+    endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
+
+    def checked(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+        if value is None:
+            return None
+        from kafka_index.storage.report_file import (  # noqa: PLC0415, slow to import
+            PAGE_SUFFIX,
+            check_report_path,
+        )
+
+        try:
+            path = check_report_path(value, has_page=has_page)
+            if path.lower().endswith(PAGE_SUFFIX):
+                from kafka_index.pages.libraries import bokeh_folder  # noqa: PLC0415
+
+                bokeh_folder(path)
+        except InputError as error:
+            raise click.BadParameter(str(error)) from error
+        return path
+
+    return option(
+        "--report",
+        callback=checked,
+        metavar="FILE",
+        help=f"Write {rows} to FILE: {endings}.",
+    )
+
+
+# --------------------------------------------------------------------- engines and output
+
+
+def engine_options() -> Any:
+    """Return the options of what runs the work; a job runs on the engine of ``spark-submit``."""
+    return option_group(
+        click.Option(
+            ["--engine"],
+            type=click.Choice(["local", "spark"]),
+            default="local",
+            show_default=True,
+            help="Run in threads of this process, or on Spark.",
+        ),
+        click.Option(["--master"], metavar="URL", help="Spark master, with --engine spark."),
+        click.Option(
+            ["--threads"],
+            type=Whole(min=1),
+            metavar="N",
+            help="Threads of the local engine.  [default: one per core]",
+        ),
+        make=_engine,
+        in_job=SUBMITTED,
+    )
+
+
+def _engine(name: str, master: str | None, threads: int | None) -> Engine:
+    """Return the engine; refuse options of the other one, and a malformed master."""
+    if master is not None and name != "spark":
+        raise click.UsageError("--master requires --engine spark")
+    if master is not None and not _MASTER.fullmatch(master):
+        raise click.UsageError(
+            f"{master!r} is not a Spark master such as local[4], spark://host:7077, yarn, "
+            "k8s://https://host or sc://host"
+        )
+    if threads is not None and name != "local":
+        raise click.UsageError("--threads requires --engine local")
+    return SparkEngine(master) if name == "spark" else ThreadEngine(threads or os.cpu_count() or 1)
+
+
+def detail_options() -> Any:
+    """Return the options of how much is printed, a `Detail`."""
+    return option_group(
+        click.Option(["--quiet", "-q"], is_flag=True, help="Print only damage and errors."),
+        click.Option(["--verbose", "-v"], is_flag=True, help="Print details and tracebacks."),
+        make=_detail,
+    )
+
+
+def _detail(quiet: bool, verbose: bool) -> Detail:  # noqa: FBT001, because they are flags
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose are mutually exclusive")
+    return Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL
+
+
+def verbose_option() -> Any:
+    """Return the option of a command that prints details in any case."""
+    return option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors.")
