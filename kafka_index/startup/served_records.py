@@ -7,16 +7,16 @@ from the headers of the batches that are whole, whatever their checksums are.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
 
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, read_headers
-from kafka_index.layout.index_entries import OFFSET_ENTRY
-from kafka_index.layout.integers import Longs
+from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.scan.batch_order import BatchOrder
+from kafka_index.scan.entry_fit import OffsetEntryFit, read_offset_entries
 from kafka_index.scan.file_records import LogBatches
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition
@@ -57,53 +57,33 @@ def _faults(segment: LoadedSegment) -> Iterator[str]:
         yield f"{path} is a directory: the first read there takes the data directory offline"
     if segment.is_rebuilt:
         return
-    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    index = segment.found.indexes.get(OFFSET_INDEX_SUFFIX)
+    entries = read_offset_entries(_read(index) if index else b"", segment.base_offset)
+    fit, order = OffsetEntryFit(entries), BatchOrder(0)
     batches = LogBatches(segment.log, 0, segment.base_offset, verify_crc=True)
-    before = -1
     for chunk in batches:
-        firsts, lasts = chunk.base_offset, chunk.last_offset
-        previous = np.concatenate(([before], lasts[:-1]))
-        wrong = np.flatnonzero((firsts <= previous) & (lasts >= firsts))
-        if len(wrong):
-            at = int(chunk.position_bytes[wrong[0]])
+        fit.observe(chunk)
+        stop = order.first_stop(chunk)
+        if stop is not None:
+            at = stop.position_bytes
             yield f"{segment.path}: at byte {at} offsets go back: consumers are led astray"
-        before = int(lasts[-1])
-        starts.append(chunk.position_bytes.copy())
-        ends.append(lasts.copy())
     if batches.stop is not None:
         stop = batches.stop
         yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
-    index = segment.found.indexes.get(OFFSET_INDEX_SUFFIX)
-    if index is not None:
-        yield from _misleading(index, segment, np.concatenate(starts), np.concatenate(ends))
+    # An offset that the log does not reach leads nobody astray.
+    misfit = fit.misfit(INT64_MAX, len(segment.log))
+    wrong = misfit.entry if entries.disorder is None and misfit else entries.disorder
+    if wrong is not None:
+        yield (
+            f"{index}: entry {wrong} does not lead to the batch of its offset: readers are led "
+            "past records, or between batches"
+        )
 
 
-def _misleading(path: str, segment: LoadedSegment, starts: Longs, ends: Longs) -> Iterator[str]:
-    """Yield the first entry that leads past records, or between batches."""
+def _read(path: str) -> bytes:
     refuse_linked_out(path)
     with open(path, "rb") as file:
-        data = file.read(os.path.getsize(path) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize)
-    raw = np.frombuffer(data, OFFSET_ENTRY)
-    offsets, positions = (raw[name].astype(np.int64) for name in OFFSET_ENTRY.names or ())
-    used = np.flatnonzero((offsets != 0) | (positions != 0))
-    if not len(used):
-        return
-    offsets, positions = offsets[: used[-1] + 1], positions[: used[-1] + 1]
-    largest = np.concatenate(([-1], np.maximum.accumulate(ends))) if len(ends) else np.array([-1])
-    rows = np.searchsorted(starts, positions)
-    is_placed = (rows < len(starts)) & (
-        starts[np.minimum(rows, max(len(starts) - 1, 0))] == positions
-        if len(starts)
-        else np.zeros(len(positions), bool)
-    )
-    is_above = offsets + segment.base_offset > largest[np.minimum(rows, len(largest) - 1)]
-    is_risen = np.diff(offsets, prepend=-1) > 0
-    wrong = np.flatnonzero(~(is_placed & is_above & is_risen))
-    if len(wrong):
-        yield (
-            f"{path}: entry {int(wrong[0])} does not lead to the batch of its offset: readers are "
-            "led past records, or between batches"
-        )
+        return file.read()
 
 
 def lost_records(

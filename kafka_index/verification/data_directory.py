@@ -25,13 +25,13 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.directories import metadata_directory_of
 from kafka_index.startup.meta_properties import (
     METADATA_DIRECTORY,
     MetaProperties,
     check_identity,
     configured_directories,
     configured_node,
+    metadata_directory_of,
 )
 from kafka_index.startup.metadata_log import why_not_snapshots
 from kafka_index.startup.prediction import Refusal

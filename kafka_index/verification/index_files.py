@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
-from kafka_index.verification.entry_fit import Misfit, StoredEntries
+from kafka_index.scan.entry_fit import Misfit, StoredEntries
 from kafka_index.verification.findings import FileClass, Judgement
 
 _REBUILT = "A broker that starts here recovers the segment and rebuilds the file."
@@ -124,14 +124,15 @@ def _misfit(
         )
     if misfit is None:
         return None
+    file_class = FileClass(misfit.fault)
     return Judgement(
-        misfit.file_class,
+        file_class,
         harmful=True,
         position_bytes=misfit.entry * size,
         entry=misfit.entry,
         expected=misfit.expected,
         found=misfit.found,
-        effect=effects[misfit.file_class],
+        effect=effects[file_class],
     )
 
 

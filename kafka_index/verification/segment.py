@@ -27,16 +27,16 @@ from kafka_index.records.batch_table import BAD_CRC, BAD_MESSAGE, BatchColumns, 
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import open_records
 from kafka_index.scan import LogFileSource
-from kafka_index.scan.log_offsets import LogOffsets, holds_messages
-from kafka_index.scan.segment_scan import BatchObserver, ObservedSource
-from kafka_index.storage import SegmentFile, remove_scratch
-from kafka_index.stores import is_remote, store_of
-from kafka_index.verification.entry_fit import (
+from kafka_index.scan.entry_fit import (
     OffsetEntryFit,
     TimeEntryFit,
     read_offset_entries,
     read_time_entries,
 )
+from kafka_index.scan.log_offsets import LogOffsets, holds_messages
+from kafka_index.scan.segment_scan import BatchObserver, ObservedSource
+from kafka_index.storage import SegmentFile, remove_scratch
+from kafka_index.stores import is_remote, store_of
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
 from kafka_index.verification.index_files import (
     IDENTICAL,

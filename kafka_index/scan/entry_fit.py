@@ -1,4 +1,4 @@
-"""Whether the entries of an index file that differs from a rebuild lead to the right batches.
+"""Whether the entries of an index file lead to the right batches, whoever wrote it.
 
 Offset index: offsets rise, each position begins a batch, and each offset is above the last offset
 of every batch before that position. Time index: no batch that ends before an entry's offset is
@@ -7,6 +7,7 @@ later than the entry.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -15,15 +16,29 @@ from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.verification.findings import FileClass
 
 _NO_OFFSET = -1
+
+
+class EntryFault(StrEnum):
+    """The way in which the entries of an index file do not fit their log."""
+
+    #: Entries are missing.
+    INCOMPLETE = "incomplete"
+    #: One points beyond the log.
+    STALE = "stale"
+    #: One points between batches.
+    MISPLACED = "misplaced"
+    #: One points past batches that belong to an entry before it.
+    TOO_LOW = "too_low"
+    #: They are those of another segment.
+    FOREIGN = "foreign"
 
 
 class Misfit(NamedTuple):
     """The first entry that does not fit the log, and how."""
 
-    file_class: FileClass
+    fault: EntryFault
     entry: int
     expected: str
     found: str
@@ -111,7 +126,7 @@ class OffsetEntryFit:
         self._fitting += int((is_placed & is_above).sum())
         if self._misfit is not None:
             return
-        for wrong, kind in ((~is_placed, FileClass.MISPLACED), (~is_above, FileClass.TOO_LOW)):
+        for wrong, kind in ((~is_placed, EntryFault.MISPLACED), (~is_above, EntryFault.TOO_LOW)):
             row = _first(wrong)
             if row is None or (self._misfit is not None and self._misfit.entry <= first + row):
                 continue
@@ -120,7 +135,7 @@ class OffsetEntryFit:
                 kind,
                 first + row,
                 f"the position of a batch, such as {int(batches.position_bytes[batch])}"
-                if kind is FileClass.MISPLACED
+                if kind is EntryFault.MISPLACED
                 else f"an offset above {int(largest[batch])}",
                 f"offset {int(offsets[row])} at byte {int(positions[row])}",
             )
@@ -130,9 +145,9 @@ class OffsetEntryFit:
         found = self._misfit
         count = len(self._offsets)
         if found is not None and not self._fitting and count > 1:
-            return found._replace(file_class=FileClass.FOREIGN)
+            return found._replace(fault=EntryFault.FOREIGN)
         if found is None and self._next < count:
-            kind = FileClass.STALE if self._fitting or count == 1 else FileClass.FOREIGN
+            kind = EntryFault.STALE if self._fitting or count == 1 else EntryFault.FOREIGN
             position = int(self._positions[self._next])
             return Misfit(
                 kind,
@@ -142,7 +157,7 @@ class OffsetEntryFit:
             )
         if found is None and count and int(self._offsets[-1]) >= end_offset:
             return Misfit(
-                FileClass.STALE,
+                EntryFault.STALE,
                 count - 1,
                 f"an offset below {end_offset}",
                 f"offset {int(self._offsets[-1])} at byte {int(self._positions[-1])}",
@@ -185,7 +200,7 @@ class TimeEntryFit:
         if row is not None:
             is_foreign = count > 1 and bool(wrong.all())
             return Misfit(
-                FileClass.FOREIGN if is_foreign else FileClass.TOO_LOW,
+                EntryFault.FOREIGN if is_foreign else EntryFault.TOO_LOW,
                 row,
                 f"timestamp {int(self._latest[row])} or later",
                 self._entry(row),
@@ -195,13 +210,13 @@ class TimeEntryFit:
         ):
             row = int(np.searchsorted(self._offsets, end_offset))
             row = min(row, int(np.searchsorted(self._times, max_timestamp_ms, side="right")))
-            kind = FileClass.STALE if row or count == 1 else FileClass.FOREIGN
+            kind = EntryFault.STALE if row or count == 1 else EntryFault.FOREIGN
             expected = f"an offset below {end_offset}, a timestamp up to {max_timestamp_ms}"
             return Misfit(kind, row, expected, self._entry(row))
         last = int(self._times[-1]) if count else NO_TIMESTAMP
         if is_closed and last < max_timestamp_ms:
             return Misfit(
-                FileClass.INCOMPLETE,
+                EntryFault.INCOMPLETE,
                 count,
                 f"a last entry of timestamp {max_timestamp_ms}",
                 f"timestamp {last}" if count else "no entry",
