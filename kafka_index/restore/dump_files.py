@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
@@ -23,6 +23,7 @@ from kafka_index.layout.names import (
 from kafka_index.scan import LogFileSource
 from kafka_index.startup.directory_files import read_properties, read_topic_id, refuse_held
 from kafka_index.storage import Listing, SegmentFile, Skipped, expand_directories
+from kafka_index.storage.directories import scan_input
 from kafka_index.storage.listing import list_any
 from kafka_index.storage.log_directory import RootOffsets, read_checkpoint_text
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
@@ -153,18 +154,15 @@ def _add(dump: Dump, listing: Listing) -> None:
         known = dump.replicas.setdefault(segments.partition, [])
         if all(each.directory != replica.directory for each in known):
             known.append(replica)
-    for partition, directory in _without_logs(listing.partition_directories, with_logs):
-        dump.without_logs.setdefault(partition, directory)
-
-
-def _without_logs(
-    directories: Iterable[str], with_logs: set[TopicPartition]
-) -> Iterable[tuple[TopicPartition, str]]:
-    for directory in directories:
+    for directory in listing.partition_directories:
         topic, _, number = os.path.basename(directory).rpartition("-")
         partition = TopicPartition(topic, int(number))
-        if partition not in with_logs and topic != CLUSTER_METADATA_TOPIC:
-            yield partition, directory
+        if partition in with_logs:
+            continue
+        if topic != CLUSTER_METADATA_TOPIC:
+            dump.without_logs.setdefault(partition, directory)
+        elif any(entry.name.endswith(".checkpoint") for entry in scan_input(directory)):
+            dump.metadata_logs.append(directory)
 
 
 def _topic_id(

@@ -21,7 +21,7 @@ from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.request import RestoreRequest
 from tests.support.command_line import DUMP, run_here
-from tests.support.metadata import cluster_record, log_batch, uuid_of
+from tests.support.metadata import cluster_record, log_batch, snapshot_of, uuid_of
 from tests.support.restoring import MARKER, RestoreRun, contents, copy_dump, logs, restore
 from tests.support.segments import batch
 
@@ -251,6 +251,20 @@ def test_the_same_cluster_gets_its_metadata_log_and_its_identity(tmp_path: Path)
     assert sorted(made["meta.properties"].splitlines()) == sorted(
         line for line in before["meta.properties"].splitlines() if not line.startswith(b"#")
     )
+
+
+def test_a_metadata_log_may_be_nothing_but_a_snapshot(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump")
+    log = dump / "__cluster_metadata-0"
+    snapshot = snapshot_of(log)
+    for each in [*log.glob("*.log"), *log.glob("*index"), *log.glob("*.snapshot")]:
+        each.unlink()
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+
+    assert run.code == 0, run.done.stderr
+    made = tmp_path / "out/__cluster_metadata-0" / snapshot.name
+    assert made.read_bytes() == snapshot.read_bytes()
 
 
 def add_partition(dump: Path, topic: str, topic_id: str | None = None) -> None:

@@ -10,6 +10,9 @@ from kafka_index.layout.message_bytes import MessageWriter, uuid_text
 from kafka_index.layout.message_fields import Value
 from kafka_index.layout.message_schemas import MessageSchema
 from kafka_index.layout.messages import CLUSTER_METADATA, REMOTE_LOG_METADATA
+from kafka_index.metadata.topic_log import TopicLog
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.storage import SegmentFile
 from tests.support.segments import batch, control_batch, control_key, marker, record
 
 Pair = tuple[bytes | None, bytes | None]
@@ -98,8 +101,23 @@ def write_snapshot(
     """A snapshot of the metadata log."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{end_offset:020d}-0000000001.checkpoint"
-    footer = control_batch(
-        len(records), -1, -1, control_key(SNAPSHOT_FOOTER), b"\0\0\0\0", transactional=False
-    )
-    path.write_bytes(log_batch(0, *records) + (footer if has_footer else b""))
+    path.write_bytes(log_batch(0, *records) + (_footer(len(records)) if has_footer else b""))
     return path
+
+
+def _footer(base_offset: int) -> bytes:
+    key = control_key(SNAPSHOT_FOOTER)
+    return control_batch(base_offset, -1, -1, key, b"\0\0\0\0", transactional=False)
+
+
+def snapshot_of(directory: Path) -> Path:
+    """A snapshot of all records of a metadata log, a batch for each."""
+    (path,) = directory.glob("*.log")
+    info = path.stat()
+    segment = SegmentFile("__cluster_metadata", 0, 0, str(path), info.st_size, info.st_mtime_ns)
+    records = list(TopicLog([segment], DecompressionBudget(2**24)).records())
+    pairs = [(one.key, one.value) for one in records if not one.is_control]
+    batches = [log_batch(at, pair) for at, pair in enumerate(pairs)]
+    snapshot = directory / f"{records[-1].offset + 1:020d}-0000000001.checkpoint"
+    snapshot.write_bytes(b"".join(batches) + _footer(len(pairs)))
+    return snapshot
