@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,9 +31,9 @@ from kafka_index.cli.shared_options import (
     report_option,
 )
 from kafka_index.config import LogConfig, read_properties
-from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import METADATA_LOG
-from kafka_index.metadata import ClusterImage, read_cluster
+from kafka_index.metadata import ClusterImage
 from kafka_index.pages.page import Explained, Page
 from kafka_index.pages.page import Verdict as PageVerdict
 from kafka_index.records.decompression import shared_budget
@@ -45,6 +45,7 @@ from kafka_index.startup import (
     Verdict,
     metadata_directory_of,
     predict_directories,
+    read_started_cluster,
     suggest,
 )
 from kafka_index.storage import list_dump, local_path
@@ -111,18 +112,13 @@ def _run(options: PredictOptions) -> ExitCode:
     paths = [local_path(path) for path in options.inputs]
     properties = None if options.config_path is None else read_properties(options.config_path)
     directory = metadata_directory_of(paths, properties, options.metadata)
-    damaged = None
-    try:
-        cluster = _cluster(options, directory)
-    except InputError as error:
-        if is_retriable(error):
-            raise
-        cluster, damaged = None, error
+    cluster, fault = _cluster(options, directory, properties)
     conditions = StartConditions(
         LogConfig.load(options.config_path),
         cluster,
         properties=properties,
         metadata_directory=directory,
+        metadata_fault=fault,
     )
     prediction: Prediction | None = None
     with ExitStack() as reports:
@@ -132,9 +128,6 @@ def _run(options: PredictOptions) -> ExitCode:
             page = _page(lambda: prediction, paths)
             file = reports.enter_context(ReportFile(options.report, SEGMENT_ROWS, page))
         prediction = predict_directories(paths, conditions)
-        # A node exits over some of what the metadata cannot be read for.
-        if damaged is not None and prediction.verdict is not Verdict.DOES_NOT_START:
-            raise damaged
         hint = suggest(paths, conditions, prediction)
         count_prediction(prediction)
         # Printed first: where the report cannot be finished, the answer is not lost.
@@ -145,14 +138,19 @@ def _run(options: PredictOptions) -> ExitCode:
     return ExitCode.DONE if prediction.verdict is Verdict.SAFE else ExitCode.DAMAGE
 
 
-def _cluster(options: PredictOptions, directory: str | None) -> ClusterImage | None:
-    """Return the metadata that was given, or that lies in the broker's directories."""
-    budget = shared_budget(options.max_decompressed_bytes)
-    if options.metadata is not None:
-        return read_cluster([options.metadata], budget=budget)
-    if directory is None or not os.path.isdir(os.path.join(directory, METADATA_LOG)):
-        return None
-    return read_cluster([directory], budget=budget)
+def _cluster(
+    options: PredictOptions, directory: str | None, properties: Mapping[str, str] | None
+) -> tuple[ClusterImage | None, str | None]:
+    """Return the metadata that was given, or that lies in the broker's directories.
+
+    Where they are not known because of damage, the second value says why.
+    """
+    path = directory if options.metadata is None else options.metadata
+    if path is None:
+        return None, None
+    if options.metadata is None and not os.path.isdir(os.path.join(path, METADATA_LOG)):
+        return None, None
+    return read_started_cluster(path, properties, shared_budget(options.max_decompressed_bytes))
 
 
 def _page(predicted: Callable[[], Prediction | None], directories: list[str]) -> PageMaker:

@@ -89,6 +89,7 @@ class ClusterMetadata:
 
     `open_offsets` are those of transactions that are open at the end of ``__consumer_offsets``.
     `counts` has the records by topic and type, and `faults` the reasons why records are missing.
+    `cuts` are the damage at which the snapshot and the metadata log end for a node that starts.
     """
 
     cluster: ClusterImage | None = None
@@ -100,6 +101,7 @@ class ClusterMetadata:
     counts: dict[str, Counter[RecordName]] = field(default_factory=dict)
     sources: list[Source] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
+    cuts: list[CorruptLogError] = field(default_factory=list)
 
 
 #: The topics that are read.
@@ -119,12 +121,14 @@ def read_metadata(
     *,
     budget: DecompressionBudget,
     topics: Sequence[str] = METADATA_TOPICS,
+    recovers: bool = False,
 ) -> ClusterMetadata:
     """Read the topics that Kafka keeps its own state in, or only some of `METADATA_TOPICS`.
 
     The paths are data directories, metadata log directories, or directories of partitions of these
-    topics; local paths or URIs. Raises `InputError` if a path cannot be read, or none of the topics
-    is there.
+    topics; local paths or URIs. With `recovers` the metadata log is read as a node loads it that
+    starts: its newest snapshot up to where it is torn, and the log up to its first damage. Raises
+    `InputError` if a path cannot be read, or none of the topics is there.
     """
     snapshots = _snapshots(paths) if CLUSTER_METADATA_TOPIC in topics else {}
     try:
@@ -137,7 +141,7 @@ def read_metadata(
     by_topic = {
         topic: list(found) for topic, found in groupby(segments, key=lambda segment: segment.topic)
     }
-    reading = _Reading(budget)
+    reading = _Reading(budget, recovers=recovers)
     directories = sorted({*snapshots, *_directories(by_topic.get(CLUSTER_METADATA_TOPIC, []))})
     if directories:
         reading.cluster(
@@ -205,8 +209,9 @@ def _snapshot_file(info: FileInfo) -> SegmentFile:
 
 
 class _Reading:
-    def __init__(self, budget: DecompressionBudget) -> None:
+    def __init__(self, budget: DecompressionBudget, *, recovers: bool) -> None:
         self._budget = budget
+        self._recovers = recovers
         self.found = ClusterMetadata()
 
     def cluster(
@@ -221,13 +226,13 @@ class _Reading:
                 continue
             image, counts = ClusterImage(), Counter[RecordName]()
             loaded = self._load_snapshot(snapshot, image, counts, needs_footer=not bootstrap)
-            if loaded is not None:
-                name, records = os.path.basename(snapshot.log_path), loaded
+            if loaded is not None or self._recovers:
+                name, records = os.path.basename(snapshot.log_path), loaded or 0
                 start = 0 if bootstrap else int(name[:20])
                 break
         else:
             image, counts = ClusterImage(), Counter[RecordName]()
-        log = TopicLog(segments, self._budget, start)
+        log = TopicLog(segments, self._budget, start, recovers=self._recovers)
         records += self._replay(log, directory, _cluster_adder(image, counts))
         if segments and segments[0].base_offset > start:
             self.found.faults.add([_missing(directory, start, segments[0].base_offset)])
@@ -255,8 +260,9 @@ class _Reading:
             add(record)
 
         before = self.found.faults.total
-        records = self._replay(TopicLog([snapshot], self._budget), snapshot.log_path, watch)
-        if needs_footer and not has_footer:
+        log = TopicLog([snapshot], self._budget, recovers=self._recovers)
+        records = self._replay(log, snapshot.log_path, watch)
+        if needs_footer and not has_footer and log.cut is None:
             self.found.faults.add(
                 [
                     CorruptLogError(
@@ -325,6 +331,7 @@ class _Reading:
                     ]
                 )
         self.found.faults.add(log.faults)
+        self.found.cuts += [] if log.cut is None else [log.cut]
         return count
 
 

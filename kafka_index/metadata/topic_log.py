@@ -41,12 +41,16 @@ class TopicLog:
     """Segments of one partition, or one snapshot of the metadata log, read in order.
 
     Records before `start_offset` are passed over. Once `records` is exhausted, `faults` has the
-    reasons why records are missing, and `end_offset` comes after the last batch.
+    reasons why records are missing, and `end_offset` comes after the last batch. With `recovers`
+    nothing is read after the first damage, which is no fault but the `cut` of recovery.
     """
 
     segments: Sequence[SegmentFile]
     budget: DecompressionBudget
     start_offset: int = 0
+    verify_crc: bool = True
+    recovers: bool = False
+    cut: CorruptLogError | None = None
     faults: list[KafkaIndexError] = field(default_factory=list)
     end_offset: int = 0
 
@@ -59,9 +63,11 @@ class TopicLog:
                 yield from self._segment_records(segment, decoder)
             except KafkaIndexError as error:
                 self.faults.append(error)
+            if self.cut is not None:
+                return
 
     def _segment_records(self, segment: SegmentFile, decoder: RecordDecoder) -> Iterator[LogRecord]:
-        source = LogFileSource.of_segment(segment, verify_crc=True)
+        source = LogFileSource.of_segment(segment, verify_crc=self.verify_crc)
         table = RecordTable(segment.topic, segment.partition, LogRecord._fields)
         for window, start, batches in source.windows():
             convert = partial(table.convert, source=WindowBatches(window, start, batches))
@@ -83,16 +89,18 @@ class TopicLog:
                 self.end_offset = max(self.end_offset, int(batches.last_offset[-1]) + 1)
         stop = source.stop
         if stop is not None and stop.code != PREALLOCATED_TAIL:
-            self.faults.append(
-                CorruptLogError(
-                    stop.name,
-                    path=segment.log_path,
-                    position_bytes=stop.position_bytes,
-                    expected=stop.expected,
-                    found=stop.found,
-                    hint="what follows in this segment was not read",
-                )
+            damage = CorruptLogError(
+                stop.name,
+                path=segment.log_path,
+                position_bytes=stop.position_bytes,
+                expected=stop.expected,
+                found=stop.found,
+                hint="what follows in this segment was not read",
             )
+            if self.recovers:
+                self.cut = damage
+            else:
+                self.faults.append(damage)
 
 
 def _placed(error: CorruptLogError, path: str, position_bytes: int) -> CorruptLogError:

@@ -28,12 +28,12 @@ from kafka_index.startup.description import KnownOffsets, describe, replaced_by,
 from kafka_index.startup.directory_files import DirectoryFiles, read_topic_id, refuse_held
 from kafka_index.startup.found_files import FoundFiles, find_files, parse_log_directory
 from kafka_index.startup.meta_properties import (
-    METADATA_DIRECTORY,
     Identity,
     check_identity,
-    configured_directories,
     configured_node,
+    metadata_directory_of,
     refusal_of,
+    without_metadata_directory,
 )
 from kafka_index.startup.metadata_log import why_not_bootstrap, why_not_metadata_log
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
@@ -79,6 +79,8 @@ class StartConditions:
     metadata_directory : str or None
         The directory of its metadata log; by default that of its settings, where it is here, or
         the data directory that has one.
+    metadata_fault : str or None
+        Why the metadata are not known that a broker has then, where the metadata log is damaged.
     """
 
     config: LogConfig
@@ -88,6 +90,7 @@ class StartConditions:
     clock: Clock = system_clock
     properties: Mapping[str, str] | None = None
     metadata_directory: str | None = None
+    metadata_fault: str | None = None
 
 
 def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Prediction:
@@ -103,51 +106,13 @@ def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Pr
         return _Start(sorted({os.path.abspath(path) for path in paths}), conditions).predict()
 
 
-def metadata_directory_of(
-    paths: Sequence[str], properties: Mapping[str, str] | None, given: str | None = None
-) -> str | None:
-    """Return the directory of a broker's metadata log; None where it is not at hand.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        Its data directories.
-    properties : mapping of str to str, or None
-        Its settings.
-    given : str, optional
-        As it was given.
-
-    Notes
-    -----
-    KafkaConfig.metadataLogDir
-    """
-    directories = [os.path.abspath(path) for path in paths]
-    if given is not None:
-        given = os.path.abspath(given)
-        if os.path.basename(given) == METADATA_DIRECTORY:
-            given = os.path.dirname(given)
-        if given in directories or not _has_logs(given):
-            return given
-    settings = properties or {}
-    configured = settings.get("metadata.log.dir")
-    if configured:
-        # The settings of a broker on another machine name a directory of that machine.
-        is_here = configured_directories(settings) >= set(directories)
-        return os.path.abspath(configured) if is_here and os.path.isdir(configured) else None
-    holding = [one for one in directories if os.path.isdir(os.path.join(one, METADATA_DIRECTORY))]
-    return min(holding, default=None)
-
-
-def _has_logs(directory: str) -> bool:
-    """Return whether it is a data directory: the metadata in it may be that of a copy."""
-    names = (entry.name for entry in scan_directory(directory) if entry.is_directory())
-    return any(name != METADATA_DIRECTORY and parse_log_directory(name) for name in names)
-
-
 class _Start:
     def __init__(self, paths: Sequence[str], conditions: StartConditions) -> None:
         self._conditions = conditions
-        self._paths = paths
+        self._metadata = metadata_directory_of(
+            paths, conditions.properties, conditions.metadata_directory
+        )
+        self._paths = without_metadata_directory(paths, conditions.properties, self._metadata)
         self._refused: list[Refusal] = []
         self._failed: dict[str, Refusal] = {}
         self._failed_later: dict[str, Refusal] = {}
@@ -161,14 +126,12 @@ class _Start:
         self._topic_ids: dict[str, str | None] = {}
         self._replaced: dict[TopicPartition, str] = {}
         self._offline: set[str] = set()
+        self._offline_once_read: set[str] = set()
         self._served_from: set[str] = set()
         self._has_marker = False
         self._topics = TopicSettings(conditions.config, conditions.properties, conditions.cluster)
         self._has_unknown_retention = False
         self._malformed: set[str] = set()
-        self._metadata = metadata_directory_of(
-            paths, conditions.properties, conditions.metadata_directory
-        )
         self._node_id = conditions.node_id
         if self._node_id is None:
             self._node_id = configured_node(conditions.properties)
@@ -177,7 +140,7 @@ class _Start:
     def predict(self) -> Prediction:
         for path in self._paths:
             refuse_held(path)
-        self._identity = check_identity(list(self._paths), self._metadata, self._node_id)
+        self._identity = check_identity(self._paths, self._metadata, self._node_id)
         self._refused += self._identity.refused
         if not self._refused:
             self._check_bootstrap()
@@ -200,6 +163,7 @@ class _Start:
             self._replace_by_futures()
             self._failed = {**self._failed_later, **self._failed}
             self._leave_offline()
+            self._halt_once_read()
             self._missing_partitions()
             self._partitions.sort(key=lambda one: (os.path.dirname(one.directory), one.directory))
         self._add_notes()
@@ -232,7 +196,9 @@ class _Start:
         return Verdict.UNKNOWN if is_unknown else Verdict.SAFE
 
     def _add_notes(self) -> None:
-        if self._conditions.cluster is None:
+        if self._conditions.metadata_fault is not None:
+            self._unknown.append(self._conditions.metadata_fault)
+        elif self._conditions.cluster is None:
             if not self._refused and any(one.outcome is Outcome.LOADED for one in self._partitions):
                 self._not_judged.append(
                     "which partitions are stray or missing, by their topics' ids: no --metadata"
@@ -374,6 +340,8 @@ class _Start:
         if before != path:
             self._refused.append(Refusal(path, None, f"{before} has the same partition"))
         self._served_from.add(directory.path)
+        if any(one.found is not None and one.found.directories for one in loaded.segments):
+            self._offline_once_read.add(directory.path)
         self._topic_ids[path] = topic_id
         self._partitions.append(predicted)
 
@@ -533,3 +501,12 @@ class _Start:
             if one.outcome is Outcome.LOADED and os.path.dirname(one.directory) in self._failed:
                 unserved = one.unserved or "its data directory is offline"
                 self._partitions[row] = replace(one, unserved=unserved)
+
+    def _halt_once_read(self) -> None:
+        """Note that a broker halts once readers have taken its last data directory offline."""
+        failing = self._offline_once_read - self._failed.keys()
+        is_last = self._failed.keys() | failing >= set(self._paths)
+        if failing and (is_last or self._metadata in failing):
+            self._unserved.append(
+                f"the broker halts once a reader has taken {', '.join(sorted(failing))} offline"
+            )

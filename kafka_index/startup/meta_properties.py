@@ -7,7 +7,7 @@ Sources: Kafka's ``MetaProperties``, ``MetaPropertiesEnsemble`` and
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
@@ -20,7 +20,9 @@ from kafka_index.layout.java_texts import (
 from kafka_index.layout.names import META_PROPERTIES
 from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.directory_files import read_root_file
+from kafka_index.startup.found_files import parse_log_directory
 from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
+from kafka_index.storage.directories import scan_directory
 
 #: A broker with its metadata log elsewhere does not start beside one.
 METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -157,14 +159,77 @@ def configured_directories(properties: Mapping[str, str] | None) -> frozenset[st
     return frozenset(os.path.abspath(text.strip()) for text in texts if text.strip())
 
 
+def metadata_directory_of(
+    paths: Sequence[str], properties: Mapping[str, str] | None, given: str | None = None
+) -> str | None:
+    """Return the directory of a broker's metadata log; None where it is not at hand.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Its data directories, perhaps with that of its metadata log.
+    properties : mapping of str to str, or None
+        Its settings.
+    given : str, optional
+        As it was given.
+
+    Notes
+    -----
+    KafkaConfig.metadataLogDir
+    """
+    directories = [os.path.abspath(path) for path in paths]
+    if given is not None:
+        given = os.path.abspath(given)
+        if os.path.basename(given) == METADATA_DIRECTORY:
+            given = os.path.dirname(given)
+        if given in directories or not _has_logs(given):
+            return given
+    configured = _configured_metadata(properties)
+    holding = [one for one in directories if os.path.isdir(os.path.join(one, METADATA_DIRECTORY))]
+    if configured is None:
+        return min(holding, default=None)
+    # The settings of a broker on another machine name directories of that machine.
+    if {configured, *configured_directories(properties)} >= set(directories):
+        return configured if os.path.isdir(configured) else None
+    if _is_metadata_apart(properties):
+        holding = [one for one in holding if not _has_logs(one)]
+    return min(holding, default=None)
+
+
+def without_metadata_directory(
+    paths: Sequence[str], properties: Mapping[str, str] | None, metadata_directory: str | None
+) -> Sequence[str]:
+    """Return the data directories among these: all but one that has the metadata log alone."""
+    data = [path for path in paths if path != metadata_directory]
+    return data if data and _is_metadata_apart(properties) else paths
+
+
+def _configured_metadata(properties: Mapping[str, str] | None) -> str | None:
+    text = (properties or {}).get("metadata.log.dir", "").strip()
+    return os.path.abspath(text) if text else None
+
+
+def _is_metadata_apart(properties: Mapping[str, str] | None) -> bool:
+    """Return whether by its settings no data directory of a broker has its metadata log."""
+    data = configured_directories(properties)
+    configured = _configured_metadata(properties)
+    return bool(data) and configured is not None and configured not in data
+
+
+def _has_logs(directory: str) -> bool:
+    """Return whether it is a data directory: the metadata in it may be that of a copy."""
+    names = (entry.name for entry in scan_directory(directory) if entry.is_directory())
+    return any(name != METADATA_DIRECTORY and parse_log_directory(name) for name in names)
+
+
 def check_identity(
-    directories: list[str], metadata_directory: str | None, node_id: int | None
+    directories: Sequence[str], metadata_directory: str | None, node_id: int | None
 ) -> Identity:
     """Read and compare the ``meta.properties`` of all directories of a broker.
 
     Parameters
     ----------
-    directories : list of str
+    directories : sequence of str
         Its data directories.
     metadata_directory : str or None
         That of its metadata log; None where it is not known.

@@ -8,25 +8,42 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
+
+import numpy as np
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.errors import (
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    is_retriable,
+    raise_retriable,
+)
 from kafka_index.growing.growing_segment import Clock
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, METADATA_LOG, TopicPartition
-from kafka_index.layout.records import MAGIC_POSITION, MAGIC_RECORD_BATCH
+from kafka_index.layout.records import (
+    CONTROL_MASK,
+    HEADER_SIZE_UP_TO_MAGIC,
+    MAGIC_POSITION,
+    MAGIC_RECORD_BATCH,
+    MIN_LENGTH,
+    RECORD_BATCH_HEADER,
+)
+from kafka_index.metadata import ClusterImage, read_metadata
 from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records.batch_table import TORN_BATCH, TORN_HEADER
-from kafka_index.records.decompression import shared_budget
+from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.scan import LogFileSource
-from kafka_index.startup.directory_files import read_topic_id
+from kafka_index.startup.directory_files import read_root_file, read_topic_id
 from kafka_index.startup.found_files import find_files
-from kafka_index.startup.meta_properties import refusal_of
+from kafka_index.startup.meta_properties import MetaProperties, configured_node, refusal_of
 from kafka_index.startup.partition_loading import Loading, load_partition
-from kafka_index.startup.prediction import Refusal, StartRefusedError
-from kafka_index.startup.quorum_state import why_not_quorum_state
+from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
+from kafka_index.startup.quorum_state import sole_voter, why_not_quorum_state
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores.inputs import refuse_linked_out
@@ -37,6 +54,10 @@ _TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 _SNAPSHOT_SUFFIXES = (".checkpoint", ".checkpoint.part", ".checkpoint.deleted")
 #: The digits of the offset and of the epoch in a snapshot's name, with a character between them.
 _OFFSET_WIDTH, _EPOCH_WIDTH = 20, 10
+_VERSION = "metadata.version"
+#: A change of leaders, the header and the footer of a snapshot (``BatchFileReader``).
+_BOOTSTRAP_CONTROLS = (2, 3, 4)
+_SIZE = struct.Struct(">8xi")
 
 
 def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) -> Refusal | None:
@@ -76,6 +97,67 @@ def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) ->
     return why_not_snapshots(path, log_start_offset) or why_not_quorum_state(path)
 
 
+def read_started_cluster(
+    path: str, properties: Mapping[str, str] | None, budget: DecompressionBudget
+) -> tuple[ClusterImage | None, str | None]:
+    """Return the metadata that a node has once it has started, or why they are not known.
+
+    Parameters
+    ----------
+    path : str
+        The directory of its metadata log, or the directory that this is in.
+    properties : mapping of str to str, or None
+        Its settings.
+    budget : DecompressionBudget
+        Of the process.
+
+    Raises
+    ------
+    InputError
+        There is no metadata log, or it may not be read.
+
+    Notes
+    -----
+    A node cuts its log at the first damage. What others have of it comes back, unless it is the
+    only controller.
+    """
+    found = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
+    raise_retriable(found.faults.first)
+    if found.cluster is None:
+        raise InputError("there is no metadata log", path=path)
+    if found.faults.first:
+        return None, f"the metadata log cannot be read: {found.faults.first[0]}"
+    for cut in found.cuts:
+        if (cut.path or "").endswith(_SNAPSHOT_SUFFIXES[0]):
+            if not _is_torn_footer(cut):
+                return None, f"the metadata log lacks a part of its snapshot: {cut}"
+        elif not _is_sole_controller(os.path.dirname(cut.path or ""), properties):
+            return None, f"the metadata log is cut, and other controllers may have the rest: {cut}"
+    return found.cluster, None
+
+
+def _is_torn_footer(cut: CorruptLogError) -> bool:
+    """Return whether a snapshot has all records, and lacks the end of the batch after them."""
+    data = read_root_file(cut.path or "") or b""
+    batch = data[cut.position_bytes or 0 :][: RECORD_BATCH_HEADER.itemsize]
+    (header,) = np.frombuffer(
+        batch.ljust(RECORD_BATCH_HEADER.itemsize, b"\0"), RECORD_BATCH_HEADER, 1
+    )
+    return bool(header["attributes"] & CONTROL_MASK)
+
+
+def _is_sole_controller(metadata_log: str, properties: Mapping[str, str] | None) -> bool:
+    voter = sole_voter(metadata_log)
+    node_id = configured_node(properties)
+    if node_id is None:
+        try:
+            found = MetaProperties.read(os.path.dirname(metadata_log))
+        except DirectoryFailsError:
+            found = None
+        node_id = None if found is None else found.node_id
+    return voter is not None and voter == node_id
+
+
 def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
     """Return why a node exits over the snapshots of its metadata log; None where it does not.
 
@@ -109,15 +191,16 @@ def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
     if reason is None:
         info = last.info()
         reason = _why_not_snapshot(
-            SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, info.path, info.size_bytes, info.mtime_ns)
+            path,
+            SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, info.path, info.size_bytes, info.mtime_ns),
         )
     return None if reason is None else Refusal(last.path, None, reason)
 
 
-def _why_not_snapshot(snapshot: SegmentFile) -> str | None:
+def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:
     """Return what a node exits over in its newest snapshot.
 
-    A torn end is passed over in silence: what then lacks of the state decides.
+    A torn end is passed over in silence; without a feature level the state is not published.
     """
     source = LogFileSource.of_segment(snapshot, verify_crc=True)
     count = 0
@@ -126,16 +209,19 @@ def _why_not_snapshot(snapshot: SegmentFile) -> str | None:
         magics = window[batches.position_bytes - start + MAGIC_POSITION]
         if (magics != MAGIC_RECORD_BATCH).any():
             return "it has a batch of another magic than 2"
-    if source.stop is not None and source.stop.code not in (TORN_BATCH, TORN_HEADER):
+    if not count:
+        return "it has no header"
+    if source.stop is None:
+        return None
+    if source.stop.code not in (TORN_BATCH, TORN_HEADER):
         return f"{source.stop.name} at byte {source.stop.position_bytes}"
-    return None if count else "it has no header"
-
-
-_VERSION = "metadata.version"
-_SIZE = struct.Struct(">8xi")
-#: Kafka's ``Records.HEADER_SIZE_UP_TO_MAGIC`` and ``LegacyRecord.RECORD_OVERHEAD_V0``.
-_HEADER_BYTES = 17
-_SMALLEST = 14
+    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    found = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
+    raise_retriable(found.faults.first)
+    if found.faults.first or found.cluster is None or _VERSION in found.cluster.features:
+        return None
+    at = source.stop.position_bytes
+    return f"it is torn at byte {at}, and no feature level of {_VERSION} is left"
 
 
 def why_not_bootstrap(path: str) -> str | None:
@@ -144,7 +230,7 @@ def why_not_bootstrap(path: str) -> str | None:
     Raises
     ------
     KafkaIndexError
-        It is damaged: a broker, which checks no checksum there, may read it or not.
+        A record cannot be read, which a broker may read or not.
     """
     if os.path.isdir(path):
         return "it is a directory"
@@ -153,10 +239,15 @@ def why_not_bootstrap(path: str) -> str | None:
         return f"the batch at byte {at} is smaller than any (CorruptRecordException)"
     info = os.stat(path)
     segment = SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, path, info.st_size, info.st_mtime_ns)
-    log = TopicLog([segment], shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
+    # A broker checks no checksum there.
+    log = TopicLog([segment], shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES), verify_crc=False)
     names = set()
     for record in log.records():
-        if not record.is_control:
+        if record.is_control:
+            kind = int.from_bytes((record.key or b"")[2:4], "big")
+            if kind not in _BOOTSTRAP_CONTROLS:
+                return f"the control record at offset {record.offset} has type {kind}"
+        else:
             decoded = METADATA_CODEC.decode(record.value)
             if decoded.name == "FeatureLevelRecord" and decoded.value is not None:
                 names.add(decoded.value.text("name"))
@@ -175,9 +266,9 @@ def _undersized_batch(path: str) -> int | None:
     with open(path, "rb") as file:
         data = file.read()
     at = 0
-    while at < len(data) - _HEADER_BYTES:
+    while at < len(data) - HEADER_SIZE_UP_TO_MAGIC:
         (size,) = _SIZE.unpack_from(data, at)
-        if size < _SMALLEST:
+        if size < MIN_LENGTH:
             return at
         at += _SIZE.size + size
     return None

@@ -58,6 +58,25 @@ def why_not_quorum_state(metadata_log: str) -> Refusal | None:
     return None
 
 
+def sole_voter(metadata_log: str) -> int | None:
+    """Return the only controller that the quorum state names; None for several, or for none.
+
+    Raises
+    ------
+    InputError
+        This process may not read the file.
+    """
+    try:
+        data = read_root_file(os.path.join(metadata_log, QUORUM_STATE))
+        voters = _first_object(data or b"").get("currentVoters")
+    except (DirectoryFailsError, ValueError):
+        return None
+    if not isinstance(voters, list) or len(voters) != 1 or not isinstance(voters[0], dict):
+        return None
+    voter = voters[0].get("voterId")
+    return voter if type(voter) is int else None
+
+
 def _first_object(data: bytes) -> Mapping[str, object]:
     """Return the object that the first line begins with; what follows it is not looked at."""
     try:

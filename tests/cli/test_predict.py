@@ -19,6 +19,7 @@ from kafka_index.startup import StartConditions, predict_directories
 from tests.support.builds import finish, start
 from tests.support.child_processes import open_to_all
 from tests.support.command_line import DUMP, run_here
+from tests.support.metadata import snapshot_of
 from tests.support.terminals import shown_on_a_terminal
 
 predict = partial(run_here, "predict")
@@ -43,6 +44,65 @@ def test_a_safe_start_is_exit_code_0(data: Path) -> None:
 
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith("safe")
+
+
+def metadata_apart(data: Path, log_dirs: Path) -> tuple[Path, Path]:
+    """Give the metadata log a directory of its own; return it, and the broker's settings."""
+    metadata = data.with_name("metadata")
+    metadata.mkdir()
+    (data / "__cluster_metadata-0").rename(metadata / "__cluster_metadata-0")
+    (data / "bootstrap.checkpoint").rename(metadata / "bootstrap.checkpoint")
+    lines = (data / "meta.properties").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("directory.id")]
+    (metadata / "meta.properties").write_text("".join(kept))
+    config = data.with_name("server.properties")
+    config.write_text(f"log.dirs={log_dirs}\nmetadata.log.dir={log_dirs.with_name('metadata')}\n")
+    return metadata, config
+
+
+@pytest.mark.parametrize("is_here", [True, False], ids=["in place", "copied"])
+def test_the_metadata_log_of_the_settings_may_be_one_of_the_inputs(
+    data: Path, *, is_here: bool
+) -> None:
+    metadata, config = metadata_apart(data, data if is_here else Path("/var/kafka/data"))
+
+    done = predict("--input", data, metadata, "--config", config)
+
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.startswith("safe")
+    assert "not judged" not in done.stdout
+
+
+def test_a_sole_controller_has_its_metadata_up_to_where_the_log_is_torn(data: Path) -> None:
+    metadata, config = metadata_apart(data, data)
+    (log,) = metadata.glob("*/*.log")
+    log.write_bytes(log.read_bytes()[:-7])
+    torn = predict("--input", data, "--config", config)
+    state = metadata / "__cluster_metadata-0/quorum-state"
+    state.write_text(state.read_text().replace('[{"voterId":1}]', '[{"voterId":1},{"voterId":2}]'))
+    of_two = predict("--input", data, "--config", config)
+    log.write_bytes(log.read_bytes()[:1000])
+    short = predict("--input", data, "--config", config)
+
+    assert torn.stdout.startswith("safe;"), torn.stdout + torn.stderr
+    assert of_two.stdout.startswith("unknown; not known: the metadata log is cut")
+    assert str(log) in of_two.stdout
+    assert [each.returncode for each in (torn, of_two, short)] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("lost_bytes", "verdict"), [(3, "safe"), (100, "unknown")])
+def test_a_snapshot_that_is_torn_at_its_footer_is_whole(
+    data: Path, lost_bytes: int, verdict: str
+) -> None:
+    log = data / "__cluster_metadata-0"
+    snapshot = snapshot_of(log)
+    for path in [*log.glob("*.log"), *log.glob("*index"), *log.glob("*.snapshot")]:
+        path.unlink()
+    snapshot.write_bytes(snapshot.read_bytes()[:-lost_bytes])
+
+    done = predict("--input", data)
+
+    assert done.stdout.startswith(verdict), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

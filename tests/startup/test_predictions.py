@@ -295,21 +295,48 @@ def test_a_directory_where_the_first_log_is_made_takes_the_data_directory_offlin
     assert found.refused[0].file.endswith(f"{0:020d}.log")
 
 
-def test_a_zero_tail_of_the_first_metadata_keeps_a_broker_from_starting(
-    data: Path, tmp_path: Path
-) -> None:
-    metadata = tmp_path / "of-metadata"
+def with_first_metadata(data: Path, content: bytes) -> Prediction:
+    """Predict a start with these first records of the metadata, in a directory of their own."""
+    metadata = data.with_name("of-metadata")
     metadata.mkdir()
     lines = (data / "meta.properties").read_text().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith("directory.id")]
     (metadata / "meta.properties").write_text("".join(kept))
-    (metadata / "bootstrap.checkpoint").write_bytes(bytes(40))
+    (metadata / "bootstrap.checkpoint").write_bytes(content)
+    conditions = StartConditions(LogConfig(), metadata_directory=str(metadata))
+    return predict_directories([str(data)], conditions)
 
-    found = predict_directories(
-        [str(data)], StartConditions(LogConfig(), metadata_directory=str(metadata))
-    )
+
+def test_a_broker_reads_the_first_metadata_whatever_its_checksum(data: Path) -> None:
+    content = bytearray((DUMP / "bootstrap.checkpoint").read_bytes())
+    content[17] ^= 1
+
+    assert with_first_metadata(data, bytes(content)).verdict is Verdict.SAFE
+
+
+def test_a_zero_tail_of_the_first_metadata_keeps_a_broker_from_starting(data: Path) -> None:
+    found = with_first_metadata(data, bytes(40))
 
     assert [one.reason.partition(" at")[0] for one in found.refused] == ["the batch"]
+
+
+def test_a_broker_halts_once_a_reader_takes_its_last_data_directory_offline(data: Path) -> None:
+    first, *_ = logs(data)
+    first.with_suffix(".index").unlink()
+    first.with_suffix(".index").mkdir()
+    conditions = StartConditions(LogConfig(), properties={})
+    alone = predict(data)
+    other = moved_with_future(data, "customer-profiles-0")
+    shutil.rmtree(next(data.glob("customer-profiles-0.*-future")))
+    paths = [str(data), str(other)]
+    served = predict_directories(paths, conditions)
+    (other / "recovery-point-offset-checkpoint").write_bytes(b"\xff")
+    last = predict_directories(paths, conditions)
+
+    found = [alone, served, last]
+    assert {one.verdict for one in found} == {Verdict.DOES_NOT_SERVE}
+    halts = [any("the broker halts" in text for text in one.unserved) for one in found]
+    assert halts == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -355,17 +382,17 @@ def test_a_future_copy_beside_its_partition_keeps_a_broker_from_starting(data: P
 FUTURE = f"{PARTITION}.0123456789abcdef0123456789abcdef-future"
 
 
-def moved_with_future(data: Path) -> Path:
+def moved_with_future(data: Path, name: str = PARTITION) -> Path:
     """Move a partition to a second data directory, and leave a future replica of it here."""
     other = data.with_name("data-2")
     other.mkdir()
-    (data / PARTITION).rename(other / PARTITION)
-    shutil.copytree(other / PARTITION, data / FUTURE)
+    (data / name).rename(other / name)
+    shutil.copytree(other / name, data / FUTURE.replace(PARTITION, name))
     text = (data / "meta.properties").read_text()
     (other / "meta.properties").write_text(text.replace(directory_id(data), "A" * 20 + "ZQ"))
     (other / ".kafka_cleanshutdown").touch()
-    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
-        shutil.copy(data / name, other)
+    for each in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        shutil.copy(data / each, other)
     return other
 
 

@@ -128,23 +128,28 @@ final class Starting {
                 watermarks.put(path, new OffsetCheckpointFile(new File(dir, "replication-offset-checkpoint"), failures));
         }
         LazyOffsetCheckpoints checkpoints = new LazyOffsetCheckpoints(watermarks);
-        StringJoiner reply = new StringJoiner("\t", "\t", "");
-        boolean[] aborted = {false};
+        Map<TopicPartition, String> unserved = new LinkedHashMap<>();
         for (Map.Entry<String, Topic> entry : topics.entrySet())
             for (int number = 0; entry.getValue().isHere() && number < entry.getValue().partitions(); number++) {
                 TopicPartition partition = new TopicPartition(entry.getKey(), number);
-                reply.add(partition + " " + answer(manager, failures, checkpoints, partition, entry.getValue(), aborted));
+                unserved.put(partition, lead(manager, failures, checkpoints, partition, entry.getValue()));
             }
         List<String> offline = config.logDirs().stream().map(dir -> new File(dir).getAbsolutePath())
             .filter(failures::hasOfflineLogDir).collect(Collectors.toList());
         String metadata = new File(config.metadataLogDir()).getAbsolutePath();
         if (offline.size() == config.logDirs().size() || offline.contains(metadata))
             throw new IllegalStateException("halt: " + offline);
+        // A reader comes after the start: what it takes offline may halt the broker, which has started.
+        StringJoiner reply = new StringJoiner("\t", "\t", "");
+        for (Map.Entry<TopicPartition, String> entry : unserved.entrySet())
+            reply.add(entry.getKey() + " " + (entry.getValue().isEmpty() ? consumed(manager.getLog(entry.getKey(), false).get())
+                : entry.getValue()));
         return reply.toString();
     }
 
-    private static String answer(LogManager manager, LogDirFailureChannel failures, LazyOffsetCheckpoints checkpoints,
-                                 TopicPartition partition, Topic topic, boolean[] aborted) throws IOException {
+    /** Empty, or why a partition is not served. */
+    private static String lead(LogManager manager, LogDirFailureChannel failures, LazyOffsetCheckpoints checkpoints,
+                               TopicPartition partition, Topic topic) {
         UnifiedLog log = manager.getLog(partition, false).getOrElse(() -> null);
         if (log == null)
             return "missing";
@@ -156,13 +161,13 @@ final class Starting {
             long watermark = checkpoints.fetch(log.parentDir(), partition).orElse(0L);
             log.updateHighWatermark(watermark);
             log.updateHighWatermark(log.logEndOffset());
-            return consumed(log);
+            return "";
         } catch (Throwable refusal) {
             return "unserved " + refusal.getClass().getSimpleName();
         }
     }
 
-    private static String consumed(UnifiedLog log) throws IOException {
+    private static String consumed(UnifiedLog log) {
         List<long[]> ranges = new ArrayList<>();
         long next = log.logStartOffset();
         String end = "";
