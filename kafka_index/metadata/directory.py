@@ -23,7 +23,7 @@ from kafka_index.errors import (
     KafkaIndexError,
     is_retriable,
 )
-from kafka_index.layout.integers import INT32_MAX, parse_java_integer
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.layout.java_texts import properties_of
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.names import (
@@ -187,13 +187,18 @@ def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
         files = [
             _snapshot_file(entry.info())
             for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)
-            if _SNAPSHOT.fullmatch(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
+            if _is_snapshot(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
         ]
         # The bootstrap snapshot, whose name sorts after all digits, counts where nothing else does.
         found[directory] = sorted(
             files, key=lambda file: file.log_path.endswith(BOOTSTRAP_CHECKPOINT)
         )
     return found
+
+
+def _is_snapshot(name: str) -> bool:
+    found = _SNAPSHOT.fullmatch(name)
+    return found is not None and int(found["offset"]) <= INT64_MAX
 
 
 def _snapshot_file(info: FileInfo) -> SegmentFile:

@@ -87,14 +87,35 @@ def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) ->
     try:
         with load_partition(path, find_files(_PARTITION, path), loading) as loaded:
             log_start_offset = loaded.log.log_start_offset
-        topic_id = read_topic_id(path)
+        read_topic_id(path)
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
         return refusal_of(StartRefusedError.of(error, path))
-    if topic_id not in (None, _TOPIC_ID):
-        return Refusal(path, None, f"its topic id is {topic_id}, expected {_TOPIC_ID}")
-    return why_not_snapshots(path, log_start_offset) or why_not_quorum_state(path)
+    return (
+        why_not_topic_id(path)
+        or why_not_snapshots(path, log_start_offset)
+        or why_not_quorum_state(path)
+    )
+
+
+def why_not_topic_id(path: str) -> Refusal | None:
+    """Return why a node exits over the topic id of its metadata log; None where it does not.
+
+    Parameters
+    ----------
+    path : str
+        The directory of the log.
+
+    Raises
+    ------
+    StartRefusedError
+        A node exits over the file as over that of any partition.
+    """
+    topic_id = read_topic_id(path)
+    if topic_id in (None, _TOPIC_ID):
+        return None
+    return Refusal(path, None, f"its topic id is {topic_id}, expected {_TOPIC_ID}")
 
 
 def read_started_cluster(
@@ -218,7 +239,7 @@ def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     found = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
     raise_retriable(found.faults.first)
-    if found.faults.first or found.cluster is None or _VERSION in found.cluster.features:
+    if found.cluster is None or _VERSION in found.cluster.features:
         return None
     at = source.stop.position_bytes
     return f"it is torn at byte {at}, and no feature level of {_VERSION} is left"

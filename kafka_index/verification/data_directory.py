@@ -33,8 +33,8 @@ from kafka_index.startup.meta_properties import (
     configured_node,
     metadata_directory_of,
 )
-from kafka_index.startup.metadata_log import why_not_snapshots
-from kafka_index.startup.prediction import Refusal
+from kafka_index.startup.metadata_log import why_not_snapshots, why_not_topic_id
+from kafka_index.startup.prediction import Refusal, StartRefusedError
 from kafka_index.startup.quorum_state import why_not_quorum_state
 from kafka_index.storage.log_directory import RootOffsets, read_checkpoint_text
 from kafka_index.stores import is_remote
@@ -311,9 +311,12 @@ def _metadata_log_findings(path: str) -> Iterator[Finding]:
     """Yield a row for what a node exits over in its metadata log, beside the log's own files."""
     if is_remote(path) or not os.path.isdir(path):
         return
-    for why_not in (why_not_snapshots, why_not_quorum_state):
+    for why_not in (why_not_topic_id, why_not_snapshots, why_not_quorum_state):
         try:
             refusal = why_not(path)
+        except StartRefusedError:
+            # The row of its partition.metadata says so.
+            continue
         except KafkaIndexError as error:
             row = Finding(None, None, None, path, FileKind.ROOT, FileClass.UNREADABLE)
             yield row.unreadable(error)

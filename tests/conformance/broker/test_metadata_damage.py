@@ -62,7 +62,8 @@ def damaged(stopped: Home, root: Path, damage: Damage) -> Home:
 def starts(raft: Judge, home: Home) -> bool:
     copy = home.copy_to(home.root.with_name(f"{home.root.name}-judged"))
     reply = raft.demand("start-raft", 1, copy.metadata, copy.data)
-    shutil.rmtree(copy.root)
+    # What a start deletes later may still be under way.
+    shutil.rmtree(copy.root, ignore_errors=True)
     return reply[1] == "starts"
 
 
