@@ -2,7 +2,7 @@
 
     >>> import kafka_index
     >>> report = kafka_index.build_indexes("/dump/broker-1", "/tmp/indexes")
-    >>> kafka_index.verify("/dump/broker-1").is_harmful
+    >>> kafka_index.verify("/dump/broker-1").ok
     >>> records = kafka_index.read_records("/dump/broker-1", topics="orders").read_all()
 
 Dumps: data directories, partition directories, or globs of either; local paths or URIs.
@@ -12,6 +12,10 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     lookup_timestamps    the first records at or after timestamps, for a table of queries
     read_records         records as Arrow record batches
     restore_dump         make a data directory that a broker mounts
+
+Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
+    Result               what they have in common: ok, summary, to_arrow, raise_for_damage
+    Verification, PartitionFindings, Finding, RestoreResult, RestoredPartition, RunOutcome
 
 Partitions and files, read-only:
     PartitionLog         one partition: its bounds, and lookups of offsets and timestamps
@@ -24,8 +28,9 @@ Writing logs as a broker does:
     GrowingPartitionLog, GrowingLogSegment, LogSettings
     write_record_batch   encode records as a batch, from Record and BatchFields
 
-Settings and results:
-    LogConfig, IndexConfig, Resolve, UpperBound, SegmentReport
+Settings and errors:
+    LogConfig, IndexConfig, TieredOptions, SegmentReport
+    Resolve, UpperBound, Isolation, OnDamage, Salvage, Link
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
 `help(kafka_index.build_indexes)` and so on has the details. The names are loaded when they are
@@ -40,6 +45,7 @@ import importlib as _importlib
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from kafka_index.api.checks import verify as verify
     from kafka_index.build import SegmentReport as SegmentReport
     from kafka_index.build import build_indexes as build_indexes
     from kafka_index.build import build_segment_files as build_segment_files
@@ -63,32 +69,55 @@ if TYPE_CHECKING:
     from kafka_index.records import Record as Record
     from kafka_index.records import write_record_batch as write_record_batch
     from kafka_index.restore import restore_dump as restore_dump
+    from kafka_index.restore.log_files import Link as Link
+    from kafka_index.restore.restored_partition import RestoredPartition as RestoredPartition
+    from kafka_index.restore.restored_partition import RestoreResult as RestoreResult
+    from kafka_index.restore.restored_partition import Salvage as Salvage
+    from kafka_index.results import Result as Result
+    from kafka_index.results import RunOutcome as RunOutcome
     from kafka_index.scan import read_batches as read_batches
     from kafka_index.state import LeaderEpochCache as LeaderEpochCache
+    from kafka_index.tables import Isolation as Isolation
+    from kafka_index.tables import OnDamage as OnDamage
     from kafka_index.tables import read_records as read_records
-    from kafka_index.verification import verify as verify
+    from kafka_index.tiered.options import TieredOptions as TieredOptions
+    from kafka_index.verification import Finding as Finding
+    from kafka_index.verification import PartitionFindings as PartitionFindings
+    from kafka_index.verification import Verification as Verification
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BatchFields": "records",
+    "Finding": "verification",
     "GrowingLogSegment": "growing",
     "GrowingPartitionLog": "growing",
     "IndexConfig": "config",
+    "Isolation": "tables",
     "KafkaIndexError": "errors",
     "LazyIndex": "index",
     "LeaderEpochCache": "state",
+    "Link": "restore.log_files",
     "LogConfig": "config",
     "LogSegment": "reading",
     "LogSettings": "growing",
     "OffsetIndex": "index",
+    "OnDamage": "tables",
+    "PartitionFindings": "verification",
     "PartitionLog": "reading",
     "Record": "records",
     "Resolve": "reading",
+    "RestoreResult": "restore.restored_partition",
+    "RestoredPartition": "restore.restored_partition",
+    "Result": "results",
+    "RunOutcome": "results",
+    "Salvage": "restore.restored_partition",
     "SegmentReport": "build",
+    "TieredOptions": "tiered.options",
     "TimeIndex": "index",
     "TransactionIndex": "index",
     "UpperBound": "reading",
+    "Verification": "verification",
     "build_indexes": "build",
     "build_segment_files": "build",
     "lookup_offsets": "lookup",
@@ -96,7 +125,7 @@ _HOMES = {
     "read_batches": "scan",
     "read_records": "tables",
     "restore_dump": "restore",
-    "verify": "verification",
+    "verify": "api.checks",
     "write_record_batch": "records",
 }
 

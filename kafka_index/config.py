@@ -6,7 +6,7 @@ The precedence is the same everywhere: an explicit option, the settings file, Ka
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from os import PathLike
@@ -205,7 +205,40 @@ class LogConfig:
             The file cannot be read, a value is not an integer in range, or a name that begins
             with ``topic.`` is not one of these.
         """
-        properties = {} if path is None else read_properties(path)
+        return cls.of_properties(
+            {} if path is None else read_properties(path),
+            path=path,
+            index_interval_bytes=index_interval_bytes,
+            index_size_max_bytes=index_size_max_bytes,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
+
+    @classmethod
+    def of_properties(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        path: str | PathLike[str] | None = None,
+        index_interval_bytes: int | None = None,
+        index_size_max_bytes: int | None = None,
+        max_decompressed_bytes: int | None = None,
+    ) -> LogConfig:
+        """Combine options, properties under Kafka's names and Kafka's defaults.
+
+        Parameters
+        ----------
+        properties : mapping of str to str
+            The content of a ``.properties`` file; other names are ignored, as `load` ignores them.
+        path : path, optional
+            That file, for errors.
+        index_interval_bytes, index_size_max_bytes, max_decompressed_bytes : int, optional
+            Options, as for `load`.
+
+        Raises
+        ------
+        ConfigError
+            A value or a name is wrong, as for `load`.
+        """
         options = {
             name: value
             for name, value in (
@@ -268,7 +301,8 @@ def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
 def topics_pattern(topics: object) -> re.Pattern[str] | None:
     """Return the pattern that names of topics have to match in full; None for all.
 
-    Raises `ConfigError` if it is not a regular expression of text.
+    Topics are a regular expression, compiled or not, or a list of names. Raises `ConfigError` for
+    anything else.
     """
     if topics is None:
         return None
@@ -280,7 +314,16 @@ def topics_pattern(topics: object) -> re.Pattern[str] | None:
             return re.compile(topics)
         except re.error as error:
             reason = str(error)
-    raise ConfigError(f"topics is not a regular expression: {reason}", found=repr(topics))
+    elif isinstance(topics, Collection) and not isinstance(topics, bytes | Mapping):
+        names = [name for name in topics if isinstance(name, str)]
+        if names and len(names) == len(topics):
+            return re.compile("|".join(map(re.escape, names)))
+        reason = "it is not a list of names either"
+    raise ConfigError(
+        f"topics is not a regular expression: {reason}",
+        expected="a regular expression, or a list of one name or more",
+        found=repr(topics),
+    )
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:

@@ -182,6 +182,10 @@ class EngineError(RetriableError):
     """Spark is not installed, does not start, or lost a job."""
 
 
+class DamageError(KafkaIndexError):
+    """A result is not ok: the fault is in the data, and the rows of the result say where."""
+
+
 class CorruptLogError(KafkaIndexError):
     """A ``.log`` holds bytes that Kafka's recovery would not keep."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import re
 import tomllib
 from functools import cache
@@ -11,12 +12,16 @@ from pathlib import Path
 import pytest
 
 import kafka_index
+from tools.docs import api_page
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 ROWS = re.findall(
     r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
 )
+PUBLIC_NAMES = [name for name in dir(kafka_index) if not name.startswith("_")]
+#: The functions of commands, each with an example.
+FUNCTIONS = ("verify",)
 
 
 @cache
@@ -45,9 +50,29 @@ def test_the_versions_are_those_that_pip_accepts() -> None:
     assert [each for each in ranges if each not in accepted] == []
 
 
+def test_the_reference_is_written_from_the_docstrings() -> None:
+    assert (DOCS / "api.md").read_text(encoding="utf-8") == api_page.page()
+
+
 def test_every_public_name_is_in_the_reference() -> None:
-    named = re.findall(r"^::: kafka_index\.(\w+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
-    assert sorted(named) == [name for name in dir(kafka_index) if not name.startswith("_")]
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    named = re.findall(r"^### kafka_index\.(\w+)$", text, re.MULTILINE)
+    assert sorted(named) == PUBLIC_NAMES
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC_NAMES if name in FUNCTIONS])
+def test_the_example_of_a_function_runs_on_the_example_dump(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    function = getattr(kafka_index, name)
+    names = {"kafka_index": kafka_index}
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, name, globs=names)
+    assert example.examples
+    printed: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(example, out=printed.append).failed == 0, "".join(printed)
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -24,14 +23,17 @@ from kafka_index.cli.text import (
     status_table,
 )
 from kafka_index.metadata.directory import FoundCluster
+from kafka_index.results import RunOutcome
 from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.verification import (
     FileClass,
     FileKind,
+    Finding,
     PartitionFindings,
     findings_table,
 )
+from kafka_index.verification.verifying import VerifyTally
 
 _SHOWN = 20
 EXPLAINED: Mapping[str, str] = {
@@ -71,43 +73,32 @@ class VerifyOutcome(Outcome):
         super().__init__(total_segments, total_bytes, detail)
         self._writer = writer
         self._total_bytes = total_bytes
-        self._files: Counter[str] = Counter()
-        self._harmful: Counter[str] = Counter()
-        self._partitions = self._harmful_partitions = self._logs_only = self._retriable = 0
-        self._is_comparison = False
+        self._tally = VerifyTally()
+        self._logs_only = 0
         self._shown: list[dict[str, object]] = []
         self._unread: list[dict[str, object]] = []
 
+    def on_findings(self, findings: Sequence[Finding]) -> None:
+        """Add rows of the report; called by one thread at a time, as the others."""
+        self._add(findings_table(findings))
+
     def on_partition(self, found: PartitionFindings) -> None:
-        """Add what was found in a partition; called by one thread at a time."""
-        self.on_table(findings_table(found.findings))
+        """Add what was found in a partition."""
+        self.on_findings(found.findings)
         logs = sum(row.kind is FileKind.LOG for row in found.findings)
         self._progress.advance(logs, found.log_bytes)
 
-    def on_table(self, rows: pa.Table) -> None:
-        """Add rows of the report."""
+    def _add(self, rows: pa.Table) -> None:
         if self._writer is not None:
             self._writer.write_table(rows)
-        is_partition = pc.equal(rows["kind"], FileKind.PARTITION.value)
-        partitions, files = rows.filter(is_partition), rows.filter(pc.invert(is_partition))
-        self._is_comparison |= FileKind.COPY.value in files["kind"].to_pylist()
-        self._partitions += partitions.num_rows
-        self._harmful_partitions += pc.sum(partitions["harmful"]).as_py() or 0
-        self._retriable += pc.sum(rows["retriable"]).as_py() or 0
-        for row in (
-            files.group_by("class")
-            .aggregate([("harmful", "count"), ("harmful", "sum")])
-            .to_pylist()
-        ):
-            self._files[row["class"]] += row["harmful_count"]
-            self._harmful[row["class"]] += row["harmful_sum"]
+        files = self._tally.add(rows)
         is_logs_only = pc.equal(files["found"], "logs only")
         self._logs_only += pc.sum(is_logs_only).as_py() or 0
         wanted = rows.filter(rows["harmful"]).select(_COLUMNS)
         self._shown += wanted.slice(0, _SHOWN - len(self._shown)).to_pylist()
         unread = files.filter(files["retriable"])
         if not unread.num_rows:
-            unread = partitions.filter(partitions["retriable"])
+            unread = rows.filter(rows["retriable"])
         unread = unread.select(_COLUMNS)
         self._unread += unread.slice(0, _SHOWN - len(self._unread)).to_pylist()
 
@@ -123,13 +114,12 @@ class VerifyOutcome(Outcome):
 
         `fast`: checksums were not verified. Only the topics that match were verified.
         """
-        paint, seconds = self._paint, self._seconds
-        harmful = self._harmful.total()
+        paint, seconds, tally = self._paint, self._seconds, self._tally
         self._record()
         rows = [
-            (name, format_count(self._files[name]), format_count(self._harmful[name]))
+            (name, format_count(tally.files[name]), format_count(tally.harmful[name]))
             for name in EXPLAINED
-            if self._files[name]
+            if tally.files[name]
         ]
         colours = dict.fromkeys((FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID), paint.good)
         size = self._total_bytes
@@ -138,7 +128,7 @@ class VerifyOutcome(Outcome):
             status_table(
                 ("class", self._noun(2), "harmful"),
                 rows,
-                _EXPLAINED_COPIES if self._is_comparison else EXPLAINED,
+                _EXPLAINED_COPIES if self._tally.is_comparison else EXPLAINED,
                 {str(name): colour for name, colour in colours.items()},
                 paint,
             ),
@@ -159,7 +149,7 @@ class VerifyOutcome(Outcome):
                 "the metadata log of the dump is damaged, so that it is not known which topics are "
                 f"compacted: {cluster.fault}"
             )
-        if self._is_comparison:
+        if self._tally.is_comparison:
             lines.append(
                 "headers were compared: a wrong checksum, and a change inside records, is not seen "
                 "(verify each copy)"
@@ -171,49 +161,41 @@ class VerifyOutcome(Outcome):
             )
         every = self._detail is Detail.VERBOSE
         lines += skipped_lines(skipped, paint, every=every)
-        if not (harmful or self._harmful_partitions or self._retriable):
-            where = f"in {plural(self._partitions, 'partition')}" if self._partitions else ""
+        if tally.outcome is RunOutcome.DONE:
+            where = f"in {plural(tally.partitions, 'partition')}" if tally.partitions else ""
             if topics is not None:
                 where += f" of the topics that match {topics.pattern!r}"
-            what = "no harmful difference" if self._is_comparison else "nothing harmful"
+            what = "no harmful difference" if self._tally.is_comparison else "nothing harmful"
             lines += ["", paint.good(f"{what} was found {where}".rstrip())]
         self._print(lines, [*self._damage_lines(), *self._unread_lines()])
-        codes = [ExitCode.DAMAGE] if harmful or self._harmful_partitions else []
-        if self._retriable:
-            codes.append(ExitCode.ENVIRONMENT)
-        return ExitCode.first(codes)
+        return ExitCode(tally.outcome.exit_code)
 
     def _noun(self, count: int) -> str:
         """Return what the rows that are counted are of."""
-        noun = "partition" if self._is_comparison else "file"
+        noun = "partition" if self._tally.is_comparison else "file"
         return noun if count == 1 else f"{noun}s"
 
     def _partitions_text(self) -> str:
-        if self._is_comparison:
-            compared = plural(self._files.total(), "partition")
-            return f"{compared} compared, {self._harmful.total()} with harmful differences"
-        partitions = plural(self._partitions, "partition")
-        return f"{partitions}, {self._harmful_partitions} with harmful files"
+        if self._tally.is_comparison:
+            compared = plural(self._tally.partitions, "partition")
+            harmful = self._tally.harmful_partitions
+            return f"{compared} compared, {harmful} with harmful differences"
+        partitions = plural(self._tally.partitions, "partition")
+        return f"{partitions}, {self._tally.harmful_partitions} with harmful files"
 
     def _record(self) -> None:
         summary = run_summary()
-        if self._is_comparison:
-            self._partitions = self._files.total()
-            self._harmful_partitions = self._harmful.total()
-        for name, count in self._files.items():
-            summary.add_count(f"files_{name}", count)
-        summary.add_count("files_harmful", self._harmful.total())
-        summary.add_count("partitions", self._partitions)
-        summary.add_count("partitions_harmful", self._harmful_partitions)
+        for name, count in self._tally.counts.items():
+            summary.add_count(name, count)
         summary.add_bytes("logs", self._total_bytes)
 
     def _damage_lines(self) -> list[str]:
-        count = self._harmful.total()
-        harmful = count if self._is_comparison else count + self._harmful_partitions
+        count = self._tally.harmful.total()
+        harmful = count if self._tally.is_comparison else count + self._tally.harmful_partitions
         if not harmful:
             return []
         what = f"{format_count(count)} harmful {self._noun(count)}"
-        if self._is_comparison:
+        if self._tally.is_comparison:
             what = f"{format_count(count)} {self._noun(count)} with harmful differences"
         lines = ["", self._paint.bad(f"{what}:")]
         lines += map(_row_line, self._shown)

@@ -12,9 +12,9 @@ from kafka_index.verification.findings import (
     PartitionFindings,
     findings_table,
 )
-from kafka_index.verification.library import Verification, verify
 from kafka_index.verification.run import verify_partitions
 from kafka_index.verification.settings import VerifySettings
+from kafka_index.verification.verifying import Verification
 
 __all__ = [
     "VERIFY_SCHEMA",
@@ -26,6 +26,5 @@ __all__ = [
     "Verification",
     "VerifySettings",
     "findings_table",
-    "verify",
     "verify_partitions",
 ]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_index import verify
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.errors import InputError
 from kafka_index.layout.names import CLEAN_SHUTDOWN
-from kafka_index.verification import FileClass, FileKind, verify
-from kafka_index.verification.library import Verification
+from kafka_index.verification import FileClass, FileKind, Verification
 from tests.support.recovered_segments import PARTITION
 
 from .campaign import drawn_cases
@@ -134,7 +134,7 @@ def is_hidden(path: Path, before: bytes, case: Case) -> bool:
 
 def verified(root: Path, case: Case) -> Verification:
     config = LogConfig(IndexConfig(index_interval_bytes=case.interval))
-    return verify([root], config=config, threads=1, now_ms=f"ms:{DAY_MS}")
+    return verify([root], config=config, threads=1, now=f"ms:{DAY_MS}")
 
 
 def answers(judge: Judge, files: PartitionFiles, case: Case, end: int) -> tuple[object, ...] | str:

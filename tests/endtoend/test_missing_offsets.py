@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.verification import FileClass, FileKind, Finding, verify
+from kafka_index import verify
+from kafka_index.verification import FileClass, FileKind, Finding
 from tests.support.cleaned_logs import CleanedLogs, read_cleaned_logs
 from tests.support.command_line import run_here
 from tests.support.missing_offsets import (

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kafka_index import verify
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
-from kafka_index.verification import verify
 from tests.support.cleaned_logs import BATCHES, LOGS, SPAN
 from tests.support.command_line import run_here
 

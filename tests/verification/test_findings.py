@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index import verify
 from kafka_index.errors import InputError
 from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import read_cluster
@@ -18,8 +19,7 @@ from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
-from kafka_index.verification import FileClass, FileKind, Finding, verify
-from kafka_index.verification.library import Verification
+from kafka_index.verification import FileClass, FileKind, Finding, Verification
 from kafka_index.verification.settings import known_topics
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
 from tests.support.restoring import copy_dump
@@ -396,7 +396,7 @@ def test_a_last_snapshot_of_other_producers_is_written_anew_without_the_marker(
         (data / ".kafka_cleanshutdown").unlink()
 
     now_ms = int(entries["timestamp_ms"].max())
-    (one,) = verify([data], topics="payments", threads=1, now_ms=now_ms).partitions
+    (one,) = verify([data], topics="payments", threads=1, now=f"ms:{now_ms}").partitions
     (row,) = [row for row in one.findings if row.path == str(path)]
 
     assert row.file_class in (FileClass.CORRUPT, FileClass.INCOMPLETE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafka_index.verification import FileClass, verify
-from kafka_index.verification.library import Verification
+from kafka_index import verify
+from kafka_index.verification import FileClass, Verification
 from tests.support.remote import upload
 from tests.support.restoring import copy_dump
 

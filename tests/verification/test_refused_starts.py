@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index import verify
 from kafka_index.config import LogConfig
 from kafka_index.startup import StartConditions, Verdict, predict_directories
-from kafka_index.verification import verify
 from kafka_index.verification.data_directory import DataDirectory, identity_findings
 from tests.support.command_line import DUMP
 from tests.support.restoring import copy_dump
@@ -126,7 +126,7 @@ def refuses(
 ) -> tuple[bool, bool]:
     """Return whether a row of a verification says so, and whether a prediction does."""
     directories = directories or sorted(str(path) for path in data.parent.iterdir())
-    found = verify(directories, threads=1, properties=properties)
+    found = verify(directories, threads=1, config=properties)
     rows = [*found.root_findings, *(row for one in found.partitions for row in one.findings)]
     harmful = [row for row in rows if row.harmful]
     assert found.is_harmful is bool(harmful)

@@ -1,0 +1,139 @@
+"""`verify`: a dump against the files that a broker would have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafka_index.api.arguments import (
+    Config,
+    Path,
+    Paths,
+    Tiered,
+    Topics,
+    config_of,
+    optional_path,
+    paths_of,
+    properties_of,
+    threads_of,
+    tiered_of,
+)
+from kafka_index.config import topics_pattern
+from kafka_index.errors import ConfigError
+from kafka_index.layout.times import Time, parse_time
+from kafka_index.stores.inputs import reading_inputs
+from kafka_index.verification import Finding, PartitionFindings, Verification
+from kafka_index.verification.verifying import VerifyJob, VerifyRequest
+
+
+def verify(
+    paths: Paths,
+    *,
+    tiered: Tiered | None = None,
+    indexes: Path | None = None,
+    metadata: Path | None = None,
+    against: Paths = (),
+    topics: Topics | None = None,
+    fast: bool = False,
+    config: Config | None = None,
+    threads: int | None = None,
+    now: Time | None = None,
+    follow_links: bool = False,
+) -> Verification:
+    """Compare every file of a dump with what it should be, as ``kafka-index verify`` does.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    indexes : path, optional
+        Folder that mirrors the partition directories and holds the files to verify; by default
+        they are beside the logs.
+    metadata : path, optional
+        The directory of the metadata log, by default the one in the dump: it says which topics are
+        compacted, and their ids.
+    against : path, or list of path
+        Compare the batches with those of another copy instead: no file is verified.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named.
+    fast : bool
+        Read the headers of batches only: checksums are not verified.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, such as a broker's ``server.properties``. The node id and the directory of
+        the metadata log among them are compared with the directories.
+    threads : int, optional
+        Segments scanned at a time; by default one a core.
+    now : time, optional
+        The time at which the broker would start, by default now: producers that are idle then do
+        not count.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
+
+    Returns
+    -------
+    Verification
+        A row per file and partition; a file that cannot be read is a row too.
+
+    Raises
+    ------
+    InputError
+        Nothing is found, or a path cannot be listed.
+    ConfigError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> found = kafka_index.verify("examples/dump", config="examples/dump.properties")
+    >>> found.ok
+    True
+    >>> found.counts["files_harmful"]
+    0
+    """
+    request = VerifyRequest(
+        inputs=paths_of(paths),
+        tiered=tiered_of(tiered),
+        indexes=optional_path(indexes, "indexes"),
+        metadata=optional_path(metadata, "metadata"),
+        against=paths_of(against, "against"),
+        topics=topics_pattern(topics),
+        fast=fast,
+        config=config_of(config),
+        properties=properties_of(config),
+        now_ms=None if now is None else parse_time(now),
+    )
+    others = {"indexes": indexes, "metadata": metadata, "fast": fast or None}
+    other = next((name for name, value in others.items() if value is not None), None)
+    if request.against and other is not None:
+        raise ConfigError(f"against and {other} exclude each other")
+    engine = threads_of(threads)
+    findings = _Findings()
+    with reading_inputs(follow_links=follow_links):
+        job = VerifyJob.prepare(request)
+        job.run(engine, findings)
+    partitions = sorted(findings.partitions, key=lambda one: (one.topic, one.partition))
+    return Verification(partitions, findings.rows, job.segments.total_bytes)
+
+
+class _Findings:
+    """Keeps what a verification finds."""
+
+    def __init__(self) -> None:
+        self.partitions: list[PartitionFindings] = []
+        self.rows: list[Finding] = []
+
+    def on_begin(self) -> None:
+        """Show nothing."""
+
+    def on_share(self, done: int, total: int) -> None:
+        """Show nothing."""
+
+    def on_findings(self, findings: Sequence[Finding]) -> None:
+        """Keep the findings of files at the root, or of a comparison."""
+        self.rows += findings
+
+    def on_partition(self, found: PartitionFindings) -> None:
+        """Keep the findings of a partition."""
+        self.partitions.append(found)

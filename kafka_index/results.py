@@ -1,0 +1,195 @@
+"""The base of what functions return: a verdict, counts, and a table of rows that fits a screen."""
+
+from __future__ import annotations
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kafka_index.errors import DamageError, ReadError, printable
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    import pyarrow as pa
+
+_TEXT_ROWS, _HTML_ROWS = 12, 50
+_TEXT_WIDTH, _CELL_WIDTH = 118, 48
+_GAP = "  "
+
+
+class RunOutcome(StrEnum):
+    """The outcome of a run that came to its end."""
+
+    DONE = "done"
+    #: The fault is in the data: something is damaged, lost or unreadable.
+    DAMAGE = "damage"
+    #: Permission, disk, memory or network: the same call, made again, may finish the work.
+    ENVIRONMENT = "environment"
+
+    @classmethod
+    def of_faults(cls, retriable: Iterable[bool]) -> RunOutcome:
+        """Return the outcome of a run whose parts failed, each for a retriable cause or not."""
+        causes = set(retriable)
+        return cls.ENVIRONMENT if True in causes else cls.DAMAGE if causes else cls.DONE
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command with this outcome."""
+        return {RunOutcome.DONE: 0, RunOutcome.DAMAGE: 1, RunOutcome.ENVIRONMENT: 3}[self]
+
+
+class Result(ABC):
+    """The result of a function of this package: a verdict, counts, and a table of rows.
+
+    It prints as the verdict and the first rows, in a notebook as a table. Whatever reads Arrow's C
+    stream interface takes it for a table: ``pyarrow.table(result)``, ``polars.DataFrame(result)``,
+    or ``SELECT * FROM result`` in DuckDB.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def command(self) -> str:
+        """The name of the command that does the same."""
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """The verdict, in one line."""
+
+    @property
+    @abstractmethod
+    def outcome(self) -> RunOutcome:
+        """The outcome, which decides the exit code of the command."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """Numbers of things, under the names of ``--summary``."""
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Numbers of bytes, under the names of ``--summary``."""
+        return {}
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """Return the rows, those of the command's report."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command would exit with 0."""
+        return self.outcome is RunOutcome.DONE
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """The members of ``--summary`` that say what was found: outcome, counts, bytes."""
+        return {
+            "command": self.command,
+            "outcome": self.outcome.value,
+            "exit_code": self.outcome.exit_code,
+            "counts": dict(self.counts),
+            "bytes": dict(self.sizes_bytes),
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a data frame of pandas."""
+        return self.to_arrow().to_pandas()
+
+    def raise_for_damage(self) -> None:
+        """Raise an error unless the result is ok.
+
+        Raises
+        ------
+        DamageError
+            The fault is in the data.
+        ReadError
+            The environment is at fault: the same call may finish the work.
+        """
+        if self.outcome is RunOutcome.DAMAGE:
+            raise DamageError(f"{self.command}: {self.headline}")
+        if self.outcome is RunOutcome.ENVIRONMENT:
+            raise ReadError(f"{self.command}: {self.headline}", hint="make the same call again")
+
+    def _shown(self) -> pa.Table:
+        """Return the rows that are printed first, by default all of them."""
+        return self.to_arrow()
+
+    def __bool__(self) -> bool:
+        """Raise `TypeError`: every result would be true, also one that is not ok."""
+        raise TypeError(f"a {type(self).__name__} is neither true nor false: ask for its ok")
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows through Arrow's C stream interface."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        """Return the verdict, the counts and the first rows: less than a screen."""
+        table = self._shown()
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
+        lines = [f"{type(self).__name__}: {printable(self.headline)[:_TEXT_WIDTH]}"]
+        lines += [counts[:_TEXT_WIDTH]] if counts else []
+        lines += _table_lines(table.slice(0, _TEXT_ROWS))
+        if table.num_rows > _TEXT_ROWS:
+            lines.append(f"and {table.num_rows - _TEXT_ROWS:,} rows more: to_arrow() has all")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the first rows for a notebook."""
+        table = self._shown()
+        first = table.slice(0, _HTML_ROWS)
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
+            for row in _cells(first)
+        )
+        rest = table.num_rows - first.num_rows
+        more = f"<p>and {rest:,} rows more: to_arrow() has all</p>" if rest else ""
+        mark = "ok" if self.ok else self.outcome.value
+        return (
+            f"<div><p><strong>{html.escape(self.command)}: {mark}</strong>: "
+            f"{html.escape(printable(self.headline))}</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+        )
+
+
+def _table_lines(table: pa.Table) -> list[str]:
+    """Return the columns that have values and fit, each as wide as its cells."""
+    rows = _cells(table)
+    lines = [""] * (len(rows) + 1)
+    left = 0
+    for name, column, cells in zip(
+        table.column_names, table.columns, zip(*rows, strict=True), strict=False
+    ):
+        if column.null_count == len(column):
+            continue
+        texts = [name, *cells]
+        width = max(map(len, texts))
+        if len(lines[0]) + len(_GAP) + width > _TEXT_WIDTH:
+            left += 1
+            continue
+        gap = _GAP if lines[0] else ""
+        lines = [f"{line}{gap}{text:<{width}}" for line, text in zip(lines, texts, strict=True)]
+    if left:
+        lines[0] += f"{_GAP}(+{left})"
+    return [line.rstrip() for line in lines if line] if rows else []
+
+
+def _cells(table: pa.Table) -> list[Sequence[str]]:
+    columns = [map(_text, column.to_pylist()) for column in table.columns]
+    return list(zip(*columns, strict=True))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else _short(printable(str(value)), _CELL_WIDTH)
+
+
+def _short(text: str, width: int) -> str:
+    """Return a text that is cut in its first half: paths and names differ at their ends."""
+    if len(text) <= width:
+        return text
+    kept = width // 4
+    return f"{text[:kept]}…{text[kept + 1 - width :]}"

@@ -1,0 +1,271 @@
+"""A verification, from a request to findings: list the dump, read its cluster, verify."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.config import LogConfig
+from kafka_index.execution import Engine, Listener
+from kafka_index.growing.growing_segment import system_clock
+from kafka_index.layout.names import TopicPartition
+from kafka_index.metadata.directory import FoundCluster, find_cluster
+from kafka_index.records.decompression import shared_budget
+from kafka_index.results import Result, RunOutcome
+from kafka_index.storage import Listing, Skipped, list_dump
+from kafka_index.storage.paths import index_root_of
+from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.tiered.listing import list_logs
+from kafka_index.verification.copies import CopySegments, compare_partitions
+from kafka_index.verification.data_directory import DataDirectories
+from kafka_index.verification.findings import (
+    FileKind,
+    Finding,
+    PartitionFindings,
+    findings_table,
+)
+from kafka_index.verification.run import verify_partitions
+from kafka_index.verification.settings import VerifySettings, known_topics
+from kafka_index.verification.starts import root_findings
+
+if TYPE_CHECKING:
+    from kafka_index.tiered.options import TieredOptions
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """A verification as it was asked for, checked except against the disk.
+
+    With `against`, the batches of two copies are compared, and no file is verified. `properties`
+    are the settings of the broker, which are compared with its directories; `now_ms` is the time at
+    which it would start, by default the clock's.
+    """
+
+    inputs: Sequence[str]
+    tiered: TieredOptions | None = None
+    indexes: str | None = None
+    metadata: str | None = None
+    against: Sequence[str] = ()
+    topics: re.Pattern[str] | None = None
+    fast: bool = False
+    config: LogConfig = field(default_factory=LogConfig)
+    properties: Mapping[str, str] | None = None
+    now_ms: int | None = None
+
+
+class VerifyListener(Listener, Protocol):
+    """Follows a verification, and gets its findings; called by one thread at a time."""
+
+    def on_findings(self, findings: Sequence[Finding]) -> None:
+        """Add the findings of files at the root, or of a comparison."""
+
+    def on_partition(self, found: PartitionFindings) -> None:
+        """Add the findings of a partition."""
+
+
+@dataclass(slots=True)
+class VerifyJob:
+    """A verification of what was listed; `skipped` grows by what a comparison lists."""
+
+    request: VerifyRequest
+    listing: Listing
+    segments: SegmentTable
+    cluster: FoundCluster
+    skipped: Sequence[Skipped]
+
+    @classmethod
+    def prepare(cls, request: VerifyRequest) -> VerifyJob:
+        """List the dump, and read its cluster unless copies are compared."""
+        listing = list_logs(request.inputs, request.tiered, topics=request.topics)
+        cluster = FoundCluster()
+        if not request.against:
+            budget = shared_budget(request.config.max_decompressed_bytes)
+            cluster = find_cluster(request.metadata, listing.data_directories, budget)
+        segments = SegmentTable.of(listing.segments)
+        return cls(request, listing, segments, cluster, listing.skipped)
+
+    def run(self, engine: Engine, listener: VerifyListener) -> None:
+        """Verify, or compare; the listener gets what is found."""
+        (self._compare if self.request.against else self._verify)(engine, listener)
+
+    def _verify(self, engine: Engine, listener: VerifyListener) -> None:
+        request, segments = self.request, self.segments
+        settings = VerifySettings(
+            system_clock() if request.now_ms is None else request.now_ms,
+            self.cluster.settings(request.config),
+            None if request.indexes is None else index_root_of(request.indexes),
+            request.fast,
+            tiered=self.listing.tiered,
+            topics=known_topics(self.cluster.image, segments),
+        )
+        rows = root_findings(self.listing, settings, request.metadata, request.properties)
+        listener.on_findings(list(rows))
+        with engine.start(
+            "verify",
+            after_failure="the report has what was verified: run again",
+            listener=listener,
+            works=len(segments.partitions),
+            inputs=[each.directory for each in segments.partitions],
+        ) as workers:
+            for found in verify_partitions(workers, segments, settings):
+                listener.on_partition(found)
+
+    def _compare(self, engine: Engine, listener: VerifyListener) -> None:
+        against = list_dump(self.request.against, topics=self.request.topics)
+        self.skipped = [*self.listing.skipped, *against.skipped]
+        ours, theirs = _by_partition(self.listing), _by_partition(against)
+        empty = CopySegments(())
+        pairs = [
+            (ours.get(each, empty), theirs.get(each, empty)) for each in sorted({*ours, *theirs})
+        ]
+        with engine.start("verify", after_failure="run again", listener=listener) as workers:
+            for row in compare_partitions(workers, pairs):
+                listener.on_findings([row])
+
+
+def _by_partition(listing: Listing) -> dict[TopicPartition, CopySegments]:
+    roots = DataDirectories()
+    return {
+        each.partition: CopySegments(
+            each.files(),
+            roots.of(each.directory).cleaned_to(each.partition) or 0,
+        )
+        for each in SegmentTable.of(listing.segments).partitions
+    }
+
+
+class VerifyTally:
+    """Counts the rows of a verification: files, and harmful ones, by class; and partitions."""
+
+    def __init__(self) -> None:
+        self.files: Counter[str] = Counter()
+        self.harmful: Counter[str] = Counter()
+        self.retriable = 0
+        self.is_comparison = False
+        self._partitions = self._harmful_partitions = 0
+
+    def add(self, rows: pa.Table) -> pa.Table:
+        """Count rows; return those of files, or of compared partitions."""
+        is_partition = pc.equal(rows["kind"], FileKind.PARTITION.value)
+        partitions, files = rows.filter(is_partition), rows.filter(pc.invert(is_partition))
+        self.is_comparison |= FileKind.COPY.value in files["kind"].to_pylist()
+        self._partitions += partitions.num_rows
+        self._harmful_partitions += pc.sum(partitions["harmful"]).as_py() or 0
+        self.retriable += pc.sum(rows["retriable"]).as_py() or 0
+        for row in (
+            files.group_by("class")
+            .aggregate([("harmful", "count"), ("harmful", "sum")])
+            .to_pylist()
+        ):
+            self.files[row["class"]] += row["harmful_count"]
+            self.harmful[row["class"]] += row["harmful_sum"]
+        return files
+
+    @property
+    def partitions(self) -> int:
+        """The partitions that were verified or compared."""
+        return self.files.total() if self.is_comparison else self._partitions
+
+    @property
+    def harmful_partitions(self) -> int:
+        """The partitions among them with harmful files or differences."""
+        return self.harmful.total() if self.is_comparison else self._harmful_partitions
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts under their names in ``--summary``."""
+        return {
+            **{f"files_{name}": count for name, count in self.files.items()},
+            "files_harmful": self.harmful.total(),
+            "partitions": self.partitions,
+            "partitions_harmful": self.harmful_partitions,
+        }
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """The outcome: damage for harmful rows, the environment for what may be read later."""
+        faults = [True] * bool(self.retriable)
+        faults += [False] * bool(self.harmful.total() or self.harmful_partitions)
+        return RunOutcome.of_faults(faults)
+
+
+@dataclass(repr=False)
+class Verification(Result):
+    """The result of `verify`: a row per file and partition, as in ``verify --report``.
+
+    Parameters
+    ----------
+    partitions : list of PartitionFindings
+        By topic and number.
+    root_findings : list of Finding
+        Of the files at the root of data directories; or of two copies, a row per partition.
+    log_bytes : int
+        Bytes of the logs that were verified.
+    """
+
+    partitions: list[PartitionFindings] = field(default_factory=list)
+    root_findings: list[Finding] = field(default_factory=list)
+    log_bytes: int = 0
+
+    @property
+    def is_harmful(self) -> bool:
+        """Whether any file is harmful."""
+        return any(one.harmful for one in self.root_findings) or any(
+            one.is_harmful for one in self.partitions
+        )
+
+    @property
+    def command(self) -> str:
+        """The name of the command that does the same."""
+        return "verify"
+
+    @property
+    def headline(self) -> str:
+        """The verdict, in one line."""
+        tally = self._tally()
+        harmful = tally.harmful.total()
+        noun = "partitions with harmful differences" if tally.is_comparison else "harmful files"
+        where = f"in {tally.partitions:,} partitions"
+        if harmful and not tally.is_comparison:
+            where = f"in {tally.harmful_partitions:,} of {tally.partitions:,} partitions"
+        text = f"{harmful:,} {noun} {where}" if harmful else f"nothing harmful {where}"
+        return f"{text}, {tally.retriable:,} could not be read" if tally.retriable else text
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """The outcome, which decides the exit code of the command."""
+        return self._tally().outcome
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Files by class, harmful files, partitions and harmful partitions."""
+        return self._tally().counts
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the logs."""
+        return {"logs": self.log_bytes}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the report: the root's files, then the partitions'."""
+        return findings_table(
+            [*self.root_findings, *(row for one in self.partitions for row in one.findings)]
+        )
+
+    def _tally(self) -> VerifyTally:
+        tally = VerifyTally()
+        tally.add(self.to_arrow())
+        return tally
+
+    def _shown(self) -> pa.Table:
+        """Return the harmful rows, or all of them where none is."""
+        rows = self.to_arrow()
+        harmful = rows.filter(rows["harmful"])
+        shown = harmful if harmful.num_rows else rows
+        return shown.select(["path", "kind", "class", "position_bytes", "found", "effect"])

@@ -1,0 +1,193 @@
+"""Results of the functions of the package: what they print, and what reads them as tables."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import typing
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import kafka_index
+from kafka_index import KafkaIndexError, LogConfig, Result
+from kafka_index.errors import DamageError
+from tests.support.command_line import DUMP, SETTINGS, copy_partitions
+
+#: A screen of a terminal.
+MAX_LINES, MAX_WIDTH = 24, 130
+
+Call = Callable[..., Result]
+# A call over a dump, with a folder of its own; keywords are added.
+CALLS: dict[str, Call] = {
+    "verify": lambda dump, _, **given: kafka_index.verify(dump, **given),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dump of two partitions."""
+    return copy_partitions(tmp_path_factory.mktemp("sound") / "dump", "payments-0", "app-logs-0")
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dump with an index and a log that are damaged."""
+    root = tmp_path_factory.mktemp("damaged") / "dump"
+    shutil.copytree(DUMP / "payments-0", root / "payments-0")
+    for path in sorted(root.glob("*/*.index")):
+        path.write_bytes(b"\x01" * 16)
+    log = next(iter(sorted(root.glob("payments-0/*.log"))))
+    content = bytearray(log.read_bytes())
+    content[200] ^= 0xFF
+    log.write_bytes(content)
+    return root
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_result_prints_on_a_screen(
+    name: str, sound: Path, damaged: Path, tmp_path: Path, *, is_damaged: bool
+) -> None:
+    result = CALLS[name](damaged if is_damaged else sound, tmp_path)
+    lines = repr(result).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= MAX_WIDTH
+    assert lines[0] == f"{type(result).__name__}: {result.headline}"[:MAX_WIDTH]
+    page = result._repr_html_()
+    assert page.index(result.command) < page.index("<table>")
+    assert len(page) < 100_000
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_result_is_a_table_to_whatever_reads_arrow(
+    name: str, sound: Path, tmp_path: Path
+) -> None:
+    result = CALLS[name](sound, tmp_path)
+    table = result.to_arrow()
+    assert table.num_rows
+    assert pa.table(result) == table
+    assert pl.DataFrame(result).height == table.num_rows
+    assert result.to_pandas().shape == (table.num_rows, table.num_columns)
+    rows = duckdb.execute("SELECT count(*) FROM result").fetchall()
+    assert rows == [(table.num_rows,)]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_result_is_not_taken_for_a_truth(name: str, sound: Path, tmp_path: Path) -> None:
+    result = CALLS[name](sound, tmp_path)
+    with pytest.raises(TypeError, match=r"ask for its ok"):
+        bool(result)
+
+
+def test_a_cell_of_html_is_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / "<b>" / "payments-0"
+    shutil.copytree(DUMP / "payments-0", folder)
+    assert "<b>" not in kafka_index.verify(folder)._repr_html_()
+
+
+def test_the_outcome_of_a_verification_is_the_commands(damaged: Path) -> None:
+    whole, harmful = kafka_index.verify(DUMP, config=SETTINGS), kafka_index.verify(damaged)
+    assert (whole.ok, whole.summary["exit_code"]) == (True, 0)
+    assert (harmful.ok, harmful.summary["exit_code"]) == (False, 1)
+    whole.raise_for_damage()
+    with pytest.raises(DamageError, match="harmful files in"):
+        harmful.raise_for_damage()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [SETTINGS, str(SETTINGS), LogConfig.load(SETTINGS), {"log.index.interval.bytes": 512}],
+    ids=["path", "text", "settings", "mapping"],
+)
+def test_settings_are_a_path_a_mapping_or_settings(config: Any) -> None:
+    found = kafka_index.verify(DUMP, topics="payments", config=config)
+    assert found.ok
+    rows = found.to_arrow().to_pylist()
+    written = [row["class"] for row in rows if row["kind"] == "index"]
+    assert written
+    assert ("identical" in written) is (config != {"log.index.interval.bytes": 512})
+
+
+@pytest.mark.parametrize("topics", ["payments|app-logs", ["payments", "app-logs"]])
+def test_topics_are_a_regular_expression_or_names(topics: Any) -> None:
+    found = kafka_index.verify(DUMP, topics=topics).partitions
+    assert {one.topic for one in found} == {"payments", "app-logs"}
+
+
+def test_a_name_of_a_topic_is_no_regular_expression() -> None:
+    with pytest.raises(KafkaIndexError, match=r"audit\\?\.?"):
+        kafka_index.verify(DUMP, topics=["audit.trai."])
+
+
+@pytest.mark.parametrize(
+    "now", [datetime(2030, 1, 1, tzinfo=UTC), date(2030, 1, 1), "2030-01-01", 1_893_456_000_000]
+)
+def test_times_have_one_meaning_in_each_of_their_forms(now: Any) -> None:
+    found = kafka_index.verify(DUMP, topics="payments", now=now)
+    expected = kafka_index.verify(DUMP, topics="payments", now="ms:1893456000000")
+    assert found.to_arrow() == expected.to_arrow()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"paths": 5},
+        {"paths": b"x"},
+        {"paths": [DUMP, None]},
+        {"topics": {}},
+        {"topics": [1]},
+        {"topics": []},
+        {"config": 5},
+        {"config": {1: "2"}},
+        {"config": {"log.index.interval.bytes": "many"}},
+        {"config": {"log.index.interval.bytes": [1]}},
+        {"config": "no/such/file.properties"},
+        {"tiered": 5},
+        {"indexes": 5},
+        {"threads": 0},
+        {"threads": "2"},
+        {"threads": True},
+        {"now": 5.5},
+        {"now": datetime(2030, 1, 1)},  # noqa: DTZ001, without a zone on purpose
+        {"now": "soon"},
+        {"against": DUMP, "fast": True},
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_an_error_that_says_what_is_expected(wrong: dict[str, Any]) -> None:
+    given = {"paths": DUMP, **wrong}
+    with pytest.raises(KafkaIndexError):
+        kafka_index.verify(given.pop("paths"), **given)
+
+
+def _types(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and not typing.get_args(hint):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from _types(part)
+
+
+def _hints(name: str) -> Iterator[Any]:
+    value = getattr(kafka_index, name)
+    if inspect.isroutine(value) or (issubclass(value, Result) and value is not Result):
+        yield from typing.get_type_hints(value).values()
+
+
+def test_every_type_in_a_public_signature_is_public() -> None:
+    public = [name for name in dir(kafka_index) if not name.startswith("_")]
+    known = {getattr(kafka_index, name) for name in public}
+    private = {
+        f"{name}: {kind.__module__}.{kind.__name__}"
+        for name in public
+        for hint in _hints(name)
+        for kind in _types(hint)
+        if kind.__module__.startswith("kafka_index") and kind not in known
+    }
+    assert private == set()
