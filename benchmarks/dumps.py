@@ -10,8 +10,9 @@ from kafka_index.build import (
     INDEX_OUTPUTS,
     BuildSettings,
     SegmentReport,
-    run_local,
+    build_logs,
 )
+from kafka_index.execution import ThreadEngine
 from kafka_index.storage import SegmentFile, list_dump
 
 
@@ -29,7 +30,8 @@ def make_dump(dump: Path, log: Path, partitions: int) -> Path:
 def build(segments: Sequence[SegmentFile], settings: BuildSettings) -> None:
     """Build with one thread; every segment has to go well."""
     statuses = Statuses()
-    run_local(segments, settings, threads=1, listener=statuses)
+    with ThreadEngine(1).start("build") as workers:
+        build_logs(workers, segments, settings, listener=statuses)
     if statuses.found != ["built"] * len(segments):
         raise RuntimeError(f"{len(segments)} segments were not all built: {set(statuses.found)}")
 

@@ -10,18 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from benchmarks.dumps import Statuses
 from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
-from kafka_index.build import BuildSettings, plan_build, run_local
-from kafka_index.build.plan import plan_waves
-from kafka_index.spark.build import build_logs, build_waves
+from kafka_index.build import BuildSettings, build_logs
+from kafka_index.execution import ThreadEngine, Workers
 from kafka_index.spark.session import build_session
+from kafka_index.spark.workers import session_workers
 from kafka_index.storage import SegmentFile, list_dump
-from kafka_index.storage.segment_table import SegmentTable
 
 _BATCH_BYTES = 1024
 _SEGMENTS = 384
@@ -30,7 +28,7 @@ _SMALL_SEGMENTS = 200
 _SMALL_BYTES = 1 << 16
 _ROUNDS = 3
 _SPEED_GOAL = 1.6
-_BIN_GOAL_SECONDS = 0.05
+_SMALL_GOAL_SECONDS = 0.05
 _LARGE_BYTES = (1 << 31) - 1
 _MEMORY_GOAL_BYTES = 300 << 20
 _POLL_SECONDS = 0.02
@@ -43,7 +41,7 @@ def run(scratch: Path) -> bool:
     try:
         # Memory first: a worker keeps what it once had.
         reached = _memory(session, scratch)
-        reached &= _bins(session, scratch)
+        reached &= _small(session, scratch)
         return _throughput(session, scratch) and reached
     finally:
         session.stop()
@@ -58,7 +56,7 @@ def _throughput(session: SparkSession, scratch: Path) -> bool:
         with TemporaryDirectory(dir=scratch) as target:
             one.append(seconds(lambda: _run_local(segments, target)))
         with TemporaryDirectory(dir=scratch) as target:
-            two.append(seconds(lambda: _run_waves(session, segments, target)))
+            two.append(seconds(lambda: _run_spark(session, segments, target)))
     size = _SEGMENTS * _LOG_BYTES / 1e9
     # The first round compiles, starts workers and warms the page cache.
     o, t = (size / statistics.median(times[1:]) for times in (one, two))
@@ -70,30 +68,29 @@ def _throughput(session: SparkSession, scratch: Path) -> bool:
     return t / o >= _SPEED_GOAL
 
 
-def _bins(session: SparkSession, scratch: Path) -> bool:
+def _small(session: SparkSession, scratch: Path) -> bool:
     dump = _partitions(scratch, "small-dump", _SMALL_SEGMENTS, _BATCH_BYTES, _SMALL_BYTES)
     segments = list_dump([str(dump)], topics=None).segments
-    plan = plan_build(segments, bins=_SMALL_SEGMENTS)
     times = []
     for _ in range(_ROUNDS):
         with TemporaryDirectory(dir=scratch) as target:
-            times.append(seconds(lambda: _run_spark(session, plan, target, _SMALL_SEGMENTS)))
-    # Two slots: a bin keeps one of them busy for twice its share of the wall clock.
+            times.append(seconds(lambda: _run_spark(session, segments, target)))
+    # Two slots: a segment keeps one of them busy for twice its share of the wall clock.
     each = 2 * statistics.median(times) / _SMALL_SEGMENTS
     print(
-        f"Bins of one small segment: {1000 * each:.1f} ms a bin, goal {1000 * _BIN_GOAL_SECONDS}",
+        f"Small segments: {1000 * each:.1f} ms each, goal {1000 * _SMALL_GOAL_SECONDS}",
         flush=True,
     )
-    return each < _BIN_GOAL_SECONDS
+    return each < _SMALL_GOAL_SECONDS
 
 
 def _memory(session: SparkSession, scratch: Path) -> bool:
     log = write_log(scratch / "large-dump" / "topic-0", 80, _LARGE_BYTES)
-    plan = plan_build(list_dump([str(log.parent)], topics=None).segments, bins=1)
+    segments = list_dump([str(log.parent)], topics=None).segments
     with _peak_memory() as bare:
         session.range(1).mapInArrow(lambda batches: batches, "id long").count()
     with _peak_memory() as peak, TemporaryDirectory(dir=scratch) as target:
-        _run_spark(session, plan, target, 1)
+        _run_spark(session, segments, target)
     more = max(peak) - max(bare)
     print(
         f"Private memory of a task over {log.stat().st_size / 2**30:.2f} GiB of 80-byte batches: "
@@ -117,20 +114,19 @@ def _partitions(scratch: Path, name: str, count: int, batch_bytes: int, log_byte
 
 
 def _run_local(segments: Sequence[SegmentFile], target: str) -> None:
+    with ThreadEngine(1).start("build") as workers:
+        _run(workers, segments, target)
+
+
+def _run_spark(session: SparkSession, segments: Sequence[SegmentFile], target: str) -> None:
+    with session_workers(session) as workers:
+        _run(workers, segments, target)
+
+
+def _run(workers: Workers, segments: Sequence[SegmentFile], target: str) -> None:
     statuses = Statuses()
-    run_local(segments, BuildSettings(target_root=target), threads=1, listener=statuses)
+    build_logs(workers, segments, BuildSettings(target_root=target), listener=statuses)
     _expect(statuses.found)
-
-
-def _run_waves(session: SparkSession, segments: Sequence[SegmentFile], target: str) -> None:
-    waves = plan_waves(SegmentTable.of(segments), cores=2)
-    for rows in build_waves(session, waves, BuildSettings(target_root=target), cores=2):
-        _expect(rows.column("status").to_pylist())
-
-
-def _run_spark(session: SparkSession, plan: pa.Table, target: str, bins: int) -> None:
-    rows = build_logs(session, plan, BuildSettings(target_root=target), bins=bins)
-    _expect(rows.column("status").to_pylist())
 
 
 def _expect(statuses: list[str]) -> None:

@@ -1,8 +1,7 @@
-"""Building indexes: plan, scan, fold, publish, report; and the engine of local threads."""
+"""Building indexes: plan, scan, fold, publish, report."""
 
+from kafka_index.build.building import build_logs
 from kafka_index.build.library import build_indexes
-from kafka_index.build.local import run_local
-from kafka_index.build.plan import WORK_SCHEMA, plan_build, read_plan
 from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import REPORT_SCHEMA, SegmentReport
 from kafka_index.build.segment import build_segment_files, build_segments
@@ -12,15 +11,12 @@ __all__ = [
     "ALL_OUTPUTS",
     "INDEX_OUTPUTS",
     "REPORT_SCHEMA",
-    "WORK_SCHEMA",
     "BuildSettings",
     "Output",
     "SegmentReport",
     "build_indexes",
+    "build_logs",
     "build_segment_files",
     "build_segments",
-    "plan_build",
     "publish_partitions",
-    "read_plan",
-    "run_local",
 ]

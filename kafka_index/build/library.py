@@ -9,13 +9,14 @@ from os import PathLike
 
 import pyarrow as pa
 
-from kafka_index.build.local import run_local
+from kafka_index.build.building import build_logs
 from kafka_index.build.partition_record import UnchangedPartitions
 from kafka_index.build.report import REPORT_SCHEMA, SegmentReport, report_table
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.target import held_target
 from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.errors import ConfigError, InputError
+from kafka_index.execution import ThreadEngine
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.metadata.directory import find_cluster
@@ -130,9 +131,8 @@ def build_indexes(
                 left.append(members)
             else:
                 kept.append(unchanged)
-        run_local(
-            SegmentTable(left), settings, threads=threads or os.cpu_count() or 1, listener=rows
-        )
+        with ThreadEngine(threads or os.cpu_count() or 1).start("build") as workers:
+            build_logs(workers, SegmentTable(left), settings, listener=rows)
     tables = [table.select(REPORT_SCHEMA.names) for table in (*kept, report_table(rows.reports))]
     return pa.concat_tables(tables).sort_by(_ORDER)
 

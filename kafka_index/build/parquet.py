@@ -1,18 +1,24 @@
-"""Building from Parquet: the work on a bin that both engines share, and the engine of threads."""
+"""Building from Parquet: rows are counted, put in order where they are in none, staged, published.
+
+Tasks read the row groups of their segments themselves, from any store, with the credentials that
+each process finds.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 from zlib import crc32
 
 import pyarrow as pa
 
-from kafka_index.build.local import BuildListener, Publisher
+from kafka_index.build.building import BuildListener, Publisher
 from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.parquet_order import (
     Bin,
+    CountedInput,
     SegmentCount,
     SegmentKey,
     count_segments,
@@ -23,66 +29,157 @@ from kafka_index.build.parquet_order import (
 )
 from kafka_index.build.parquet_rows import split_segments
 from kafka_index.build.parquet_source import segment_source
+from kafka_index.build.plan import join_partitions
 from kafka_index.build.publish import GROUP_SEGMENTS
-from kafka_index.build.report import SegmentReport
+from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.build.waves import failed_rows, publish_staged
 from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.execution import ThreadEngine
+from kafka_index.execution import Workers
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.partition_files import NO_LOG_MTIME_NS
 
-#: How far a build on Spark is, in all.
+#: How far a build in other processes is, in all.
 SHARES = 100
+#: How far it is once the rows have been counted.
+COUNT_SHARES = 10
 #: Reason codes of segments that were not built from their rows.
 NO_SEGMENT = "no_segment"
 INPUT_CHANGED = "input_changed"
 
 _GONE = "the input changed since it was counted: the rows of this segment are gone"
-# So that no thread waits long for the last one.
-_BINS_PER_THREAD = 4
+# So that no worker waits long for the last one.
+_BINS_PER_WORKER = 4
+
+
+class StageUnsorted(Protocol):
+    """Stages the segments of an input that is in no order, in other processes."""
+
+    def __call__(
+        self,
+        workers: Workers,
+        counted: CountedInput,
+        known: Sequence[SegmentCount],
+        settings: BuildSettings,
+        *,
+        fail_fast: bool,
+    ) -> list[StagedSegment]:
+        """Return the known segments; with `fail_fast` maybe not all, once one has failed."""
 
 
 def build_parquet(
+    workers: Workers,
     source: ParquetInput,
     settings: BuildSettings,
     *,
-    threads: int,
     listener: BuildListener,
     fail_fast: bool = False,
+    stage_unsorted: StageUnsorted | None = None,
 ) -> None:
-    """Build from a Parquet input of `open_parquet` with threads of this process, one bin each.
+    """Build from a Parquet input of `open_parquet`.
 
-    A target root is needed, and every segment is built, whatever exists. With `fail_fast`, no
-    further bin begins once a segment has failed. Raises `InputError` without a target folder, for
-    files that need columns which the input lacks, or if the input as a whole cannot be used
-    (`count_segments`), and `PublishError` if there is no room to sort it.
+    A target root is needed, and every segment is built, whatever exists; one is published only
+    where all the rows that were counted have been read. Rows in no order are sorted by DuckDB, or
+    by what other processes are given to stage them. With `fail_fast`, no further bin begins once a
+    segment has failed. Raises `InputError` without a target folder, for files that need columns
+    which the input lacks, or if the input as a whole cannot be used (`count_segments`), and
+    `PublishError` if there is no room to sort it.
     """
     check_settings(source, settings)
-    with sorted_input(count_segments(source, threads=threads), threads=threads) as counted:
-        known, refused = split_refused(source, counted.segments)
-        bins = list(pack(counted, known, threads * _BINS_PER_THREAD))
-        planned = _partition_groups(known)
-        publisher = Publisher(
-            map(len, planned), settings, _PathListener(source.path, listener), fail_fast=fail_fast
-        )
-        for row in refused:
-            publisher.report(row)
-        group_of = {each.key: number for number, group in enumerate(planned) for each in group}
+    named = _PathListener(source.path, listener)
+    counted = count_segments(source, workers, shares=COUNT_SHARES)
+    if workers.in_process:
+        with sorted_input(counted, workers) as in_order:
+            _build_on_threads(workers, in_order, settings, named, fail_fast=fail_fast)
+        return
+    known, refused = split_refused(source, counted.segments)
+    for row in refused:
+        named.on_report(row)
+    if not known or (fail_fast and refused):
+        return
+    if counted.is_sorted:
+        stage = _stage_in_order
+    elif stage_unsorted is not None:
+        stage = stage_unsorted
+    else:
+        raise ValueError("other processes need to be given a way to stage rows in no order")
+    staged = stage(workers, counted, known, settings, fail_fast=fail_fast)
+    rows = failed_rows(staged) if fail_fast else []
+    for row in rows or publish_staged(workers, staged, settings):
+        named.on_report(row)
 
-        def build(work: Bin, attempt_id: str) -> None:
+
+def _build_on_threads(
+    workers: Workers,
+    counted: CountedInput,
+    settings: BuildSettings,
+    listener: _PathListener,
+    *,
+    fail_fast: bool,
+) -> None:
+    known, refused = split_refused(counted.source, counted.segments)
+    bins = list(pack(counted, known, workers.count * _BINS_PER_WORKER))
+    planned = _partition_groups(known)
+    publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast)
+    for row in refused:
+        publisher.report(row)
+    group_of = {each.key: number for number, group in enumerate(planned) for each in group}
+
+    def build(work: Bin, attempt_id: str) -> None:
+        if publisher.stopped.is_set():
+            return
+        for staged in stage_bin(counted.source, work, settings, attempt_id=attempt_id):
+            publisher.add(group_of[_key_of(staged)], staged, attempt_id)
             if publisher.stopped.is_set():
                 return
-            for staged in stage_bin(counted.source, work, settings, attempt_id=attempt_id):
-                publisher.add(group_of[_key_of(staged)], staged, attempt_id)
-                if publisher.stopped.is_set():
-                    return
 
-        with ThreadEngine(threads).start("build") as workers:
-            sizes = [sum(segment.size_bytes for segment in work.segments) for work in bins]
-            publisher.finish(workers.run(bins, build, sizes=sizes, what="build {:,} bins"))
+    publisher.finish(workers.run(bins, build, sizes=_sizes(bins), what="build {:,} bins"))
+
+
+def _stage_in_order(
+    workers: Workers,
+    counted: CountedInput,
+    known: Sequence[SegmentCount],
+    settings: BuildSettings,
+    *,
+    fail_fast: bool,
+) -> list[StagedSegment]:
+    bins = list(pack(counted, known, workers.count * _BINS_PER_WORKER))
+    staged = workers.run(
+        bins,
+        _Stage(counted.source, replace(settings, shares_staged=True), fail_fast=fail_fast),
+        sizes=_sizes(bins),
+        what=f"scan {len(known):,} segments",
+        shares=SHARES - COUNT_SHARES,
+    )
+    return [each for found in staged for each in found]
+
+
+@dataclass(slots=True)
+class _Stage:
+    """Stages the segments of a bin; with `fail_fast`, none after one that has failed."""
+
+    source: ParquetInput
+    settings: BuildSettings
+    fail_fast: bool
+    has_failed: bool = False
+
+    def __call__(self, work: Bin, attempt_id: str) -> list[StagedSegment]:
+        found: list[StagedSegment] = []
+        if not self.has_failed:
+            for staged in stage_bin(self.source, work, self.settings, attempt_id=attempt_id):
+                found.append(staged)
+                if self.fail_fast and staged.report.status == FAILED:
+                    self.has_failed = True
+                    break
+        return found
+
+
+def _sizes(bins: Sequence[Bin]) -> list[int]:
+    return [sum(segment.size_bytes for segment in work.segments) for work in bins]
 
 
 def stage_bin(
@@ -172,12 +269,8 @@ def _partition_groups(segments: Sequence[SegmentCount]) -> list[list[SegmentCoun
     partitions: dict[tuple[str, int], list[SegmentCount]] = {}
     for segment in segments:
         partitions.setdefault((segment.topic, segment.partition), []).append(segment)
-    groups: list[list[SegmentCount]] = []
-    for members in partitions.values():
-        if not groups or len(groups[-1]) + len(members) > GROUP_SEGMENTS:
-            groups.append([])
-        groups[-1] += members
-    return groups
+    groups = join_partitions(partitions.values(), max_segments=GROUP_SEGMENTS)
+    return [[segment for members in group for segment in members] for group in groups]
 
 
 def _key_of(staged: StagedSegment) -> SegmentKey:

@@ -18,7 +18,6 @@ from kafka_index.build.parquet_columns import (
     canonical_type,
     check_columns,
     choose_form,
-    has_metadata,
 )
 from kafka_index.errors import InputError
 from kafka_index.storage.directories import list_stored_input, walk
@@ -45,16 +44,14 @@ class ParquetInput:
 
     The report names it by `path`: the one input path, or the folder that all of them share. The
     files are absolute, in the order they are read; those of a store in the version that was found
-    first. The needed columns come first. `both_forms`: metadata columns are ignored because raw
-    batches are present too. `missing_for_state` are the columns without which producers,
-    transactions and leader epochs are not known.
+    first. The needed columns come first. `missing_for_state` are the columns without which
+    producers, transactions and leader epochs are not known.
     """
 
     path: str
     files: tuple[FileInfo, ...]
     form: ParquetForm
     columns: tuple[str, ...]
-    both_forms: bool
     missing_for_state: tuple[str, ...] = ()
 
     @property
@@ -94,7 +91,6 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
         files=tuple(files),
         form=form,
         columns=(*form.needed, *optional),
-        both_forms=form is ParquetForm.RAW and all(map(has_metadata, schemas)),
         missing_for_state=missing,
     )
 

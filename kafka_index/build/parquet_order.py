@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -31,6 +30,7 @@ from kafka_index.build.parquet_input import (
     read_row_group,
 )
 from kafka_index.errors import InputError
+from kafka_index.execution import Workers
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import is_legal_topic
 from kafka_index.storage import workspace
@@ -114,8 +114,12 @@ class Bin:
     groups: Sequence[tuple[int, RowGroup]]
 
 
-def count_segments(source: ParquetInput, *, threads: int = 1) -> CountedInput:
-    """Count the rows of each segment.
+def count_segments(
+    source: ParquetInput, workers: Workers | None = None, *, shares: int = 0
+) -> CountedInput:
+    """Count the rows of each segment, row group by row group; here if there are no workers.
+
+    The count amounts to so many shares of the listener of the workers.
 
     Raises
     ------
@@ -124,15 +128,36 @@ def count_segments(source: ParquetInput, *, threads: int = 1) -> CountedInput:
         no segment, and no report row could name them. Also when there are no rows, or a file
         cannot be read.
     """
-    groups = list_row_groups(source)
-    with ThreadPoolExecutor(threads, thread_name_prefix="count") as pool:
-        return join_counts(source, groups, pool.map(partial(count_row_group, source), groups))
-
-
-def list_row_groups(source: ParquetInput) -> list[RowGroup]:
-    """Return the row groups of all files, in order; `InputError` when one cannot be read."""
     each = for_each_footer(source.files, partial(_row_groups, frozenset(source.columns)))
-    return [group for groups in each for group in groups]
+    groups = [group for groups in each for group in groups]
+    if workers is None:
+        return _join_counts(source, groups, (_count_row_group(group, source) for group in groups))
+    counted = workers.run(
+        groups,
+        partial(_try_count, source=source),
+        sizes=[group.rows * group.row_bytes for group in groups],
+        what="count the batches of {:,} row groups",
+        ordered=True,
+        shares=shares,
+    )
+    with closing(counted):
+        return _join_counts(source, groups, map(_counts, counted))
+
+
+def _try_count(
+    group: RowGroup, _attempt_id: str, *, source: ParquetInput
+) -> list[SegmentPart] | InputError:
+    """Count a row group, or return why that cannot be done: another attempt cannot either."""
+    try:
+        return _count_row_group(group, source)
+    except InputError as error:
+        return error
+
+
+def _counts(found: list[SegmentPart] | InputError) -> list[SegmentPart]:
+    if isinstance(found, InputError):
+        raise found
+    return found
 
 
 def _row_groups(columns: frozenset[str], file: FileInfo) -> list[RowGroup]:
@@ -151,8 +176,8 @@ def _row_groups(columns: frozenset[str], file: FileInfo) -> list[RowGroup]:
     return groups
 
 
-def count_row_group(source: ParquetInput, group: RowGroup) -> list[SegmentPart]:
-    """Count the rows of each segment in a row group; raises as `count_segments` does."""
+def _count_row_group(group: RowGroup, source: ParquetInput) -> list[SegmentPart]:
+    """Count the rows of each segment in a row group."""
     parts: list[SegmentPart] = []
     for batch in read_row_group(source, group, [*KEY_COLUMNS, POSITION], _COUNT_ROWS):
         _check_keys(batch, group.file.path)
@@ -160,7 +185,7 @@ def count_row_group(source: ParquetInput, group: RowGroup) -> list[SegmentPart]:
     return parts
 
 
-def join_counts(
+def _join_counts(
     source: ParquetInput, groups: Sequence[RowGroup], counted: Iterable[Sequence[SegmentPart]]
 ) -> CountedInput:
     """Join what was counted in each row group, in their order."""
@@ -257,7 +282,7 @@ def read_row_groups(source: ParquetInput, groups: Iterable[RowGroup]) -> Iterato
 
 
 @contextmanager
-def sorted_input(counted: CountedInput, *, threads: int) -> Iterator[CountedInput]:
+def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInput]:
     """Sort an input that is not sorted, into a file that is removed at the end.
 
     Raises
@@ -285,14 +310,14 @@ def sorted_input(counted: CountedInput, *, threads: int) -> Iterator[CountedInpu
                     (*KEY_COLUMNS, POSITION),
                     rows="batches of the input",
                     batch_rows=batch_rows,
-                    threads=threads,
+                    threads=workers.count,
                     nulls_first=True,
                 ):
                     writer.write_batch(batch.cast(source.schema))
         except OSError as error:
             raise publish_error(error, path, "sort the input") from error
         # A segment whose positions are not unique is in no order, and its rows are together.
-        yield count_segments(replace(source, files=(FileInfo(path, 0, 0),)), threads=threads)
+        yield count_segments(replace(source, files=(FileInfo(path, 0, 0),)), workers)
 
 
 def _batch_rows(group: RowGroup) -> int:

@@ -7,14 +7,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output, run_local
-from kafka_index.build.parquet import SHARES, build_parquet, check_settings
+from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output, build_logs
+from kafka_index.build.parquet import SHARES, StageUnsorted, build_parquet, check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_order import count_segments
 from kafka_index.build.partition_record import UnchangedPartitions
-from kafka_index.build.plan import plan_waves
 from kafka_index.build.report_writer import ReportWriter
 from kafka_index.build.target import held_target
 from kafka_index.cli.build_page import build_page
@@ -43,9 +42,8 @@ from kafka_index.tiered.listing import list_logs
 
 if TYPE_CHECKING:
     from kafka_index.cli.build_command import BuildOptions
-    from kafka_index.spark.workers import SparkWorkers
+    from kafka_index.execution import Engine
 
-_BINS_PER_CORE = 4
 _AFTER_FAILURE = "finished segments are kept: run again to continue"
 
 
@@ -145,28 +143,7 @@ def _run_build(
         inputs=directories,
         outputs=outputs if settings.target_root is None else [settings.target_root],
     ) as workers:
-        if not options.engine.on_spark:
-            run_local(
-                segments,
-                settings,
-                threads=workers.count,
-                listener=outcome,
-                fail_fast=options.fail_fast,
-            )
-            return
-        from kafka_index.spark.build import build_waves  # noqa: PLC0415, PySpark
-
-        tasks = cast("SparkWorkers", workers)
-        for rows in build_waves(
-            tasks.session,
-            plan_waves(segments, cores=tasks.count),
-            settings,
-            cores=tasks.count,
-            fail_fast=options.fail_fast,
-            jobs=tasks.jobs,
-            target=tasks.target,
-        ):
-            outcome.on_table(rows)
+        build_logs(workers, segments, settings, listener=outcome, fail_fast=options.fail_fast)
 
 
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
@@ -180,46 +157,36 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
         settings = _settings(options, target_root, outputs)
         stack.enter_context(lock_of_output(target_root, settings.run_id))
         stack.enter_context(swept_target(target_root, [], run_id=settings.run_id))
-        with BuildOutcome(writer, 0, 0, options.detail) as outcome:
-            _run_parquet_build(options, source, settings, outcome)
+        with (
+            BuildOutcome(writer, 0, 0, options.detail) as outcome,
+            options.engine.start(
+                "build",
+                after_failure=_AFTER_FAILURE,
+                listener=outcome,
+                works=SHARES,
+                inputs=[file.path for file in source.files],
+                outputs=[target_root],
+            ) as workers,
+        ):
+            build_parquet(
+                workers,
+                source,
+                settings,
+                listener=outcome,
+                fail_fast=options.fail_fast,
+                stage_unsorted=_sort_on_spark(options.engine),
+            )
         if writer is not None:
             writer.write_rest([])
         return outcome.print_summary([], f"in {target_root}")
 
 
-def _run_parquet_build(
-    options: BuildOptions, source: ParquetInput, settings: BuildSettings, outcome: BuildOutcome
-) -> None:
-    with options.engine.start(
-        "build",
-        after_failure=_AFTER_FAILURE,
-        listener=outcome,
-        works=SHARES,
-        inputs=[file.path for file in source.files],
-        outputs=[settings.target_root or ""],
-    ) as workers:
-        if not options.engine.on_spark:
-            build_parquet(
-                source,
-                settings,
-                threads=workers.count,
-                listener=outcome,
-                fail_fast=options.fail_fast,
-            )
-            return
-        from kafka_index.spark import parquet  # noqa: PLC0415, PySpark
+def _sort_on_spark(engine: Engine) -> StageUnsorted | None:
+    if not engine.on_spark:
+        return None
+    from kafka_index.spark.parquet import stage_unsorted  # noqa: PLC0415, PySpark
 
-        tasks = cast("SparkWorkers", workers)
-        rows = parquet.build_parquet(
-            tasks.session,
-            source,
-            settings,
-            bins=_BINS_PER_CORE * tasks.count,
-            fail_fast=options.fail_fast,
-            jobs=tasks.jobs,
-            target=tasks.target,
-        )
-    outcome.on_table(rows)
+    return stage_unsorted
 
 
 def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:

@@ -67,6 +67,13 @@ class Workers(Protocol):
     def count(self) -> int:
         """The number of works that are done at a time."""
 
+    @property
+    def in_process(self) -> bool:
+        """Whether works are done in this process, and share its memory."""
+
+    def stop(self) -> None:
+        """End the runs that others wait for; called from any thread."""
+
     def run(
         self,
         works: Sequence[Work],
@@ -76,6 +83,7 @@ class Workers(Protocol):
         what: str,
         waves: Waves = Waves.ONE,
         ordered: bool = False,
+        shares: int | None = None,
     ) -> Generator[Result, None, None]:
         """Yield the results of a function over works; nothing begins before the first is asked for.
 
@@ -97,6 +105,9 @@ class Workers(Protocol):
             When results come back from Spark.
         ordered : bool
             Whether results come in the order of the works, otherwise when they are there.
+        shares : int, optional
+            Shares of the listener that the jobs of this run amount to; by default one for each
+            work.
         """
 
     def run_parts(

@@ -67,6 +67,11 @@ class ThreadWorkers:
         self._name = name
         self._runs: list[_Run[Any, Any]] = []
 
+    @property
+    def in_process(self) -> bool:
+        """True."""
+        return True
+
     def run(
         self,
         works: Sequence[Work],
@@ -76,6 +81,7 @@ class ThreadWorkers:
         what: str,
         waves: Waves = Waves.ONE,
         ordered: bool = False,
+        shares: int | None = None,  # noqa: ARG002, who takes the results counts them
     ) -> Generator[Result, None, None]:
         """Yield the results of a function over works, as `Workers.run` does."""
 

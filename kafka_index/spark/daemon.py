@@ -27,7 +27,7 @@ class _Worker(Protocol):
 _IMPORTED_BY_TASKS = (
     "pyspark.worker",
     "pandas",
-    "kafka_index.spark.build",
+    "kafka_index.build",
     "kafka_index.spark.parquet",
     "kafka_index.spark.lookup",
     "kafka_index.spark.data_source",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_index.errors import EngineError
-from kafka_index.execution import Listener, Parts, Waves
+from kafka_index.execution import Listener, Parts, Waves, Workers
 from kafka_index.execution.tasks import BIN, balance, split_waves
 from kafka_index.spark.executors import check_executors
 from kafka_index.spark.jobs import Jobs
@@ -35,8 +35,11 @@ _RESULT_SCHEMA = pa.schema([_NUMBER_FIELD, pa.field(_RESULT, pa.binary(), nullab
 # What beginning and publishing cost, in bytes that could be read meanwhile.
 _WORK_COST_BYTES = 4 << 20
 _BINS_PER_WORKER = 4
-_BIN_BYTES = 256 << 20
+_BIN_BYTES = 1 << 30
 _MAX_BINS = 20_000
+# Results that a task hands over together.
+_RESULTS_TOGETHER = 256
+_RESULT_BYTES_TOGETHER = 1 << 20
 
 
 @contextmanager
@@ -73,6 +76,15 @@ class SparkWorkers:
         self.target = target
         self.count = count
 
+    @property
+    def in_process(self) -> bool:
+        """False."""
+        return False
+
+    def stop(self) -> None:
+        """Cancel the jobs that run, in whatever thread."""
+        self.jobs.cancel()
+
     def run(
         self,
         works: Sequence[_Work],
@@ -82,15 +94,20 @@ class SparkWorkers:
         what: str,
         waves: Waves = Waves.ONE,
         ordered: bool = False,  # noqa: ARG002, results of a job are sorted in any case
+        shares: int | None = None,
     ) -> Generator[_Result, None, None]:
         """Yield the results of a function over works, job by job and in order.
 
         Parameters are those of `kafka_index.execution.Workers.run`.
         """
+        shares = len(works) if shares is None else shares
         costs = [size + _WORK_COST_BYTES for size in sizes]
         for start, end in split_waves(costs, waves, self.count):
             wave = works[start:end]
-            results = self._collect(wave, costs[start:end], function, what.format(len(wave)))
+            items = end * shares // len(works) - start * shares // len(works)
+            done = self._done(wave, sizes[start:end], function)
+            with self.jobs.job(what.format(len(wave)), items=items):
+                results = _collect(done, len(wave))
             while results:
                 yield pickle.loads(results.pop())  # noqa: S301, written by our own tasks
 
@@ -108,50 +125,58 @@ class SparkWorkers:
         function = partial(_run_parts, divide=divide)
         return self.run(works, function, sizes=sizes, what=what, waves=waves, ordered=ordered)
 
-    def frame(self, works: Sequence[object], costs: Sequence[int]) -> DataFrame:
+    def frame(self, works: Sequence[object], sizes: Sequence[int]) -> DataFrame:
         """Return works as rows for `read_works`, distributed to tasks of about equal costs."""
-        wanted = max(_BINS_PER_WORKER * self.count, sum(costs) // _BIN_BYTES)
+        wanted = max(_BINS_PER_WORKER * self.count, sum(sizes) // _BIN_BYTES)
         bins = max(min(len(works), wanted, _MAX_BINS), 1)
-        rows = work_rows(self.session, works, balance(costs, bins))
-        return rows.repartitionById(bins, BIN)
+        packed = [pickle.dumps(work) for work in works]
+        bin_of = balance(sizes, bins, overhead=_WORK_COST_BYTES)
+        manifest = pa.table([bin_of, list(range(len(works))), packed], schema=_MANIFEST_SCHEMA)
+        return self.session.createDataFrame(manifest).repartitionById(bins, BIN)
 
-    def _collect(
+    def _done(
         self,
         works: Sequence[_Work],
-        costs: Sequence[int],
+        sizes: Sequence[int],
         function: Callable[[_Work, str], _Result],
-        description: str,
-    ) -> list[bytes]:
-        """Run a job over works in bins of about equal cost; return the packed results, last first.
+    ) -> DataFrame:
+        """Return rows of `_RESULT_SCHEMA` that a function makes of works."""
+        done = task(partial(_run, function=function), self.target)
+        return self.frame(works, sizes).mapInArrow(done, spark_schema(_RESULT_SCHEMA))
 
-        They are unpacked one by one: a driver holds what the results of a job are packed.
-        """
-        done = self.frame(works, costs).mapInArrow(
-            task(partial(_run, function=function), self.target), spark_schema(_RESULT_SCHEMA)
+
+def _collect(done: DataFrame, works: int) -> list[bytes]:
+    """Run a job over so many works; return the packed results, last first.
+
+    They are unpacked one by one: a driver holds what the results of a job are packed.
+    """
+    rows = done.toArrow()
+    check_results(len(rows), works)
+    # Sorted as pairs, for Arrow cannot sort a column of more than 2 GiB.
+    found = zip(rows.column(_NUMBER).to_pylist(), rows.column(_RESULT).to_pylist(), strict=True)
+    return [packed for _, packed in sorted(found, reverse=True)]
+
+
+def check_results(found: int, expected: int) -> None:
+    """Refuse the results of a job that lack some: one that is cancelled can end as if done."""
+    if found != expected:
+        raise EngineError(
+            "a job of Spark ended without the results of all its works",
+            expected=expected,
+            found=found,
+            hint="run again",
         )
-        with self.jobs.job(description, items=len(works)):
-            rows = done.toArrow()
-        if len(rows) != len(works):
-            raise EngineError(
-                "a job of Spark ended without the results of all its works",
-                expected=len(works),
-                found=len(rows),
-                hint="run again",
-            )
-        # Sorted as pairs, for Arrow cannot sort a column of more than 2 GiB.
-        found = zip(rows.column(_NUMBER).to_pylist(), rows.column(_RESULT).to_pylist(), strict=True)
-        return [packed for _, packed in sorted(found, reverse=True)]
 
 
-def work_rows(session: SparkSession, works: Sequence[object], bins: Sequence[int]) -> DataFrame:
-    """Return a row per work, pickled, with the number of its bin."""
-    packed = [pickle.dumps(work) for work in works]
-    manifest = pa.table([list(bins), list(range(len(works))), packed], schema=_MANIFEST_SCHEMA)
-    return session.createDataFrame(manifest)
+def spark_workers(workers: Workers) -> SparkWorkers:
+    """Return workers as those of a session; `TypeError` if they are others."""
+    if not isinstance(workers, SparkWorkers):
+        raise TypeError("only Spark runs this")
+    return workers
 
 
 def read_works(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the works in rows of `work_rows`."""
+    """Yield the works in rows of `SparkWorkers.frame`."""
     for batch in batches:
         for packed in batch.column(_WORK).to_pylist():
             yield pickle.loads(packed)  # noqa: S301, written by our own driver
@@ -161,11 +186,21 @@ def _run(
     batches: Iterable[pa.RecordBatch], *, function: Callable[[_Work, str], _Result]
 ) -> Iterator[pa.RecordBatch]:
     attempt_id = current_attempt_id()
+    numbers: list[int] = []
+    results: list[bytes] = []
+    size_bytes = 0
     for batch in batches:
         works = batch.column(_WORK).to_pylist()
         for number, packed in zip(batch.column(_NUMBER).to_pylist(), works, strict=True):
-            result = function(pickle.loads(packed), attempt_id)  # noqa: S301, ours
-            yield pa.record_batch([[number], [pickle.dumps(result)]], schema=_RESULT_SCHEMA)
+            result = pickle.dumps(function(pickle.loads(packed), attempt_id))  # noqa: S301, ours
+            numbers.append(number)
+            results.append(result)
+            size_bytes += len(result)
+            if len(numbers) == _RESULTS_TOGETHER or size_bytes >= _RESULT_BYTES_TOGETHER:
+                yield pa.record_batch([numbers, results], schema=_RESULT_SCHEMA)
+                numbers, results, size_bytes = [], [], 0
+    if numbers:
+        yield pa.record_batch([numbers, results], schema=_RESULT_SCHEMA)
 
 
 def _run_parts(

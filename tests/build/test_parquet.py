@@ -11,16 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.build import build_segments
-from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_columns import ParquetForm
 from kafka_index.build.parquet_input import open_parquet
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError, PublishError
 from kafka_index.storage import list_dump, local_work
 from tests.support.dumps import (
-    CollectedRows,
     Log,
     Segment,
+    built_parquet_rows,
     change,
     dump,
     index_files,
@@ -39,15 +38,8 @@ ONE = {("t", 3, 30): dump()["orders", 0, 0][10:60]}
 
 def _build(table: pa.Table, tmp_path: Path, *, fail_fast: bool = False) -> list[SegmentReport]:
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
-    collected = CollectedRows()
-    build_parquet(
-        source,
-        settings(tmp_path / "out").indexes_alone(),
-        threads=2,
-        listener=collected,
-        fail_fast=fail_fast,
-    )
-    return collected.rows
+    target = settings(tmp_path / "out").indexes_alone()
+    return built_parquet_rows(source, target, fail_fast=fail_fast)
 
 
 def _from_logs(tmp_path: Path, segments: dict[Segment, Log]) -> dict[str, bytes]:
@@ -85,13 +77,10 @@ def test_the_rows_of_a_segment_may_lie_in_many_files(tmp_path: Path) -> None:
     write_parquet(folder / "part-0.parquet", table.slice(0, 333))
     write_parquet(folder / "part-1.parquet", table.slice(333))
     (folder / "_SUCCESS").touch()
-    collected = CollectedRows()
 
-    build_parquet(
-        open_parquet([str(folder)]), settings(tmp_path / "out"), threads=1, listener=collected
-    )
+    rows = built_parquet_rows(open_parquet([str(folder)]), settings(tmp_path / "out"), threads=1)
 
-    assert {row.log_path for row in collected.rows} == {str(folder)}
+    assert {row.log_path for row in rows} == {str(folder)}
     assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
 
 
@@ -250,7 +239,6 @@ def test_raw_batches_win_over_metadata(tmp_path: Path) -> None:
     source = open_parquet([path])
 
     assert source.form is ParquetForm.RAW
-    assert source.both_forms
     assert open_parquet([path]).columns == ParquetForm.RAW.needed
 
 
@@ -268,7 +256,7 @@ def test_parquet_is_not_built_in_place(tmp_path: Path) -> None:
     in_place = type(settings(tmp_path))()
 
     with pytest.raises(InputError, match="--output"):
-        build_parquet(source, in_place, threads=1, listener=CollectedRows())
+        built_parquet_rows(source, in_place)
 
 
 def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path: Path) -> None:
@@ -279,11 +267,10 @@ def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path:
     with path.open("r+b") as file:
         file.seek(column.data_page_offset)
         file.write(b"\xff" * column.total_compressed_size)
-    collected = CollectedRows()
 
-    build_parquet(source, settings(tmp_path / "out").indexes_alone(), threads=1, listener=collected)
+    rows = built_parquet_rows(source, settings(tmp_path / "out").indexes_alone(), threads=1)
 
-    assert [row.status for row in collected.rows] == ["failed"] * 4
+    assert [row.status for row in rows] == ["failed"] * 4
     assert index_files(tmp_path) == {}
 
 

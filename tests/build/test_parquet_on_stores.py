@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ParquetInput, open_parquet
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError
@@ -17,9 +16,9 @@ from kafka_index.stores import store_of
 from tests.servers.hdfs import HdfsServer
 from tests.support.command_line import build_here
 from tests.support.dumps import (
-    CollectedRows,
     Log,
     Segment,
+    built_parquet_rows,
     dump,
     index_files,
     metadata_table,
@@ -48,9 +47,7 @@ def write_folder(folder: Path, form: _Form) -> Path:
 
 
 def build(source: ParquetInput, target: Path) -> list[SegmentReport]:
-    collected = CollectedRows()
-    build_parquet(source, settings(target).indexes_alone(), threads=2, listener=collected)
-    return collected.rows
+    return built_parquet_rows(source, settings(target).indexes_alone())
 
 
 @FORMS

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_index.build import BuildSettings, SegmentReport, run_local
-from kafka_index.build.parquet import build_parquet
+from kafka_index.build import BuildSettings, SegmentReport
 from kafka_index.build.parquet_columns import OPTIONAL_COLUMNS
 from kafka_index.build.parquet_input import open_parquet
 from kafka_index.errors import InputError
 from kafka_index.storage import list_dump
 from tests.support.dumps import (
-    CollectedRows,
     batch_table,
+    built_parquet_rows,
+    built_rows,
     leftovers,
     raw_batch_table,
     write_parquet,
@@ -37,22 +37,13 @@ def _data(root: Path) -> Path:
 
 
 def _from_logs(data: Path, target: Path) -> list[SegmentReport]:
-    collected = CollectedRows()
     listed = list_dump([str(data)], topics=None).segments
-    run_local(listed, BuildSettings(target_root=str(target)), threads=2, listener=collected)
-    return collected.rows
+    return built_rows(listed, BuildSettings(target_root=str(target)))
 
 
 def _from_parquet(table: pa.Table, tmp_path: Path) -> list[SegmentReport]:
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
-    collected = CollectedRows()
-    build_parquet(
-        source,
-        BuildSettings(target_root=str(tmp_path / "out")),
-        threads=2,
-        listener=collected,
-    )
-    return collected.rows
+    return built_parquet_rows(source, BuildSettings(target_root=str(tmp_path / "out")))
 
 
 def _public(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -139,16 +130,12 @@ def test_checkpoints_beside_the_input_have_no_say(tmp_path: Path) -> None:
     data = write(tmp_path / "both" / "t-0", segments(2))
     write_parquet(data / "in.parquet", raw_batch_table(data))
     (data / "t-0" / "leader-epoch-checkpoint").write_text("garbage")
-    collected = CollectedRows()
 
-    build_parquet(
-        open_parquet([str(data)]),
-        BuildSettings(target_root=str(tmp_path / "out")),
-        threads=1,
-        listener=collected,
+    rows = built_parquet_rows(
+        open_parquet([str(data)]), BuildSettings(target_root=str(tmp_path / "out")), threads=1
     )
 
-    assert [row.status for row in collected.rows] == ["built"] * 2
+    assert [row.status for row in rows] == ["built"] * 2
 
 
 @pytest.mark.parametrize("missing", OPTIONAL_COLUMNS)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.build import BuildSettings, Output, SegmentReport, run_local
+from kafka_index.build import BuildSettings, Output, SegmentReport
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
+from tests.support.dumps import built_rows
 from tests.support.segments import batch
 from tests.support.transactional_logs import built_files, log_path, segments, write
 
@@ -26,25 +27,11 @@ SUFFIXES = {
 _Files = dict[str, bytes]
 
 
-class _Rows:
-    """Takes a build's rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[SegmentReport] = []
-
-    def on_scanned(self, row: SegmentReport) -> None:
-        """Only the final rows count."""
-
-    def on_report(self, row: SegmentReport) -> None:
-        self.rows.append(row)
-
-
 def build(data: Path, settings: BuildSettings) -> list[SegmentReport]:
     """Build with both threads at work, as a run of its own; rows by partition and offset."""
     settings = replace(settings, run_id=new_run_id())
-    taken = _Rows()
-    run_local(list_dump([str(data)], topics=None).segments, settings, threads=2, listener=taken)
-    return sorted(taken.rows, key=lambda row: (row.topic, row.partition, row.segment_base_offset))
+    rows = built_rows(list_dump([str(data)], topics=None).segments, settings)
+    return sorted(rows, key=lambda row: (row.topic, row.partition, row.segment_base_offset))
 
 
 def visible(root: Path) -> _Files:

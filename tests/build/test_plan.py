@@ -1,20 +1,18 @@
-"""Plans over the columns of partitions: every segment once, in bins and waves of bounded size."""
+"""Plans over the columns of partitions: every segment once, in groups and waves of bounded size."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kafka_index.build import plan, plan_build, read_plan
-from kafka_index.build.plan import partition_groups, plan_partitions, plan_waves
-from kafka_index.execution.tasks import BIN
+from kafka_index.build import plan
+from kafka_index.build.plan import join_partitions, partition_groups, plan_waves
 from kafka_index.layout.names import TopicPartition
-from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
-from tests.storage.test_listing import batch, name, put
 
 
 def columns(number: int, count: int, size_bytes: int = 100) -> PartitionSegments:
@@ -28,47 +26,17 @@ def columns(number: int, count: int, size_bytes: int = 100) -> PartitionSegments
     )
 
 
-def in_order(segments: list[SegmentFile]) -> list[SegmentFile]:
-    return sorted(segments, key=lambda each: (each.topic, each.partition, each.base_offset))
+@given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12))
+def test_groups_hold_whole_partitions_in_their_order(lengths: list[int], most: int) -> None:
+    partitions = [[number] * length for number, length in enumerate(lengths)]
 
+    groups = join_partitions(partitions, max_segments=most)
 
-@pytest.mark.parametrize("make", [plan_build, plan_partitions])
-@pytest.mark.parametrize("bins", [1, 3, 50])
-def test_a_plan_has_each_segment_as_it_was_listed(tmp_path: Path, make, bins: int) -> None:  # type: ignore[no-untyped-def]
-    put(tmp_path / "a-0", name(0), name(5), data=b"12345")
-    put(tmp_path / "a-10", name(7))
-    # A compaction that had finished: the log keeps its ending.
-    put(tmp_path / "b-3", name(0), name(40))
-    put(tmp_path / "b-3", name(10, ".log.swap"), data=batch(10) + batch(25, 4))
-    listed = list_dump([str(tmp_path)], topics=None).segments
-
-    planned = make(listed, bins=bins)
-
-    assert in_order(list(read_plan(planned))) == list(listed)
-    assert planned.column(BIN).to_pylist() == sorted(planned.column(BIN).to_pylist())
-    assert set(planned.column(BIN).to_pylist()) <= set(range(bins))
-
-
-def test_versions_of_objects_are_in_the_plan() -> None:
-    files = [
-        SegmentFile("t", 0, offset, f"s3://b/t-0/{name(offset)}", 1, 2, offset == 9, f"e{offset}")
-        for offset in (0, 9)
-    ]
-    table = SegmentTable.of(files)
-    assert table.partitions[0].versions == pa.array(["e0", "e9"])
-    assert table.partitions[0].odd == ()
-    assert list(read_plan(plan_build(table, bins=1))) == files
-
-
-def test_a_partition_is_planned_in_one_bin() -> None:
-    table = SegmentTable([columns(number, 10 * number + 1) for number in range(9)])
-    planned = plan_partitions(table, bins=4)
-    bins = (
-        planned.select(["partition", BIN])
-        .group_by("partition")
-        .aggregate([(BIN, "count_distinct")])
-    )
-    assert set(bins.column(f"{BIN}_count_distinct").to_pylist()) == {1}
+    assert [members for group in groups for members in group] == partitions
+    for group, following in pairwise(groups):
+        size = sum(map(len, group))
+        assert size <= most or len(group) == 1
+        assert size + len(following[0]) > most
 
 
 def test_waves_hold_whole_partitions_and_not_too_many_segments(
@@ -98,5 +66,4 @@ def test_the_largest_partitions_come_first() -> None:
 def test_planning_makes_no_segment_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     table = SegmentTable([columns(number, 1000) for number in range(100)])
     monkeypatch.setattr(PartitionSegments, "files", lambda _: pytest.fail("objects were made"))
-    for wave in plan_waves(table, cores=2):
-        plan_build(wave, bins=7)
+    assert sum(map(len, plan_waves(table, cores=2))) == len(table)

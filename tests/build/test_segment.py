@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kafka_index.build import (
     BuildSettings,
     SegmentReport,
     build_segment_files,
     build_segments,
-    plan_build,
-    read_plan,
 )
 from kafka_index.build.report import report_table
 from kafka_index.errors import InputError
-from kafka_index.storage import SegmentFile, list_dump
+from kafka_index.storage import list_dump
 from tests.support.segments import batch
 
 INT64_MAX = 2**63 - 1
@@ -104,33 +99,3 @@ def test_one_log_is_not_built_into_its_own_folder(tmp_path: Path) -> None:
     log = log_of(tmp_path / "t-0", 7, batch(7))
     with pytest.raises(InputError, match="folder of the log"):
         build_segment_files(log, tmp_path / "t-0")
-
-
-@given(
-    sizes=st.lists(st.integers(0, 2**31 - 1), max_size=60),
-    bins=st.integers(min_value=1, max_value=9),
-)
-def test_a_plan_holds_every_segment_once_and_its_bins_are_even(sizes: list[int], bins: int) -> None:
-    segments = [
-        SegmentFile("t", number % 3, number, f"/d/t/{number}.log", size, 1, is_last=number % 2 == 0)
-        for number, size in enumerate(sizes)
-    ]
-    plan = plan_build(segments, bins=bins)
-    assert sorted(read_plan(plan), key=lambda one: one.base_offset) == segments
-    loads = [0] * bins
-    counts = [0] * bins
-    for number, size in zip(
-        plan.column("bin").to_pylist(), plan.column("log_size_bytes").to_pylist(), strict=True
-    ):
-        loads[number] += size
-        counts[number] += 1
-    # The fullest bin had the least before its last segment came.
-    cost = 4 << 20
-    full = [load + count * cost for load, count in zip(loads, counts, strict=True)]
-    assert max(full) - min(full) <= max(sizes, default=0) + cost
-
-
-def test_a_plan_is_a_table_of_plain_columns() -> None:
-    plan = plan_build([], bins=3)
-    assert plan.num_rows == 0
-    assert isinstance(plan, pa.Table)

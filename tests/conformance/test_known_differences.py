@@ -9,9 +9,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from kafka_index.build import BuildSettings, run_local
+from kafka_index.build import BuildSettings
 from kafka_index.state.snapshots import decode_snapshot
 from kafka_index.storage import list_dump
+from tests.support.dumps import built_rows
 from tests.support.segments import CODEC_GZIP, INT32_MAX, batch, message
 
 from .judged_files import index_operations
@@ -19,7 +20,7 @@ from .judged_index import our_operations
 from .judged_log import load
 from .kafka_loading import partition_files
 from .state_partitions import DIRECTORY, StatePartition
-from .test_partition_state import NEVER_MS, Rows, by_kafka
+from .test_partition_state import NEVER_MS, by_kafka
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,10 +46,8 @@ def built_by_us(scratch: Path, partition: StatePartition) -> tuple[Path, list[Se
         shutil.rmtree(scratch / name, ignore_errors=True)
     partition.write(scratch / "ours")
     listed = list_dump([str(scratch / "ours")], topics=None).segments
-    taken = Rows()
     settings = BuildSettings(target_root=str(scratch / "out"))
-    run_local(listed, settings, threads=1, listener=taken)
-    return scratch / "out" / DIRECTORY, taken.rows
+    return scratch / "out" / DIRECTORY, built_rows(listed, settings, threads=1)
 
 
 def test_segments_that_overlap_are_loaded_by_kafka_and_fail_in_a_build(

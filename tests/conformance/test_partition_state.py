@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 
-from kafka_index.build import BuildSettings, SegmentReport, run_local
+from kafka_index.build import BuildSettings
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
+from tests.support.dumps import built_rows
 from tests.support.producer_twin import ProducerRow
 from tests.support.segments import batch, message
 
@@ -32,19 +33,6 @@ if TYPE_CHECKING:
 
 KINDS = (".index", ".timeindex", ".txnindex", ".snapshot")
 NEVER_MS = 2**31 - 1
-
-
-class Rows:
-    """Takes a build's rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[SegmentReport] = []
-
-    def on_scanned(self, row: SegmentReport) -> None:
-        """Only the final rows count."""
-
-    def on_report(self, row: SegmentReport) -> None:
-        self.rows.append(row)
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -98,9 +86,8 @@ def by_build(
         expiration=expiration,
     )
     listing = list_dump([str(scratch / "ours")], topics=None)
-    taken = Rows()
-    run_local(listing.segments, settings, threads=1, listener=taken)
-    failed = [row for row in taken.rows if row.status == "failed"]
+    rows = built_rows(listing.segments, settings, threads=1)
+    failed = [row for row in rows if row.status == "failed"]
     return str(failed[0].reason_code) if failed else files_of(scratch / "out" / DIRECTORY)
 
 

@@ -1,40 +1,56 @@
-"""The Spark engine over logs: the same as the local one, whatever the bins are."""
+"""The Spark engine over logs: the same as the local one."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.build import build_segments, plan_build
-from kafka_index.build.report import REPORT_SCHEMA, report_table
-from kafka_index.spark.build import build_logs, publish_bin, stage_bin, stage_logs
-from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
-from kafka_index.spark.tasks import spark_schema
-from kafka_index.storage import create_scratch, list_dump, scratch_path, sweep
-from tests.support.dumps import dump, index_files, leftovers, outcomes, settings, write_logs
+from kafka_index.build import SegmentReport, build_logs, build_segments
+from kafka_index.build.report import report_table
+from kafka_index.spark import workers as spark_workers
+from kafka_index.spark.workers import session_workers
+from kafka_index.storage import SegmentFile, create_scratch, list_dump, scratch_path, sweep
+from tests.support.dumps import (
+    CollectedRows,
+    dump,
+    index_files,
+    leftovers,
+    outcomes,
+    settings,
+    write_logs,
+)
 
 
-def _local(logs: Path, target: Path) -> pa.Table:
-    segments = list_dump([str(logs)], topics=None).segments
-    return report_table(list(build_segments(segments, settings(target), attempt_id="local")))
+def _listed(logs: Path) -> Sequence[SegmentFile]:
+    return list_dump([str(logs)], topics=None).segments
 
 
-@pytest.mark.parametrize("bins", [1, 3, 9])
+def _local(logs: Path, target: Path) -> list[SegmentReport]:
+    return list(build_segments(_listed(logs), settings(target), attempt_id="local"))
+
+
+def _build(
+    spark: SparkSession, segments: Sequence[SegmentFile], target: Path, *, fail_fast: bool = False
+) -> list[SegmentReport]:
+    collected = CollectedRows()
+    with session_workers(spark) as workers:
+        build_logs(workers, segments, settings(target), listener=collected, fail_fast=fail_fast)
+    return collected.rows
+
+
 def test_spark_writes_and_reports_what_the_local_engine_does(
-    spark: SparkSession, tmp_path: Path, bins: int
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     logs = write_logs(tmp_path / "logs", dump())
-    plan = plan_build(list_dump([str(logs)], topics=None).segments, bins=bins)
     expected = _local(logs, tmp_path / "local")
 
-    report = build_logs(spark, plan, settings(tmp_path / "spark"), bins=bins)
+    rows = _build(spark, _listed(logs), tmp_path / "spark")
 
-    assert report.schema == REPORT_SCHEMA
-    assert outcomes(report) == outcomes(expected)
+    assert outcomes(report_table(rows)) == outcomes(report_table(expected))
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "local")
     assert len(index_files(tmp_path / "spark")) == 2 * len(dump())
     assert leftovers(tmp_path) == []
@@ -48,13 +64,12 @@ def test_a_damaged_segment_and_a_missing_one_are_rows_of_the_report(
     damaged[80] ^= 1
     segments["a.b-c", 7, 500][60] = bytes(damaged)
     logs = write_logs(tmp_path / "logs", segments)
-    plan = plan_build(list_dump([str(logs)], topics=None).segments, bins=2)
+    listed = list(_listed(logs))
     (logs / "orders-1" / f"{0:020d}.log").unlink()
 
-    report = build_logs(spark, plan, settings(tmp_path / "spark"), bins=2)
+    rows = _build(spark, listed, tmp_path / "spark")
 
-    status = {tuple(row[:3]): row[-3] for row in outcomes(report)}
-    assert status == {
+    assert {(row.topic, row.partition, row.segment_base_offset): row.status for row in rows} == {
         ("a.b-c", 7, 500): "truncated",
         ("orders", 0, 0): "built",
         ("orders", 0, 2700): "built",
@@ -62,61 +77,34 @@ def test_a_damaged_segment_and_a_missing_one_are_rows_of_the_report(
     }
 
 
-def test_fail_fast_ends_a_bin_at_its_first_failed_segment(
-    spark: SparkSession, tmp_path: Path
+def test_fail_fast_ends_a_task_at_its_first_failed_segment(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = write_logs(tmp_path / "logs", dump())
-    plan = plan_build(list_dump([str(logs)], topics=None).segments, bins=1)
+    listed = list(_listed(logs))
     for path in logs.rglob("*.log"):
         path.unlink()
+    monkeypatch.setattr(spark_workers, "_MAX_BINS", 1)
 
-    report = build_logs(spark, plan, settings(tmp_path / "spark"), bins=1, fail_fast=True)
+    rows = _build(spark, listed, tmp_path / "spark", fail_fast=True)
 
-    assert report["status"].to_pylist() == ["failed"]
-
-
-def test_work_without_rows_gives_a_report_without_rows(spark: SparkSession, tmp_path: Path) -> None:
-    logs = write_logs(tmp_path / "logs", dump())
-    plan = plan_build(list_dump([str(logs)], topics=None).segments, bins=2)
-    work = spark.createDataFrame(plan).where("bin < 0")
-
-    staged = stage_logs(work, settings(tmp_path / "spark"), 2)
-
-    assert staged.schema == spark_schema(STAGED_SCHEMA)
-    assert staged.toArrow().num_rows == 0
+    assert [row.status for row in rows] == ["failed"]
 
 
-def test_an_input_that_ends_early_is_published_in_whole_partitions_alone(tmp_path: Path) -> None:
-    logs = write_logs(tmp_path / "logs", dump())
-    _local(logs, tmp_path / "local")
-    short = settings(tmp_path / "short").indexes_alone()
-    plan = plan_build(list_dump([str(logs)], topics=None).segments, bins=1)
-    first_two = plan.slice(0, 2)
-    assert set(first_two["topic"].to_pylist()) == {"a.b-c", "orders"}
-
-    staged = pa.Table.from_batches(
-        stage_bin(first_two.to_batches(), settings=short, fail_fast=False)
-    )
-    rows = plan_publishing(staged, plan, bins=1)
-    for _ in publish_bin(rows.to_batches(), settings=short):
-        pass
-
-    built = index_files(tmp_path / "short")
-    assert {Path(name).parent.name for name in built} == {"a.b-c-7"}
-    assert built.items() <= index_files(tmp_path / "local").items()
+def test_no_segments_give_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    assert _build(spark, [], tmp_path / "spark") == []
 
 
 def test_what_a_killed_attempt_left_is_in_nobodys_way(spark: SparkSession, tmp_path: Path) -> None:
     logs = write_logs(tmp_path / "logs", dump())
     _local(logs, tmp_path / "local")
-    plan = plan_build(list_dump([str(logs)], topics=None).segments, bins=2)
     folder = tmp_path / "spark" / "orders-0"
     folder.mkdir(parents=True)
     for attempt in range(50):
         index = str(folder / f"{0:020d}.index")
         os.close(create_scratch(scratch_path(index, "run", f"task{attempt}_9"), attributes_of=None))
 
-    build_logs(spark, plan, settings(tmp_path / "spark"), bins=2)
+    _build(spark, _listed(logs), tmp_path / "spark")
 
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "local")
     assert sweep([str(folder)], run_id="run") == 50

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.build import BuildSettings, build_segments, run_local
-from kafka_index.build.parquet import build_parquet as build_locally
+from kafka_index.build import BuildSettings, SegmentReport, build_segments
+from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
-from kafka_index.build.report import report_rows, report_table
+from kafka_index.build.report import report_table
 from kafka_index.errors import InputError
-from kafka_index.spark.parquet import build_parquet, stage_rows
+from kafka_index.spark.parquet import read_staged, stage_rows, stage_unsorted
+from kafka_index.spark.workers import session_workers
 from kafka_index.storage import list_dump
 from tests.servers.s3 import S3Server
 from tests.support.dumps import (
@@ -24,6 +25,8 @@ from tests.support.dumps import (
     Log,
     Segment,
     batch_table,
+    built_parquet_rows,
+    built_rows,
     change,
     dump,
     index_files,
@@ -44,6 +47,13 @@ FORMS = pytest.mark.parametrize("form", [metadata_table, raw_table])
 ORDERED = pytest.mark.parametrize("is_sorted", [True, False], ids=["sorted", "shuffled"])
 
 
+def _build(spark: SparkSession, source: ParquetInput, target: BuildSettings) -> list[SegmentReport]:
+    collected = CollectedRows()
+    with session_workers(spark) as workers:
+        build_parquet(workers, source, target, listener=collected, stage_unsorted=stage_unsorted)
+    return collected.rows
+
+
 def _from_logs(tmp_path: Path) -> dict[str, bytes]:
     logs = write_logs(tmp_path / "logs", dump())
     segments = list_dump([str(logs)], topics=None).segments
@@ -61,15 +71,14 @@ def test_parquet_gives_the_bytes_that_the_logs_give(
         table = table.take(pa.array(np.random.default_rng(7).permutation(table.num_rows)))
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
-    report = build_parquet(spark, source, settings(tmp_path / "spark").indexes_alone(), bins=3)
+    rows = _build(spark, source, settings(tmp_path / "spark").indexes_alone())
 
     assert index_files(tmp_path / "spark") == _from_logs(tmp_path)
-    assert set(report["status"].to_pylist()) == {"built"}
-    assert set(report["log_path"].to_pylist()) == {source.path}
+    assert {row.status for row in rows} == {"built"}
+    assert {row.log_path for row in rows} == {source.path}
     sizes = {key: sum(map(len, batches)) for key, batches in dump().items()}
     assert {
-        (row.topic, row.partition, row.segment_base_offset): row.log_size_bytes
-        for row in report_rows(report)
+        (row.topic, row.partition, row.segment_base_offset): row.log_size_bytes for row in rows
     } == sizes
     assert leftovers(tmp_path) == []
 
@@ -82,24 +91,17 @@ def test_segments_of_a_partition_are_scanned_apart_and_folded_together(
     data = tmp_path / "logs"
     for number, name in enumerate(("a-0", "a-1", "z-7")):
         write(data / name, segments(number + 3))
-    expected = CollectedRows()
     listed = list_dump([str(data)], topics=None).segments
-    logs_settings = BuildSettings(target_root=str(tmp_path / "expected"))
-    run_local(listed, logs_settings, threads=2, listener=expected)
+    expected = built_rows(listed, BuildSettings(target_root=str(tmp_path / "expected")))
     table = form(data)
     if not is_sorted:
         table = table.take(np.random.default_rng(7).permutation(table.num_rows))
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
-    report = build_parquet(
-        spark,
-        source,
-        BuildSettings(target_root=str(tmp_path / "out")),
-        bins=5,
-    )
+    rows = _build(spark, source, BuildSettings(target_root=str(tmp_path / "out")))
 
-    assert outcomes(report) == outcomes(report_table(expected.rows))
-    assert set(report["log_path"].to_pylist()) == {source.path}
+    assert outcomes(report_table(rows)) == outcomes(report_table(expected))
+    assert {row.log_path for row in rows} == {source.path}
     files, of_logs = (
         {name: data for name, data in built_files(root).items() if "/." not in name}
         for root in (tmp_path / "out", tmp_path / "expected")
@@ -118,13 +120,12 @@ def test_both_engines_report_the_same_of_bad_rows(
         table = change(table, row, "topic", "../up")
     table = change(table, 945, "position_bytes", None)
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
-    local = CollectedRows()
-    build_locally(source, settings(tmp_path / "local").indexes_alone(), threads=2, listener=local)
+    local = built_parquet_rows(source, settings(tmp_path / "local").indexes_alone())
 
-    report = build_parquet(spark, source, settings(tmp_path / "spark").indexes_alone(), bins=3)
+    rows = _build(spark, source, settings(tmp_path / "spark").indexes_alone())
 
-    assert outcomes(report) == outcomes(report_table(local.rows))
-    assert sorted(report["status"].to_pylist()) == ["built", "failed", "failed", "failed"]
+    assert outcomes(report_table(rows)) == outcomes(report_table(local))
+    assert sorted(row.status for row in rows) == ["built", "failed", "failed", "failed"]
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "local")
     assert not (tmp_path / "up-0").exists()
 
@@ -136,7 +137,7 @@ def test_rows_without_a_segment_stop_the_run_before_it_writes(
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
     with pytest.raises(InputError, match="null in column topic"):
-        build_parquet(spark, source, settings(tmp_path / "spark").indexes_alone(), bins=3)
+        _build(spark, source, settings(tmp_path / "spark").indexes_alone())
 
     assert index_files(tmp_path) == {}
 
@@ -159,9 +160,9 @@ def test_a_segment_whose_rows_did_not_all_come_is_not_published(
         fail_fast=False,
     )
 
-    report = report_rows(pa.Table.from_batches(batches))
-    assert [row.status for row in report] == ["failed"]
-    assert "expected 200 rows" in (report[0].reason or "")
+    (report,) = (each.report for each in read_staged(pa.Table.from_batches(batches)))
+    assert report.status == "failed"
+    assert "expected 200 rows" in (report.reason or "")
     assert index_files(tmp_path / "out") == {}
 
 
@@ -185,7 +186,8 @@ def test_rows_arrive_chunk_by_chunk_and_are_let_go(tmp_path: Path) -> None:
     )
 
     assert pulled == 0
-    assert report_rows(pa.Table.from_batches(batches))[0].status == "built"
+    (staged,) = read_staged(pa.Table.from_batches(batches))
+    assert staged.report.status == "built"
     assert pulled == 90
 
 
@@ -200,15 +202,15 @@ def test_tasks_read_files_of_a_store_themselves(
     write_parquet(tmp_path / "in" / "a.parquet", table.slice(0, 400))
     write_parquet(tmp_path / "in" / "b.parquet", table.slice(400))
     local = settings(tmp_path / "local")
-    build_locally(open_parquet([str(tmp_path / "in")]), local, threads=2, listener=CollectedRows())
+    built_parquet_rows(open_parquet([str(tmp_path / "in")]), local)
 
     with bucket_for_tasks(s3, tmp_path) as bucket:
         source = open_parquet([upload(tmp_path / "in", f"{bucket}/in")])
         remote = replace(local, target_root=f"{bucket}/out")
-        report = build_parquet(spark, source, remote, bins=3)
+        rows = _build(spark, source, remote)
         written = download(f"{bucket}/out")
 
-    assert set(report["status"].to_pylist()) == {"built"}
+    assert {row.status for row in rows} == {"built"}
     files = {name: found for name, found in written.items() if "/." not in f"/{name}"}
     assert files == {
         name: found for name, found in built_files(tmp_path / "local").items() if "/." not in name

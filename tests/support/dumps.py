@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.build import BuildSettings, SegmentReport
+from kafka_index.build import BuildSettings, SegmentReport, build_logs
+from kafka_index.build.parquet import build_parquet
+from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.config import LogConfig
+from kafka_index.execution import ThreadEngine
 from kafka_index.scan import LogFileSource
-from kafka_index.storage import list_dump
+from kafka_index.storage import SegmentFile, list_dump
 from tests.support.segments import batch
 
 Segment = tuple[str, int, int]
@@ -112,6 +115,30 @@ class CollectedRows:
 
     def on_report(self, row: SegmentReport) -> None:
         self.rows.append(row)
+
+
+def built_rows(
+    segments: Iterable[SegmentFile], settings: BuildSettings, *, threads: int = 2
+) -> list[SegmentReport]:
+    """Build logs with threads of this process; return the rows as they come."""
+    collected = CollectedRows()
+    with ThreadEngine(threads).start("build") as workers:
+        build_logs(workers, segments, settings, listener=collected)
+    return collected.rows
+
+
+def built_parquet_rows(
+    source: ParquetInput,
+    settings: BuildSettings,
+    *,
+    threads: int = 2,
+    fail_fast: bool = False,
+) -> list[SegmentReport]:
+    """Build from Parquet with threads of this process; return the rows as they come."""
+    collected = CollectedRows()
+    with ThreadEngine(threads).start("build") as workers:
+        build_parquet(workers, source, settings, listener=collected, fail_fast=fail_fast)
+    return collected.rows
 
 
 def change(table: pa.Table, row: int, column: str, value: object) -> pa.Table:

@@ -1,6 +1,6 @@
-"""The local engine: threads of this process, whose kernels release the GIL.
+"""Building logs: on threads of this process, or by waves of works of other processes.
 
-The segments of a partition are scanned close together, by whichever threads are free, and the
+On threads, the segments of a partition are scanned close together, by whichever are free, and the
 partition is published by the thread that scans the last of them: an interrupted run keeps every
 partition that it has scanned. Small partitions are published in groups, which share the cost of
 making files durable.
@@ -9,20 +9,20 @@ making files durable.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from typing import Protocol
 
-from kafka_index.build.plan import partition_groups, partition_of
+from kafka_index.build.plan import by_partition, partition_groups, plan_waves
 from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.execution import Parts, ThreadEngine
+from kafka_index.build.waves import build_waves
+from kafka_index.execution import Parts, Workers
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry
@@ -34,30 +34,49 @@ _GROUPS_PER_THREAD = 8
 
 
 class BuildListener(Protocol):
-    """Callbacks of a local build; called by one thread at a time."""
+    """Callbacks of a build; called by one thread at a time."""
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Record that a segment was scanned, or was kept."""
+        """Record that a segment was scanned, or was kept, on threads: Spark counts its tasks."""
 
     def on_report(self, row: SegmentReport) -> None:
         """Record the final row of a segment."""
 
 
-def run_local(
+def build_logs(
+    workers: Workers,
     segments: Iterable[SegmentFile],
     settings: BuildSettings,
     *,
-    threads: int,
     listener: BuildListener,
     fail_fast: bool = False,
-) -> bool:
-    """Build segments, of which every one of each partition is given; return whether all were begun.
+) -> None:
+    """Build segments, of which every one of each partition is given.
 
-    So many segments are scanned, or groups published, at a time as threads; the listener is called
-    with each segment's row. With `fail_fast`, no further segment begins once one has failed: those
-    that were not begun have no row, nor have those of partitions that were not finished.
+    The listener is called with each segment's row. With `fail_fast`, no further segment begins once
+    one has failed: those that were not begun have no row, nor have those of partitions that were
+    not finished.
     """
-    planned = _plan(SegmentTable.of(segments), threads)
+    table = SegmentTable.of(segments)
+    if workers.in_process:
+        _build_on_threads(workers, table, settings, listener, fail_fast=fail_fast)
+        return
+    waves = plan_waves(table, cores=workers.count)
+    with closing(build_waves(workers, waves, settings, fail_fast=fail_fast)) as reports:
+        for rows in reports:
+            for row in rows:
+                listener.on_report(row)
+
+
+def _build_on_threads(
+    workers: Workers,
+    segments: SegmentTable,
+    settings: BuildSettings,
+    listener: BuildListener,
+    *,
+    fail_fast: bool,
+) -> None:
+    planned = _plan(segments, workers.count)
     listed = {
         each.partition: each.start_entries
         for group in planned
@@ -76,10 +95,9 @@ def run_local(
         group = sorted(planned[number], key=lambda segment: -segment.log_size_bytes)
         return Parts([partial(scan, number, segment) for segment in group], _nothing)
 
-    with ThreadEngine(threads).start("build") as workers:
-        sizes = [group.total_bytes for group in planned]
-        done = workers.run_parts(range(len(planned)), divide, sizes=sizes, what="build {:,} groups")
-        return publisher.finish(done)
+    sizes = [group.total_bytes for group in planned]
+    done = workers.run_parts(range(len(planned)), divide, sizes=sizes, what="build {:,} groups")
+    publisher.finish(done)
 
 
 def _nothing(_pieces: Sequence[None], _attempt_id: str) -> None:
@@ -128,8 +146,8 @@ class Publisher:
         self._fail_fast = fail_fast
         self._lock = threading.Lock()
 
-    def finish(self, done: Generator[object, None, None]) -> bool:
-        """Wait for all works that add segments; return False when a failed one stopped them."""
+    def finish(self, done: Generator[object, None, None]) -> None:
+        """Wait for all works that add segments; what they left unfinished is reported."""
         try:
             with closing(done):
                 for _ in done:
@@ -137,10 +155,8 @@ class Publisher:
                         break
         finally:
             # After an interrupt, or an error of our own, the threads finish what they scan.
-            was_stopped = self.stopped.is_set()
             self.stopped.set()
         self._report_unfinished()
-        return not was_stopped
 
     def add(self, number: int, staged: StagedSegment, attempt_id: str) -> None:
         """Add a scanned segment to its group, which is published if it is the last one."""
@@ -175,17 +191,11 @@ class Publisher:
 
     def _publish(self, group: _Group, attempt_id: str) -> None:
         waiting, group.staged = group.staged, []
-        waiting.sort(key=lambda each: (partition_of(each.segment), each.segment.base_offset))
         rows = publish_partitions(
-            _partitions(waiting), self._settings, attempt_id=attempt_id, listed=self._listed
+            by_partition(waiting), self._settings, attempt_id=attempt_id, listed=self._listed
         )
         for row in rows:
             self.report(row)
         for staged in waiting:
             # What was only there for the fold.
             staged.remove_scratch(self._settings)
-
-
-def _partitions(staged: Iterable[StagedSegment]) -> Iterator[list[StagedSegment]]:
-    for _, members in groupby(staged, key=lambda each: partition_of(each.segment)):
-        yield list(members)
