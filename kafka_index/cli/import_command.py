@@ -181,6 +181,12 @@ class _Summary:
         self.partitions += 1
         self._records += counts.records
         self._bytes += counts.size_bytes
+        if counts.cut_bytes:
+            run_summary().add_bytes("cut", counts.cut_bytes)
+            print_log(
+                f"{partition.directory_name}: its last batch was not written to its end, and was "
+                f"cut off, as a broker does ({format_bytes(counts.cut_bytes)})"
+            )
         if self._detail is Detail.VERBOSE:
             click.echo(
                 f"{partition.directory_name}: {format_count(counts.records)} records from offset "

@@ -38,7 +38,8 @@ class ImportCounts:
     """The counts of an import of a partition.
 
     The first offset is that of the first imported record; the end offset, segments and size are
-    those of the whole log.
+    those of the whole log. `cut_bytes` is the size of a last batch that was not written to its end,
+    and was cut off the log that the import continues.
     """
 
     records: int
@@ -46,6 +47,7 @@ class ImportCounts:
     end_offset: int
     segments: int
     size_bytes: int
+    cut_bytes: int = 0
 
 
 def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> None:
@@ -76,7 +78,15 @@ def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
     found = _read(directory)
     if found.get("run") != run_id:
         return None
-    return ImportCounts(**{name: found[name] for name in ImportCounts.__dataclass_fields__})
+    return ImportCounts(
+        **{name: found[name] for name in ImportCounts.__dataclass_fields__ if name in found}
+    )
+
+
+def end_of_import(directory: str) -> int:
+    """Return the offset after the last record of a partition's import; 0 for none."""
+    end = _read(directory).get("end_offset", 0)
+    return end if isinstance(end, int) else 0
 
 
 def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:

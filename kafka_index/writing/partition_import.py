@@ -3,7 +3,8 @@
 A log that an import continues is compared with the log as loading has left it. A broker that loads
 a log after an unclean shutdown cuts it at the first invalid batch, and deletes every later segment.
 An import does neither: only a last batch that was not written to its end, or the zeros of
-preallocation, may go, and only if no checkpoint says that there was more.
+preallocation, may go, and only if neither a checkpoint nor an earlier import says that there was
+more. The bytes of such a batch are counted.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ from kafka_index.layout.names import (
     segment_file_name,
 )
 from kafka_index.records.batch_encoder import BatchEncoder
-from kafka_index.records.batch_table import ScanStop
+from kafka_index.records.batch_table import PREALLOCATED_TAIL, ScanStop
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile, publish_error
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.stores.durable_files import copy_file
 from kafka_index.writing.import_columns import check_continues, check_order, import_rows
 from kafka_index.writing.import_record import (
+    IMPORT_RECORD,
     ImportCounts,
     counts_of_run,
+    end_of_import,
     is_import,
     write_import_record,
 )
@@ -47,11 +50,13 @@ from kafka_index.writing.staging import Signature, StagedPartition, signature_of
 
 def check_loaded(
     log: GrowingPartitionLog, directory: str, partition: TopicPartition, logs: Signature
-) -> None:
-    """Check that loading the copy of a partition has cut nothing that counts.
+) -> int:
+    """Check that loading the copy of a partition has cut nothing that counts; return cut bytes.
 
-    `directory` is the original, and `logs` its logs. Raises `InputError` if it has.
+    `directory` is the original, and `logs` its logs. Zeros that are cut do not count. Raises
+    `InputError` if more was cut, or the log ends before records that an import has written.
     """
+    cut_bytes = 0
     sizes = {
         segment_file_name(segment.base_offset, LOG_SUFFIX): segment.size_bytes
         for segment in log.segments
@@ -82,6 +87,18 @@ def check_loaded(
                 found=log.log_end_offset,
                 hint="restore the partition from another replica",
             )
+        cut_bytes = 0 if stop.code == PREALLOCATED_TAIL else size - left
+    recorded = end_of_import(directory)
+    if recorded > log.log_end_offset:
+        raise InputError(
+            "the log ends before records that an import has written: they are lost",
+            path=os.path.join(directory, was[-1][0]) if was else directory,
+            expected=f"an end at offset {recorded} or later",
+            found=log.log_end_offset,
+            hint="import them again into an empty folder; where a broker has cut the log on "
+            f"purpose, remove {IMPORT_RECORD}",
+        )
+    return cut_bytes
 
 
 def _stop_of(path: str, partition: TopicPartition) -> ScanStop | None:
@@ -143,6 +160,7 @@ class PartitionImport:
         self._last_order: pa.Scalar | None = None
         self._records = 0
         self._first_offset = -1
+        self._cut_bytes = 0
         self._published = counts_of_run(self._target, settings.run_id)
         if self._replaces is not None and self._published is None:
             self._check_target()
@@ -188,7 +206,9 @@ class PartitionImport:
         log.close()
         self._log = None
         self._write_metadata()
-        counts = ImportCounts(self._records, self._first_offset, end_offset, len(sizes), sum(sizes))
+        counts = ImportCounts(
+            self._records, self._first_offset, end_offset, len(sizes), sum(sizes), self._cut_bytes
+        )
         write_import_record(self._directory, self._settings.run_id, counts)
         return ImportedPartition(
             StagedPartition(self.partition, self._directory, self._replaces), counts
@@ -257,7 +277,7 @@ class PartitionImport:
             raise publish_error(error, error.filename or self._directory, "copy the log") from error
         log = self._load(checkpointed, was_clean=was_clean)
         try:
-            check_loaded(log, self._target, self.partition, self._replaces)
+            self._cut_bytes = check_loaded(log, self._target, self.partition, self._replaces)
         except BaseException:
             log.close()
             raise

@@ -324,6 +324,44 @@ def test_append_refuses_a_torn_tail_that_was_committed(tmp_path: Path, name: str
     assert contents(output) == before
 
 
+@pytest.mark.parametrize("lost", ["the end of a batch", "whole batches"])
+def test_append_refuses_a_log_that_ends_before_what_an_import_has_written(
+    tmp_path: Path, lost: str
+) -> None:
+    output = tmp_path / "logs"
+    log = rolled_log(output, tmp_path / "first")[-1]
+    log.write_bytes(b"" if lost == "whole batches" else log.read_bytes()[:-1])
+    before = contents(output)
+    assert len(before) > 3
+
+    stderr = refused(written(tmp_path / "second", table(1, offset=[300])), output, "--append")
+
+    assert "the log ends before records that an import has written" in stderr
+    assert log.name in stderr
+    assert contents(output) == before
+
+
+def test_append_cuts_a_batch_that_was_not_written_to_its_end_and_says_so(tmp_path: Path) -> None:
+    output = tmp_path / "logs"
+    log = rolled_log(output, tmp_path / "first")[-1]
+    last = batch_table(log)[-1]
+    # As if a broker had written it, and was killed.
+    (output / "orders-0" / ".import.kafka-index").unlink()
+    log.write_bytes(log.read_bytes()[:-1])
+    second = written(tmp_path / "second", table(1, offset=[last["base_offset"]]))
+
+    result = run_here(
+        *("import", "--input", second, "--output", output, "--append"),
+        *("--summary", tmp_path / "summary"),
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert "orders-0: its last batch was not written to its end, and was cut off" in result.stderr
+    cut = json.loads((tmp_path / "summary").read_text())["bytes"]["cut"]
+    assert cut == last["size_bytes"] - 1
+    assert [row["offset"] for row in records(output)] == [*range(last["base_offset"] + 1)]
+
+
 def test_an_offset_that_the_log_has_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     imported(written(tmp_path / "tables", table()), output)
