@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.errors import CorruptLogError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.reading.answers import (
@@ -189,10 +189,15 @@ class LogBounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no records; one whose end cannot be read has some."""
+        """Whether the log has no records; one whose end damage hides has some.
+
+        Raises `KafkaIndexError` if a read of the last segment fails.
+        """
         try:
             return self.log_end_offset <= self.log_start_offset
-        except KafkaIndexError:
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
             return False
 
     def live_segments(self) -> Sequence[LogSegment]:
@@ -203,7 +208,8 @@ class LogBounds:
         try:
             ends_before_start = self._segments[-1].next_offset < self.log_start_offset
         except KafkaIndexError:
-            # The queries of that segment report it.
+            # Where the log starts after the base offset of that segment, which alone makes a
+            # difference, all queries are queries of that segment, and report it.
             return self._segments
         return () if ends_before_start else self._segments
 
@@ -301,7 +307,12 @@ class SpecialTimestamps:
         elif uploaded_to >= 0:
             offset = uploaded_to + 1
         else:
-            offset = -1 if self._bounds.is_empty else self._bounds.log_start_offset
+            try:
+                offset = -1 if self._bounds.is_empty else self._bounds.log_start_offset
+            except KafkaIndexError as error:
+                answers = Answers.empty(1, resolve)
+                self._segments[-1].findings.failure(answers, np.zeros(1, np.int64), error)
+                return answers
         if offset < 0:
             return Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
         if resolve is not Resolve.RECORD:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 from contextlib import suppress
+from importlib import import_module
 
 from kafka_index import errors
 from kafka_index.errors import EngineError, KafkaIndexError
@@ -13,7 +14,7 @@ _MAX_CAUSES = 8
 _PACKAGE = __name__.partition(".")[0]
 
 # The last line of a traceback: the class of the error, with its module unless it is a builtin.
-_RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?([A-Z]\w*)(?:: |$)")
+_RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
 _MISSING = re.compile(r"No module named '([^']+)'")
 # What Spark says of the executor on which a task failed for the last time.
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>[^()]+)\)")
@@ -51,19 +52,31 @@ def job_failure(error: Exception, hint: str) -> Exception:
     reason = _reason(str(error))
     message = f"the Spark job failed: {reason}"
     # Of what a task raised only the traceback arrives; its last line begins with the class.
-    raised = [match for match in map(_RAISED.match, str(error).splitlines()) if match is not None]
-    module, name = raised[-1].groups() if raised else (None, None)
-    if module == errors.__name__:
-        kind = getattr(errors, name or "", KafkaIndexError)
-        is_retriable = issubclass(kind, errors.RetriableError)
-        return (EngineError if is_retriable else KafkaIndexError)(message, hint=hint)
-    kind = getattr(builtins, name or "", Exception)
-    if module is None and issubclass(kind, OSError | MemoryError):
+    raised = [match.groups("") for match in map(_RAISED.match, str(error).splitlines()) if match]
+    kind: type[BaseException] = Exception
+    for module, name in raised:
+        kind = _class_of(module, name) or kind
+    if issubclass(kind, errors.RetriableError | OSError | MemoryError):
         return EngineError(message, hint=hint)
-    if (module or "").partition(".")[0] == "pyspark":
-        # Of PySpark's own worker, such as that its Python is of another version.
-        return EngineError(message, hint=hint)
+    if issubclass(kind, KafkaIndexError):
+        return KafkaIndexError(message, hint=hint)
     return RuntimeError(f"a Spark task failed: {reason}")
+
+
+def _class_of(module: str, name: str) -> type[BaseException] | None:
+    """Return the class of an error; None for a line of a message, which names no builtin error.
+
+    One of another library is an `Exception`, or an `EngineError` where it is of PySpark's own
+    worker, such as that its Python is of another version.
+    """
+    package = module.partition(".")[0]
+    if package not in ("", _PACKAGE):
+        return EngineError if package == "pyspark" else Exception
+    try:
+        found = getattr(import_module(module or builtins.__name__), name, None)
+    except ImportError:
+        return Exception
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
 def failure_reason(error: Exception) -> str:

@@ -10,6 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from kafka_index.errors import EngineError, KafkaIndexError, RetriableError, is_retriable
 from kafka_index.execution.tasks import attempt_id
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
@@ -37,7 +38,13 @@ def _run_task(
     configure_stores(options)
     if target is not None:
         target.check()
-    yield from function(batches)
+    try:
+        yield from function(batches)
+    except KafkaIndexError as error:
+        # Its class and text reach the driver, but not its cause.
+        if is_retriable(error) and not isinstance(error, RetriableError):
+            raise EngineError(str(error)) from error
+        raise
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -14,7 +14,13 @@ from typing import TypeAlias
 import numpy as np
 
 from kafka_index.config import IndexConfig
-from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError
+from kafka_index.errors import (
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    ReadError,
+    is_retriable,
+)
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import Time, TimeSpan, parse_time, time_text
 from kafka_index.reading import PartitionFiles, PartitionLog, Resolve, Status
@@ -267,13 +273,15 @@ def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> T
     """Return the times of partitions, within the memory of a read.
 
     Of each it reads the first batch, and the one with the largest timestamp, to which the time
-    indexes lead.
+    indexes lead. Raises `ReadError` if a read fails; partitions with damage are counted.
     """
     span = TimeSpan()
     for files in partitions:
         try:
             first_ms, last_ms = _times_of(files, settings.max_decompressed_bytes)
-        except KafkaIndexError:
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
             span = replace(span, unknown=span.unknown + 1)
         else:
             span = span.with_times(first_ms, last_ms)
@@ -291,6 +299,9 @@ def _times_of(files: PartitionFiles, max_decompressed_bytes: int) -> tuple[int |
             log.answer_timestamps(latest, Resolve.RECORD),
         ]
         if any(answers.status[0] == Status.UNREADABLE for answers in found):
+            for each in log.take_findings():
+                if each.retriable:
+                    raise ReadError(f"the times cannot be read: {each.reason}", path=each.path)
             raise KafkaIndexError("the times cannot be read", path=files.segments[0].log_path)
         first_ms, last_ms = (
             int(answers.values[FOUND_TIMESTAMP, 0]) if answers.status[0] == Status.FOUND else None

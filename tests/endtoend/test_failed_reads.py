@@ -51,9 +51,18 @@ def moved_partition(data: Path) -> Path:
     return place
 
 
+def last_log(data: Path) -> Path:
+    return max((data / PARTITION).glob("*.log"))
+
+
+LATE = ("--from", "2099-01-01")
+
+
 @pytest.mark.parametrize(
     ("made", "command", "arguments"),
     [
+        (last_log, "find", ("--input", "DATA", "--key", "x", *LATE)),
+        (last_log, "export", ("--input", "DATA", "--output", "OUT", *LATE)),
         (lost_log, "verify", ("--input", "DATA")),
         (lost_log, "predict", ("--input", "DATA")),
         (lost_log, "restore", ("--input", "DATA", "--output", "OUT", "--new-topic-ids")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -18,6 +18,8 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.errors import CorruptLogError, InputError, PublishError
 from kafka_index.spark.job_errors import job_failure
 from kafka_index.spark.session import launch_settings, settle
+from kafka_index.spark.tasks import task
+from kafka_index.startup.prediction import StartRefusedError
 
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -37,6 +39,31 @@ def _caused() -> None:
             full.write("x")
     except OSError as error:
         raise PublishError("cannot write", path="/out") from error
+
+
+def _failed_read() -> None:
+    try:
+        os.read(-1, 1)
+    except OSError as error:
+        raise CorruptLogError("cannot be read", path="/dump/a.log") from error
+
+
+def _damage_after_a_failed_read() -> None:
+    try:
+        os.read(-1, 1)
+    except OSError:
+        raise CorruptLogError("bad_crc", path="/dump/a.log")  # noqa: B904, not its cause
+
+
+def _damage_of_a_missing_file() -> None:
+    try:
+        os.stat("no-such-file")
+    except FileNotFoundError as error:
+        raise CorruptLogError("missing", path="/dump/a.log") from error
+
+
+def _refusal() -> None:
+    raise StartRefusedError("a broker does not start", path="/dump/a.log")
 
 
 def _memory() -> None:
@@ -62,6 +89,10 @@ def _killed() -> None:
         (_lines, 1, "first second"),
         (_full_disk, 3, "/out: no space left"),
         (_caused, 3, "/out: cannot write"),
+        (_failed_read, 3, "/dump/a.log: cannot be read"),
+        (_damage_after_a_failed_read, 1, "/dump/a.log: bad_crc"),
+        (_damage_of_a_missing_file, 1, "/dump/a.log: missing"),
+        (_refusal, 1, "/dump/a.log: a broker does not start"),
         (_memory, 3, "MemoryError"),
         # How Spark notices the death of a worker is a race.
         (_killed, 3, "Python worker exited unexpectedly|Connection reset"),
@@ -71,12 +102,12 @@ def _killed() -> None:
 def test_the_exit_code_of_a_failed_job_is_that_of_its_task(
     spark: SparkSession, fail: Callable[[], None], code: int, message: str
 ) -> None:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         fail()
         yield from batches
 
     with pytest.raises((PySparkException, Py4JError)) as caught:
-        spark.range(0, 1, 1, 1).mapInArrow(run, "id long").collect()
+        spark.range(0, 1, 1, 1).mapInArrow(task(run), "id long").collect()
     failure = job_failure(caught.value, "run again")
     assert ExitCode.of_run(failure) == code
     assert re.search(message, str(failure))
