@@ -70,9 +70,13 @@ def root_findings(
     the broker.
     """
     roots = [DataDirectory.read(path) for path in sorted(set(listing.data_directories))]
-    for root in roots:
-        yield from root.findings
-    yield from identity_findings(roots, metadata, properties)
+    found = [row for root in roots for row in root.findings]
+    yield from found
+    # The directory of the metadata log may be a data directory of the input, too.
+    known = {(row.path, row.found) for row in found if row.harmful}
+    for row in identity_findings(roots, metadata, properties):
+        if (row.path, row.found) not in known:
+            yield row
     yield from _unlisted_findings(listing, roots, settings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -164,6 +165,37 @@ def test_a_metadata_log_beside_that_of_the_same_broker_is_harmful(data: Path) ->
     assert rows() == [str(data / "__cluster_metadata-0")]
     property_of("node.id", "9")(log.parent)
     assert rows() == []
+
+
+def test_the_directory_of_a_metadata_log_that_is_an_input_too_is_judged_once(data: Path) -> None:
+    settings = metadata_elsewhere(data)
+    metadata = Path(settings["metadata.log.dir"])
+    (data / "__cluster_metadata-0").rmdir()
+    shutil.copytree(DUMP / "__cluster_metadata-0", metadata / "__cluster_metadata-0")
+    property_of("node.id", "x")(metadata)
+
+    found = verify([str(data), str(metadata)], threads=1, properties=settings)
+
+    harmful = [row.path for row in found.root_findings if row.harmful]
+    assert harmful == [str(metadata / "meta.properties")]
+
+
+def test_what_kubernetes_mounts_is_one_directory(tmp_path: Path) -> None:
+    """The entries of a ConfigMap are links into ``..data``, which is a link to a folder by time."""
+    mounted, folder = tmp_path / "mounted", tmp_path / "mounted" / "..2026_11_23_07_00_00.1"
+    shutil.copytree(DUMP, folder, ignore=shutil.ignore_patterns("[!apm]*-[0-9]", "__*"))
+    (mounted / "..data").symlink_to(folder.name)
+    for path in folder.iterdir():
+        (mounted / path.name).symlink_to(f"..data/{path.name}")
+
+    found = verify(mounted, threads=1)
+
+    # It is no data directory that a broker starts with; its parents are not two of one broker.
+    harmful = {row.path: row.found for row in found.root_findings if row.harmful}
+    named = "not named like a partition directory"
+    assert harmful == {str(mounted / "..data"): named, str(folder): named}
+    assert {os.path.dirname(row.path) for row in found.root_findings} == {str(mounted)}
+    assert not verify(folder, threads=1).is_harmful
 
 
 def metadata_elsewhere(data: Path) -> dict[str, str]:
