@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Properties;
 import java.util.Random;
 import java.util.TreeMap;
@@ -41,6 +42,7 @@ public final class Load {
     private static final Duration POLL = Duration.ofMillis(100);
     private static final long PAUSE_MS = 15;
     private static final long STALL_MS = 60_000;
+    private static final long QUIET_MS = 5_000;
 
     private final String bootstrap;
     private final FileOutputStream ledger;
@@ -256,16 +258,27 @@ public final class Load {
             consumer.assign(partitions);
             consumer.seekToBeginning(partitions);
             Map<TopicPartition, Long> ends = consumer.endOffsets(partitions);
-            long stalled = System.currentTimeMillis() + STALL_MS;
-            while (ends.entrySet().stream().anyMatch(one -> consumer.position(one.getKey()) < one.getValue())) {
+            Map<TopicPartition, Long> next = new HashMap<>();
+            partitions.forEach(one -> next.put(one, 0L));
+            long last = System.currentTimeMillis();
+            while (true) {
+                Map<TopicPartition, Long> rest = new HashMap<>(next);
+                rest.keySet().removeIf(one -> consumer.position(one) >= ends.get(one));
+                if (rest.isEmpty())
+                    break;
                 StringBuilder lines = new StringBuilder();
                 for (ConsumerRecord<String, String> one : consumer.poll(POLL)) {
                     append(lines, "got", one.topic(), one.partition(), one.offset(), one.timestamp(), crc(one.value()),
                         one.value().split("\\|")[0]);
-                    stalled = System.currentTimeMillis() + STALL_MS;
+                    next.put(new TopicPartition(one.topic(), one.partition()), one.timestamp() + 1);
+                    last = System.currentTimeMillis();
                 }
                 write(lines);
-                if (System.currentTimeMillis() > stalled)
+                long quiet = System.currentTimeMillis() - last;
+                // The cleaner may have removed all that was between the last record and the end.
+                if (quiet > QUIET_MS && consumer.offsetsForTimes(rest).values().stream().allMatch(Objects::isNull))
+                    break;
+                if (quiet > STALL_MS)
                     throw new IllegalStateException("nothing came for " + STALL_MS + " ms, at "
                         + partitions.stream().map(one -> one + "=" + consumer.position(one)).toList() + " of " + ends);
             }
