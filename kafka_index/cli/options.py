@@ -25,7 +25,7 @@ from kafka_index.layout.times import parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
 
 if TYPE_CHECKING:
-    from kafka_index.stores.inputs import LinkedFile
+    from kafka_index.stores.inputs import UnreadFile
 
 #: What a time may be, for the help of options.
 TIME_HELP = (
@@ -189,7 +189,7 @@ class Command(click.Command):
             with reading_inputs(follow_links=ctx.params.get("follow_links", True)):
                 code = ExitCode(int(super().invoke(ctx) or 0))
         finally:
-            code = add_refused_links(code)
+            code = add_unread(code)
         return code
 
 
@@ -215,29 +215,38 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
             raise click.UsageError(f"{name}: {error}", context) from None
 
 
-def add_refused_links(code: int) -> ExitCode:
-    """Print the links that were not followed, once; return the exit code of a run with them."""
-    from kafka_index.stores.inputs import drain_refused_links  # noqa: PLC0415, slow to import
+def add_unread(code: int) -> ExitCode:
+    """Print the files that were not read, once; return the exit code of a run with them."""
+    from kafka_index.stores.inputs import (  # noqa: PLC0415, slow to import
+        BROKEN_LINK,
+        LINKED_OUT,
+        NOT_A_FILE,
+        drain_unread,
+    )
 
-    links = drain_refused_links()
-    if not links:
+    files = drain_unread()
+    if not files:
         return ExitCode(code)
-    run_summary().add_count("links_not_followed", len(links))
-    broken = [each for each in links if each.is_broken]
-    out = [each for each in links if not each.is_broken]
-    if broken:
-        print_error(f"not read, as links lead to nothing: {_first_of(broken)}")
-    if out:
-        print_error(
-            f"not read, as links lead out of the input: {_first_of(out)}; "
-            "--follow-links reads what they lead to"
-        )
+    for reason, count, why, hint in (
+        (NOT_A_FILE, "not_files", "they are not files", ""),
+        (BROKEN_LINK, "links_not_followed", "links lead to nothing", ""),
+        (
+            LINKED_OUT,
+            "links_not_followed",
+            "links lead out of the input",
+            "; --follow-links reads what they lead to",
+        ),
+    ):
+        found = [each for each in files if each.reason == reason]
+        if found:
+            run_summary().add_count(count, len(found))
+            print_error(f"not read, as {why}: {_first_of(found)}{hint}")
     return ExitCode.first([ExitCode(code), ExitCode.DAMAGE])
 
 
-def _first_of(links: Sequence[LinkedFile]) -> str:
-    more = f" and {plural(len(links) - 1, 'other')}" if len(links) > 1 else ""
-    return f"{links[0].path} -> {links[0].target}{more}"
+def _first_of(files: Sequence[UnreadFile]) -> str:
+    more = f" and {plural(len(files) - 1, 'other')}" if len(files) > 1 else ""
+    return f"{files[0].shown}{more}"
 
 
 def _storage_option() -> click.Option:

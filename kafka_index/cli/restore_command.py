@@ -13,7 +13,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import TIME_HELP, Whole, add_refused_links, choice, command, option
+from kafka_index.cli.options import TIME_HELP, Whole, add_unread, choice, command, option
 from kafka_index.cli.restore_page import restore_page
 from kafka_index.cli.restore_summary import RestoreOutcome
 from kafka_index.cli.run_summary import run_summary
@@ -267,7 +267,7 @@ def _run(options: RestoreOptions) -> ExitCode:
 
             def conclude(result: RestoreResult) -> None:
                 nonlocal code
-                code = add_refused_links(outcome.print_summary(result))
+                code = add_unread(outcome.print_summary(result))
                 sys.stdout.flush()
                 run_summary().write(code, code.name.lower())
 

@@ -10,12 +10,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kafka_index.build.report import BUILT, FAILED
+from kafka_index.build.report import BUILT, FAILED, SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.layout.quoted_content import is_linked
+from kafka_index.records.batch_table import NOT_A_LOG, BatchColumns
 from kafka_index.restore.filling import Fill, mark_at
 from kafka_index.restore.log_files import Link, cut, take_over, write_log
 from kafka_index.restore.restored_partition import LostRange, Salvage
@@ -85,7 +86,7 @@ def restore_log(
     if row.is_preallocated_tail:
         cut(target, row.position_bytes)
         return restored
-    code, reason = row.reason_code or FAILED, row.reason or FAILED
+    code, reason = _why_damaged(row, source)
     salvaging = Salvaging(source, target, context)
     mended = salvaging.mend(row.position_bytes, code, reason, salvage)
     lost, fills = mended.lost, mended.fills
@@ -99,7 +100,7 @@ def restore_log(
             break
         # What its checksum does not show: offsets that go back, a marker that cannot be read.
         again = Salvaging(source, target, context)
-        code, reason = row.reason_code or FAILED, row.reason or FAILED
+        code, reason = _why_damaged(row, source)
         if salvage is Salvage.BATCHES:
             lost.append(again.drop_one(row.position_bytes, code, reason))
         else:
@@ -109,6 +110,13 @@ def restore_log(
     restored.lost, restored.fills = lost, fills
     restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
     return restored
+
+
+def _why_damaged(row: SegmentReport, source: SegmentFile) -> tuple[str, str]:
+    """Return the code and the reason of damage, which quotes nothing of a log that was a link."""
+    code, reason = row.reason_code or FAILED, row.reason or FAILED
+    is_hidden = code == NOT_A_LOG and is_linked(source.log_path)
+    return code, "not a Kafka log" if is_hidden else reason
 
 
 def fill_holes(

@@ -10,13 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError
-from kafka_index.layout.names import INTERNAL_PREFIX, TopicPartition, is_legal_topic
+from kafka_index.layout.names import (
+    INTERNAL_PREFIX,
+    PARTITION_METADATA,
+    TopicPartition,
+    is_legal_topic,
+)
 from kafka_index.restore.dump_files import Dump, Replica, base_replica
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.restored_partition import Salvage
 from kafka_index.restore.until import Limit, Until
 from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.storage import SegmentFile
+from kafka_index.stores import is_remote
+from kafka_index.stores.inputs import linked_out
 
 _NAMES_SHOWN = 5
 
@@ -216,17 +223,36 @@ def _topic_ids(dump: Dump, choices: RestoreChoices) -> dict[str, str]:
     ids |= {old: ids[new] for old, new in choices.renames.items() if old not in ids}
     missing = topics_without_id(dump, ids)
     if missing:
-        raise InputError(
-            "the topic id is not known: a broker takes a partition without one for stray, and an "
-            "empty log takes its place",
-            path=dump.replicas[next(each for each in dump.replicas if each.topic in missing)][
-                0
-            ].directory,
-            found=f"no partition.metadata of {names_shown(missing)}",
-            hint="add the partition.metadata files, or the metadata log or __consumer_offsets of "
-            "the cluster to the input, or give --new-topic-ids",
-        )
+        raise _without_id(dump, missing)
     return ids
+
+
+def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
+    """Return the error of topics without an id, which names a link that hides one."""
+    directories = [
+        replica.directory
+        for partition, copies in dump.replicas.items()
+        if partition.topic in missing
+        for replica in copies
+    ]
+    paths = (f"{each}/{PARTITION_METADATA}" for each in directories if not is_remote(each))
+    link = next(filter(None, map(linked_out, paths)), None)
+    if link is not None:
+        return InputError(
+            f"the topic id of {names_shown(missing)} is not known, as this file is a link that "
+            "leads out of the input",
+            path=link.path,
+            found=link.target,
+            hint="give --follow-links to read it, or --new-topic-ids",
+        )
+    return InputError(
+        "the topic id is not known: a broker takes a partition without one for stray, and an "
+        "empty log takes its place",
+        path=directories[0],
+        found=f"no partition.metadata of {names_shown(missing)}",
+        hint="add the partition.metadata files, or the metadata log or __consumer_offsets of "
+        "the cluster to the input, or give --new-topic-ids",
+    )
 
 
 def _cleaning(base: Replica, others: Sequence[Replica], choices: RestoreChoices) -> Cleaning:

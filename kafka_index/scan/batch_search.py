@@ -60,6 +60,8 @@ class LogBytes(Protocol):
 class HeldBytes:
     """A log in memory, or its end from the position `start_bytes` on."""
 
+    path: str | None = None
+
     def __init__(self, held: Bytes, start_bytes: int = 0) -> None:
         self._held = held
         self._start = start_bytes

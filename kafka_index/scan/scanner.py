@@ -26,6 +26,7 @@ from kafka_index.kernels.scan import (
 )
 from kafka_index.layout.index_entries import offset_range
 from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.quoted_content import quote_content
 from kafka_index.layout.records import (
     HEADER_SIZE_UP_TO_MAGIC,
     LOG_OVERHEAD_BYTES,
@@ -46,7 +47,15 @@ _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 
 
 class ScannedLog(LogBytes, Protocol):
-    """The facts about a log from which a scanner finds the reason for its stop."""
+    """The facts about a log from which a scanner finds the reason for its stop.
+
+    The path is None for bytes in memory, of which nothing is quoted.
+    """
+
+    @property
+    def path(self) -> str | None:
+        """Its path or URI."""
+        ...
 
     def stream(self, start_bytes: int, /) -> Iterable[Bytes]:
         """Yield the bytes from a position to the end in pieces."""
@@ -99,7 +108,7 @@ class Scanner:
         if stop.position_bytes == 0 and stop.code != source.PREALLOCATED_TAIL:
             start = log.read_at(0, _SHOWN_BYTES + 1)
             if _is_foreign(start, self._segment_base_offset, log.size_bytes):
-                found = repr(start[:_SHOWN_BYTES].tobytes()).removeprefix("b")
+                found = _shown_start(start, log.path)
                 return replace(stop, expected="a record batch", found=found, is_foreign=True)
         if stop.code in (source.TORN_HEADER, source.TORN_BATCH) and end_bytes in (
             None,
@@ -142,6 +151,12 @@ class Scanner:
             str(last_offset_of(rest)),
             refused=True,
         )
+
+
+def _shown_start(start: Bytes, path: str | None) -> str:
+    if path is None:
+        return "other bytes"
+    return quote_content(start[:_SHOWN_BYTES].tobytes(), path).removeprefix("b")
 
 
 def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:

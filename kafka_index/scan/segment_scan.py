@@ -130,6 +130,7 @@ class _Streamed:
     """A file whose stream has come as far as the scan; what follows is not requested again."""
 
     def __init__(self, file: ByteSource, walk: StreamWalk) -> None:
+        self.path: str | None = file.path
         self.size_bytes = file.size_bytes
         self.read_at = file.read_at
         self.stream = walk.rest

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from kafka_index.errors import InputError, is_retriable
 from kafka_index.stores import DirectoryEntry, FileInfo, is_remote, store_of
-from kafka_index.stores.inputs import kept_listings, linked_out
+from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE, kept_listings, linked_out
 
 
 class Entry(Protocol):
@@ -55,10 +55,6 @@ class Entry(Protocol):
         ...
 
 
-#: The reason why a link is skipped that leads nowhere.
-BROKEN_LINK = "a link to nothing"
-
-
 class LocalEntry:
     """An entry of a local directory: no system call is made before an answer needs it."""
 
@@ -87,7 +83,7 @@ class LocalEntry:
         except OSError as error:
             # Where the disk or a permission is at fault, opening it meets and reports the same.
             return None if is_retriable(error) else f"cannot be inspected: {error.strerror}"
-        return BROKEN_LINK if self.is_broken_link() else "not a file"
+        return BROKEN_LINK if self.is_broken_link() else NOT_A_FILE
 
     def is_broken_link(self) -> bool:
         """Return whether it is a link to nothing."""
@@ -134,7 +130,7 @@ class StoredEntry:
 
     def why_not_a_file(self) -> str | None:
         """Return why it cannot be read as a file."""
-        return "not a file" if self._entry.is_directory else None
+        return NOT_A_FILE if self._entry.is_directory else None
 
     def is_broken_link(self) -> bool:
         """Return False: stores have no links that are seen here."""

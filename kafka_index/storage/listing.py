@@ -22,7 +22,6 @@ from kafka_index.layout.names import (
     split_directory_name,
 )
 from kafka_index.storage.directories import (
-    BROKEN_LINK,
     Entry,
     identity_of,
     scan_directory,
@@ -34,7 +33,14 @@ from kafka_index.storage.paths import expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote, scheme_of
-from kafka_index.stores.inputs import LINKED_OUT, admit_linked, linked_out, note_broken_link
+from kafka_index.stores.inputs import (
+    BROKEN_LINK,
+    LINKED_OUT,
+    admit_linked,
+    is_within,
+    linked_out,
+    note_unread,
+)
 from kafka_index.stores.store import OBJECT_SCHEMES
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
@@ -178,7 +184,7 @@ class _Walk:
                     self._skip(entry.path, "a log outside any topic-partition directory")
                 elif split is not None and entry.is_broken_link() and self._wanted(split[0].topic):
                     self._skip(entry.path, BROKEN_LINK)
-                    note_broken_link(entry.path)
+                    note_unread(entry.path, BROKEN_LINK)
             elif split is None:
                 if entry.name != _REMOTE_INDEX_CACHE:
                     self._skip(entry.path, "not named like a topic-partition directory")
@@ -267,7 +273,9 @@ def _parents_of(directory: str) -> tuple[str, ...]:
     parent = os.path.dirname(directory)
     if is_remote(directory):
         return (parent,)
-    return parent, os.path.dirname(os.path.realpath(directory))
+    real = os.path.dirname(os.path.realpath(directory))
+    # A folder in a data directory is not one: so Kubernetes lays out what it mounts.
+    return (parent,) if is_within(real, [os.path.realpath(parent)]) else (parent, real)
 
 
 def _plain(partition: TopicPartition, directory: str) -> PartitionSegments | None:

@@ -26,7 +26,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.storage.directories import Entry
 from kafka_index.stores import ByteSource, store_of
-from kafka_index.stores.inputs import note_broken_link
+from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE, note_unread
 
 #: Segments that are rows of a table have no log: their modification times are at most this.
 NO_LOG_MTIME_NS = -(1 << 62)
@@ -115,8 +115,8 @@ class _Found:
             reason = entry.why_not_a_file() or _DEAD.get(transient)
             if reason is not None:
                 self.skipped.append(Skipped(entry.path, reason))
-                if entry.is_broken_link():
-                    note_broken_link(entry.path)
+                if reason in (BROKEN_LINK, NOT_A_FILE) and transient not in _DEAD:
+                    note_unread(entry.path, reason)
             else:
                 (self.swaps if transient == SWAP_SUFFIX else self.logs)[base_offset] = entry
         elif transient == SWAP_SUFFIX and kind in INDEX_SUFFIXES:

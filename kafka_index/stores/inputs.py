@@ -19,24 +19,34 @@ from kafka_index.errors import LinkedOutError
 from kafka_index.layout.names import LOG_SUFFIX, is_kept_file, parse_segment_file
 from kafka_index.stores.store import DirectoryEntry
 
-#: The reason why such a file is skipped.
+#: The reasons why a file is not read.
 LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
+BROKEN_LINK = "a link to nothing"
+NOT_A_FILE = "not a file"
 
 _follows: ContextVar[bool | None] = ContextVar("follows_links", default=None)
 _listings: ContextVar[dict[str, list[DirectoryEntry]] | None] = ContextVar("listings", default=None)
 _lock = threading.Lock()
 # Real paths of the inputs of this process, and whether links in them are followed.
 _inputs: dict[str, bool] = {}
-_refused: dict[str, LinkedFile] = {}
+_unread: dict[str, UnreadFile] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class LinkedFile:
-    """A link that is not followed, and where it leads: to a file out of the input, or nowhere."""
+class UnreadFile:
+    """A file that is not read: a link out of the input, or for a reason such as that it is none.
+
+    `target` is the end of a link; empty for other files.
+    """
 
     path: str
     target: str
-    is_broken: bool = False
+    reason: str = LINKED_OUT
+
+    @property
+    def shown(self) -> str:
+        """The path, and where its link leads."""
+        return f"{self.path} -> {self.target}" if self.target else self.path
 
 
 @contextmanager
@@ -94,22 +104,22 @@ def admit_sent(inputs: Iterable[tuple[str, bool]]) -> None:
         _inputs.update(inputs)
 
 
-def drain_refused_links() -> list[LinkedFile]:
-    """Return the links that were not followed, by path, and forget them."""
+def drain_unread() -> list[UnreadFile]:
+    """Return the files that were not read, by path, and forget them."""
     with _lock:
-        found = [_refused[path] for path in sorted(_refused)]
-        _refused.clear()
+        found = [_unread[path] for path in sorted(_unread)]
+        _unread.clear()
         return found
 
 
 def forget_inputs() -> None:
     """Begin a run, which has no inputs yet."""
     with _lock:
-        _refused.clear()
+        _unread.clear()
         _inputs.clear()
 
 
-def linked_out(path: str) -> LinkedFile | None:
+def linked_out(path: str) -> UnreadFile | None:
     """Return a file of a dump that is not to be opened; None for any other.
 
     Parameters
@@ -131,17 +141,18 @@ def linked_out(path: str) -> LinkedFile | None:
         inputs = dict(_inputs)
     if is_within(target, [directory, *inputs]) or _is_followed(directory, inputs):
         return None
-    found = LinkedFile(path, target)
+    found = UnreadFile(path, target)
     with _lock:
-        _refused[path] = found
+        _unread[path] = found
     return found
 
 
-def note_broken_link(path: str) -> None:
-    """Name a link to nothing in place of a log or a partition, whose records are not read."""
-    found = LinkedFile(path, os.path.realpath(path), is_broken=True)
+def note_unread(path: str, reason: str) -> None:
+    """Name an entry in place of a log or a partition, whose records are not read."""
+    target = os.path.realpath(path) if os.path.islink(path) else ""
+    found = UnreadFile(path, target, reason)
     with _lock:
-        _refused[path] = found
+        _unread[path] = found
 
 
 def refuse_linked_out(path: str, *, any_name: bool = False) -> None:

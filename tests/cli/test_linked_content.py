@@ -80,6 +80,32 @@ def test_nothing_of_it_is_shown(command: str, content: str, dump: Path, tmp_path
             path.write_bytes(before)
 
 
+@pytest.mark.parametrize("is_partition", [False, True], ids=["log", "partition"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_is_shown_of_a_log_that_is_none(
+    command: str, dump: Path, tmp_path: Path, *, is_partition: bool
+) -> None:
+    """Logs and partitions that are links are followed as a broker does."""
+    log, private = dump / "payments-0" / f"{532:020d}.log", tmp_path / "private"
+    if is_partition:
+        log.write_text(CANARY * 20)
+        shutil.move(log.parent, private)
+        log.parent.symlink_to(private)
+    else:
+        private.write_text(CANARY * 20)
+        log.unlink()
+        log.symlink_to(private)
+    out = tmp_path / "out"
+    out.mkdir()
+    done = run_here(
+        command, *COMMANDS[command](dump, out), "--summary", out / "summary.json", "--verbose"
+    )
+    shown = [done.stdout, done.stderr, *(file.read_text() for file in out.glob("*.json"))]
+    assert not [text for text in shown if CANARY in text]
+    # A lookup asks another log, and there is no log of metadata.
+    assert done.returncode == {"lookup": 0, "metadata": 2}.get(command, 1), done.stderr
+
+
 def test_what_is_no_link_is_quoted(dump: Path) -> None:
     (dump / "log-start-offset-checkpoint").write_text(f"{CANARY}\n")
     assert CANARY in run_here("verify", "--input", dump).stdout

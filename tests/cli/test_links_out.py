@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,6 +154,47 @@ def test_a_log_or_partition_that_is_a_link_to_nothing_is_missed(
         return
     assert done.returncode == 1, done.stderr
     assert f"links lead to nothing: {path} -> /nowhere/at/all" in done.stderr
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def bind_socket(path: Path) -> None:
+    # The path of a socket is short.
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(path))
+
+
+def link_to_fifo(path: Path) -> None:
+    os.mkfifo(path.parent / "fifo")
+    path.symlink_to("fifo")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "metadata"])
+@pytest.mark.parametrize("make", [os.mkfifo, bind_socket, link_to_fifo, make_directory])
+def test_a_log_that_is_no_file_is_missed(
+    command: str,
+    make: Callable[[Path], None],
+    dump: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments: list[Argument] = [dump]
+    path = dump / "payments-0" / f"{532:020d}.log"
+    if command == "metadata":
+        shutil.copytree(DUMP / "__consumer_offsets-0", dump / "__consumer_offsets-0")
+        path = dump / "__consumer_offsets-0" / f"{99999:020d}.log"
+    else:
+        path.unlink()
+        (tmp_path / "out").mkdir()
+        arguments = COMMANDS[command](dump, tmp_path / "out")
+    make(path)
+    done = run_here(command, *arguments, "--summary", tmp_path / "summary")
+    assert done.returncode == 1, done.stderr
+    assert f"not read, as they are not files: {path}" in done.stderr
+    assert json.loads((tmp_path / "summary").read_text())["counts"]["not_files"] == 1
 
 
 def test_what_a_link_that_a_glob_meets_leads_to_is_no_input(dump: Path, tmp_path: Path) -> None:

@@ -16,6 +16,21 @@ from tests.support.restoring import contents, copy_dump, logs, restore
 PARTITIONS = ("audit.trail-0", "payments-0")
 
 
+def test_a_topic_id_behind_a_link_out_of_the_dump_is_refused_by_name(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump", "payments-0")
+    path = dump / "payments-0" / "partition.metadata"
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 2
+    assert f"{path}: the topic id of payments is not known" in run.done.stderr
+    assert "--follow-links" in run.done.stderr
+    assert not (tmp_path / "out").exists()
+    assert restore(dump, tmp_path / "out", "--follow-links").code == 0
+
+
 @pytest.mark.parametrize("link", ["auto", "reflink"])
 def test_logs_are_cloned_where_the_file_system_shares_blocks(tmp_path: Path, link: str) -> None:
     restore(copy_dump(tmp_path / "dump", *PARTITIONS), tmp_path / "copied")

@@ -174,7 +174,7 @@ def test_the_directory_of_a_metadata_log_that_is_an_input_too_is_judged_once(dat
     shutil.copytree(DUMP / "__cluster_metadata-0", metadata / "__cluster_metadata-0")
     property_of("node.id", "x")(metadata)
 
-    found = verify([str(data), str(metadata)], threads=1, properties=settings)
+    found = verify([str(data), str(metadata)], threads=1, config=settings)
 
     harmful = [row.path for row in found.root_findings if row.harmful]
     assert harmful == [str(metadata / "meta.properties")]
