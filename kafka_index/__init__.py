@@ -8,6 +8,7 @@
 Dumps: data directories, partition directories, or globs of either; local paths or URIs.
     build_indexes        write .index, .timeindex and what else a broker keeps beside its logs
     verify               compare every file with what it should be
+    predict              what a broker does to its log directories when it starts
     lookup_offsets       where offsets are: batches and positions, for a table of queries
     lookup_timestamps    the first records at or after timestamps, for a table of queries
     read_records         records as Arrow record batches
@@ -15,7 +16,9 @@ Dumps: data directories, partition directories, or globs of either; local paths 
 
 Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
-    Verification, PartitionFindings, Finding, RestoreResult, RestoredPartition, RunOutcome
+    Verification, PartitionFindings, Finding
+    Prediction, Verdict, PartitionPrediction, Refusal
+    RestoreResult, RestoredPartition, RunOutcome
 
 Partitions and files, read-only:
     PartitionLog         one partition: its bounds, and lookups of offsets and timestamps
@@ -45,6 +48,7 @@ import importlib as _importlib
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from kafka_index.api.checks import predict as predict
     from kafka_index.api.checks import verify as verify
     from kafka_index.build import SegmentReport as SegmentReport
     from kafka_index.build import build_indexes as build_indexes
@@ -76,6 +80,10 @@ if TYPE_CHECKING:
     from kafka_index.results import Result as Result
     from kafka_index.results import RunOutcome as RunOutcome
     from kafka_index.scan import read_batches as read_batches
+    from kafka_index.startup import PartitionPrediction as PartitionPrediction
+    from kafka_index.startup import Prediction as Prediction
+    from kafka_index.startup import Refusal as Refusal
+    from kafka_index.startup import Verdict as Verdict
     from kafka_index.state import LeaderEpochCache as LeaderEpochCache
     from kafka_index.tables import Isolation as Isolation
     from kafka_index.tables import OnDamage as OnDamage
@@ -105,7 +113,10 @@ _HOMES = {
     "OnDamage": "tables",
     "PartitionFindings": "verification",
     "PartitionLog": "reading",
+    "PartitionPrediction": "startup",
+    "Prediction": "startup",
     "Record": "records",
+    "Refusal": "startup",
     "Resolve": "reading",
     "RestoreResult": "restore.restored_partition",
     "RestoredPartition": "restore.restored_partition",
@@ -117,11 +128,13 @@ _HOMES = {
     "TimeIndex": "index",
     "TransactionIndex": "index",
     "UpperBound": "reading",
+    "Verdict": "startup",
     "Verification": "verification",
     "build_indexes": "build",
     "build_segment_files": "build",
     "lookup_offsets": "lookup",
     "lookup_timestamps": "lookup",
+    "predict": "api.checks",
     "read_batches": "scan",
     "read_records": "tables",
     "restore_dump": "restore",

@@ -21,7 +21,7 @@ ROWS = re.findall(
 )
 PUBLIC_NAMES = [name for name in dir(kafka_index) if not name.startswith("_")]
 #: The functions of commands, each with an example.
-FUNCTIONS = ("verify",)
+FUNCTIONS = ("verify", "predict")
 
 
 @cache

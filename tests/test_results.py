@@ -18,7 +18,7 @@ import pytest
 import kafka_index
 from kafka_index import KafkaIndexError, LogConfig, Result
 from kafka_index.errors import DamageError
-from tests.support.command_line import DUMP, SETTINGS, copy_partitions
+from tests.support.command_line import DUMP, SETTINGS
 
 #: A screen of a terminal.
 MAX_LINES, MAX_WIDTH = 24, 130
@@ -27,23 +27,31 @@ Call = Callable[..., Result]
 # A call over a dump, with a folder of its own; keywords are added.
 CALLS: dict[str, Call] = {
     "verify": lambda dump, _, **given: kafka_index.verify(dump, **given),
+    "predict": lambda dump, _, **given: kafka_index.predict(dump, **given),
 }
+
+
+KEPT = ("payments-0", "app-logs-0")
+
+
+def copy_dump(target: Path) -> Path:
+    """Copy two partitions of the example dump, with the files at its root."""
+    others = [path.name for path in DUMP.iterdir() if path.is_dir() and path.name not in KEPT]
+    return Path(shutil.copytree(DUMP, target, ignore=shutil.ignore_patterns(*others)))
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dump of two partitions."""
-    return copy_partitions(tmp_path_factory.mktemp("sound") / "dump", "payments-0", "app-logs-0")
+    return copy_dump(tmp_path_factory.mktemp("sound") / "dump")
 
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dump with an index and a log that are damaged."""
-    root = tmp_path_factory.mktemp("damaged") / "dump"
-    shutil.copytree(DUMP / "payments-0", root / "payments-0")
+    """A dump with indexes and a log that are damaged."""
+    root = copy_dump(tmp_path_factory.mktemp("damaged") / "dump")
     for path in sorted(root.glob("*/*.index")):
         path.write_bytes(b"\x01" * 16)
-    log = next(iter(sorted(root.glob("payments-0/*.log"))))
+    log = min(root.glob("payments-0/*.log"))
     content = bytearray(log.read_bytes())
     content[200] ^= 0xFF
     log.write_bytes(content)

@@ -1,4 +1,4 @@
-"""`verify`: a dump against the files that a broker would have."""
+"""`verify` and `predict`: a dump as it should be, and as a broker would have it after its start."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from kafka_index.api.arguments import (
     properties_of,
     threads_of,
     tiered_of,
+    whole,
 )
-from kafka_index.config import topics_pattern
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, topics_pattern
 from kafka_index.errors import ConfigError
 from kafka_index.layout.times import Time, parse_time
+from kafka_index.startup import Prediction
+from kafka_index.startup.predicting import predict_start, start_conditions
+from kafka_index.storage import local_path
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.verification import Finding, PartitionFindings, Verification
 from kafka_index.verification.verifying import VerifyJob, VerifyRequest
@@ -115,6 +119,62 @@ def verify(
         job.run(engine, findings)
     partitions = sorted(findings.partitions, key=lambda one: (one.topic, one.partition))
     return Verification(partitions, findings.rows, job.segments.total_bytes)
+
+
+def predict(
+    paths: Paths,
+    *,
+    metadata: Path | None = None,
+    config: Config | None = None,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> Prediction:
+    """Predict what a broker does to its log directories when it starts, as ``predict`` does.
+
+    Nothing is written.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        All data directories of one broker, on a local disk.
+    metadata : path, optional
+        The metadata log directory; by default that of the settings, or the one in the directories.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, such as the broker's ``server.properties``.
+    max_decompressed_bytes : int
+        The most bytes of decompressed metadata that this process holds at a time.
+
+    Returns
+    -------
+    Prediction
+        The verdict, the partitions, and a row per segment.
+
+    Raises
+    ------
+    InputError
+        A directory cannot be read, or a running broker holds it.
+    ConfigError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> found = kafka_index.predict("examples/dump")
+    >>> found.verdict.value
+    'safe'
+    >>> found.counts["records_lost"]
+    0
+    """
+    directories = [local_path(path) for path in paths_of(paths)]
+    if not directories:
+        raise ConfigError("paths is empty", expected="all data directories of one broker")
+    most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
+    conditions = start_conditions(
+        directories,
+        optional_path(metadata, "metadata"),
+        properties_of(config),
+        config_of(config),
+        most,
+    )
+    return predict_start(directories, conditions)
 
 
 class _Findings:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +14,10 @@ import pyarrow as pa
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import command, option
 from kafka_index.cli.predict_text import (
-    SEGMENT_ROWS,
     Shown,
     count_prediction,
     losses_text,
     print_prediction,
-    segment_rows,
     verdict_line,
 )
 from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, page_maker
@@ -32,22 +29,16 @@ from kafka_index.cli.shared_options import (
 )
 from kafka_index.config import LogConfig, read_properties
 from kafka_index.errors import KafkaIndexError
-from kafka_index.layout.names import METADATA_LOG
-from kafka_index.metadata import ClusterImage
 from kafka_index.pages.page import Explained, Page
 from kafka_index.pages.page import Verdict as PageVerdict
-from kafka_index.records.decompression import shared_budget
 from kafka_index.startup import (
     Outcome,
     Prediction,
     SegmentAction,
-    StartConditions,
     Verdict,
-    metadata_directory_of,
-    predict_directories,
-    read_started_cluster,
-    suggest,
 )
+from kafka_index.startup.predicting import predict_start, start_conditions
+from kafka_index.startup.prediction import SEGMENT_ROWS
 from kafka_index.storage import list_dump, local_path
 from kafka_index.storage.report_file import PageMaker, ReportFile
 from kafka_index.storage.segment_table import SegmentTable
@@ -111,14 +102,12 @@ class PredictOptions:
 def _run(options: PredictOptions) -> ExitCode:
     paths = [local_path(path) for path in options.inputs]
     properties = None if options.config_path is None else read_properties(options.config_path)
-    directory = metadata_directory_of(paths, properties, options.metadata)
-    cluster, fault = _cluster(options, directory, properties)
-    conditions = StartConditions(
+    conditions = start_conditions(
+        paths,
+        options.metadata,
+        properties,
         LogConfig.load(options.config_path),
-        cluster,
-        properties=properties,
-        metadata_directory=directory,
-        metadata_fault=fault,
+        options.max_decompressed_bytes,
     )
     prediction: Prediction | None = None
     with ExitStack() as reports:
@@ -127,30 +116,14 @@ def _run(options: PredictOptions) -> ExitCode:
         if options.report is not None:
             page = _page(lambda: prediction, paths)
             file = reports.enter_context(ReportFile(options.report, SEGMENT_ROWS, page))
-        prediction = predict_directories(paths, conditions)
-        hint = suggest(paths, conditions, prediction)
+        prediction = predict_start(paths, conditions)
         count_prediction(prediction)
         # Printed first: where the report cannot be finished, the answer is not lost.
-        print_prediction(prediction, hint, sys.stdout, shown=options.shown)
+        print_prediction(prediction, sys.stdout, shown=options.shown)
         sys.stdout.flush()
         if file is not None:
-            file.write_table(segment_rows(prediction))
-    return ExitCode.DONE if prediction.verdict is Verdict.SAFE else ExitCode.DAMAGE
-
-
-def _cluster(
-    options: PredictOptions, directory: str | None, properties: Mapping[str, str] | None
-) -> tuple[ClusterImage | None, str | None]:
-    """Return the metadata that was given, or that lies in the broker's directories.
-
-    Where they are not known because of damage, the second value says why.
-    """
-    path = directory if options.metadata is None else options.metadata
-    if path is None:
-        return None, None
-    if options.metadata is None and not os.path.isdir(os.path.join(path, METADATA_LOG)):
-        return None, None
-    return read_started_cluster(path, properties, shared_budget(options.max_decompressed_bytes))
+            file.write_table(prediction.to_arrow())
+    return ExitCode(prediction.outcome.exit_code)
 
 
 def _page(predicted: Callable[[], Prediction | None], directories: list[str]) -> PageMaker:

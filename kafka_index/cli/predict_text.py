@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TextIO
 
-import pyarrow as pa
-
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_text
 from kafka_index.cli.text import Paint, format_bytes, plural
@@ -43,28 +41,12 @@ class Shown(Enum):
     JSON = "json"
 
 
-SEGMENT_ROWS = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("directory", pa.string()),
-        ("outcome", pa.string()),
-        ("segment_base_offset", pa.int64()),
-        ("action", pa.string()),
-        ("cut_at_bytes", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
-
-
-def print_prediction(
-    prediction: Prediction, hint: str | None, stream: TextIO, *, shown: Shown
-) -> None:
+def print_prediction(prediction: Prediction, stream: TextIO, *, shown: Shown) -> None:
     """Print a prediction, the verdict first, then what is lost."""
     if shown is Shown.JSON:
-        stream.write(json.dumps({**_as_object(prediction), "suggestion": hint}) + "\n")
+        stream.write(json.dumps(_as_object(prediction)) + "\n")
         return
-    print_text(stream, _text(prediction, hint, Paint(stream), shown=shown))
+    print_text(stream, _text(prediction, Paint(stream), shown=shown))
 
 
 def verdict_line(prediction: Prediction) -> str:
@@ -90,7 +72,7 @@ def _unknown(prediction: Prediction) -> list[str]:
     ]
 
 
-def _text(prediction: Prediction, hint: str | None, paint: Paint, *, shown: Shown) -> Iterator[str]:
+def _text(prediction: Prediction, paint: Paint, *, shown: Shown) -> Iterator[str]:
     yield (paint.good if prediction.verdict is Verdict.SAFE else paint.bad)(
         verdict_line(prediction)
     )
@@ -119,8 +101,8 @@ def _text(prediction: Prediction, hint: str | None, paint: Paint, *, shown: Show
         f"{plural(len(prediction.partitions), 'partition')}, "
         f"{losses_text(prediction)}, {format_bytes(total)} of logs read"
     )
-    if hint is not None:
-        yield paint.notable(f"suggestion: {hint}")
+    if prediction.suggestion is not None:
+        yield paint.notable(f"suggestion: {prediction.suggestion}")
 
 
 def losses_text(prediction: Prediction) -> str:
@@ -136,41 +118,10 @@ def losses_text(prediction: Prediction) -> str:
 def count_prediction(prediction: Prediction) -> None:
     """Add what is predicted to the summary of the run."""
     summary = run_summary()
-    for outcome in Outcome:
-        count = sum(one.outcome is outcome for one in prediction.partitions)
-        summary.add_count(f"partitions_{outcome.value}", count)
-    for action in SegmentAction:
-        count = sum(
-            segment.action is action for one in prediction.partitions for segment in one.segments
-        )
-        summary.add_count(f"segments_{action.value}", count)
-    summary.add_count("refused", len(prediction.refused))
-    summary.add_count("records_lost", sum(one.lost.records for one in prediction.partitions))
-    summary.add_bytes("log_read", sum(one.bytes_read for one in prediction.partitions))
-
-
-def segment_rows(prediction: Prediction) -> pa.Table:
-    """Return a row per segment; of a partition without segments one row."""
-    rows = []
-    for one in prediction.partitions:
-        common = {
-            "topic": one.topic,
-            "partition": one.partition,
-            "directory": one.directory,
-            "outcome": one.outcome.value,
-        }
-        refusal = None if one.refusal is None else one.refusal.reason
-        rows += [
-            {
-                **common,
-                "segment_base_offset": segment.base_offset,
-                "action": segment.action.value,
-                "cut_at_bytes": segment.cut_at_bytes,
-                "reason": segment.reason,
-            }
-            for segment in one.segments
-        ] or [{**common, "reason": refusal}]
-    return pa.Table.from_pylist(rows, schema=SEGMENT_ROWS)
+    for name, count in prediction.counts.items():
+        summary.add_count(name, count)
+    for name, size_bytes in prediction.sizes_bytes.items():
+        summary.add_bytes(name, size_bytes)
 
 
 def _by_harm(one: PartitionPrediction) -> tuple[int, int]:
@@ -267,6 +218,7 @@ def _as_object(prediction: Prediction) -> dict[str, object]:
         "unknown": list(prediction.unknown),
         "not_judged": list(prediction.not_judged),
         "notes": list(prediction.notes),
+        "suggestion": prediction.suggestion,
     }
 
 

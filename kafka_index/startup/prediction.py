@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry
+from kafka_index.results import Result, RunOutcome
 from kafka_index.scan.missing_offsets import Cause, MissingRange
 
 
-class SegmentAction(Enum):
+class SegmentAction(StrEnum):
     """The action of a start on a segment."""
 
     KEEP = "keep"
@@ -24,7 +29,7 @@ class SegmentAction(Enum):
     REPLACE = "replace"
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """The outcome of a start for a partition."""
 
     LOADED = "loaded"
@@ -34,7 +39,7 @@ class Outcome(Enum):
     REFUSED = "refused"
 
 
-class Verdict(Enum):
+class Verdict(StrEnum):
     """The verdict on a start."""
 
     SAFE = "safe"
@@ -253,9 +258,23 @@ class PartitionPrediction:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """The prediction of a start on the directories of a broker.
+SEGMENT_ROWS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("directory", pa.string()),
+        ("outcome", pa.string()),
+        ("segment_base_offset", pa.int64()),
+        ("action", pa.string()),
+        ("cut_at_bytes", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Prediction(Result):
+    """The prediction of a start on the directories of a broker: a row per segment.
 
     Parameters
     ----------
@@ -275,6 +294,8 @@ class Prediction:
         What was not read, or is not known: without it nothing is safe.
     not_judged : tuple of str
         What was not given, and so is no part of the verdict.
+    suggestion : str or None
+        What to do instead, where something else loses less.
     """
 
     verdict: Verdict
@@ -285,6 +306,74 @@ class Prediction:
     unserved: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     not_judged: tuple[str, ...] = ()
+    suggestion: str | None = None
+
+    @property
+    def command(self) -> str:
+        """The name of the command that does the same."""
+        return "predict"
+
+    @property
+    def headline(self) -> str:
+        """The verdict, and what is lost and refused."""
+        lost = sum(one.lost.records for one in self.partitions)
+        text = (
+            f"{self.verdict}: {len(self.partitions):,} partitions, {lost:,} records lost or hidden"
+        )
+        reasons = [*(f"{one.file}: {one.reason}" for one in self.refused), *self.unserved]
+        return "; ".join([text, *reasons[:1], *self.not_judged])
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Done for a safe start, damage for any other verdict."""
+        return RunOutcome.DONE if self.verdict is Verdict.SAFE else RunOutcome.DAMAGE
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions by outcome, segments by action, refusals, and records that are lost."""
+        outcomes = Counter(one.outcome for one in self.partitions)
+        actions = Counter(each.action for one in self.partitions for each in one.segments)
+        return {
+            **{f"partitions_{outcome}": outcomes[outcome] for outcome in Outcome},
+            **{f"segments_{action}": actions[action] for action in SegmentAction},
+            "refused": len(self.refused),
+            "records_lost": sum(one.lost.records for one in self.partitions),
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of logs that a broker reads."""
+        return {"log_read": sum(one.bytes_read for one in self.partitions)}
+
+    def to_arrow(self) -> pa.Table:
+        """Return a row per segment; of a partition without segments one row."""
+        rows = [row for one in self.partitions for row in _segment_rows(one)]
+        return pa.Table.from_pylist(rows, schema=SEGMENT_ROWS)
+
+    def _shown(self) -> pa.Table:
+        """Return the segments that are not kept, or all of them where all are."""
+        rows = self.to_arrow()
+        changed = rows.filter(pc.fill_null(pc.not_equal(rows["action"], SegmentAction.KEEP), True))  # noqa: FBT003
+        return changed if changed.num_rows else rows
+
+
+def _segment_rows(one: PartitionPrediction) -> list[dict[str, object]]:
+    common = {
+        "topic": one.topic,
+        "partition": one.partition,
+        "directory": one.directory,
+        "outcome": one.outcome.value,
+    }
+    return [
+        {
+            **common,
+            "segment_base_offset": segment.base_offset,
+            "action": segment.action.value,
+            "cut_at_bytes": segment.cut_at_bytes,
+            "reason": segment.reason,
+        }
+        for segment in one.segments
+    ] or [{**common, "reason": None if one.refusal is None else one.refusal.reason}]
 
 
 def _least(before: int | None, value: int) -> int:

@@ -201,7 +201,7 @@ def test_notes_are_wrapped_at_words(data: Path, monkeypatch: pytest.MonkeyPatch)
     prediction = predict_directories([str(data)], StartConditions(LogConfig()))
 
     def show(stream: TextIO) -> None:
-        print_prediction(prediction, None, stream, shown=Shown.BRIEF)
+        print_prediction(prediction, stream, shown=Shown.BRIEF)
 
     narrow, wide = (shown_on_a_terminal(columns, show) for columns in (40, 4000))
     assert len(narrow) > len(wide)

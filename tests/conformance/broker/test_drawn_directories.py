@@ -125,7 +125,7 @@ def test_no_drawn_directory_is_called_safe_that_is_not(
     for number, (changes, verdict, started, faults) in enumerate(stopped.draws(seed, room)):
         verdicts[verdict] += 1
         if (
-            isinstance(verdict, str)
+            not isinstance(verdict, Verdict)
             or (verdict is Verdict.SAFE and (faults or not started.starts))
             or (verdict is Verdict.DOES_NOT_START and started.starts)
             or (verdict not in _EXITING and not started.starts)
