@@ -11,7 +11,8 @@ from typing import Self
 
 import google_crc32c
 
-_ENTRY = re.compile(r"(\S+) (\d+) ([+-]?\d+)")
+# Java's \s.
+_ENTRY = re.compile(r"(\S+)[ \t\v\f]+(\d+)[ \t\v\f]+([+-]?\d+)")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 

@@ -1,12 +1,14 @@
 """Drawn data directories, started by Kafka's own loaders, and what was predicted of them.
 
 The judge starts them in one process (``Starting.java``), some hundred for each that a broker would.
-``make campaign`` draws two thousand at each of two seeds, other runs a few.
+``make campaign`` draws two thousand at each of two seeds, other runs a few; brokers start on some
+of each verdict.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +26,7 @@ from tests.conformance.campaign import SEED
 from tests.conformance.judge import Judge
 from tests.support.campaign import drawn
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerError, Home
 from .client import Client
 from .drawn_directories import Drawn, draw_directory
 from .started_directories import Started, readable, visible
@@ -38,12 +40,19 @@ TOPICS = (
     Topic("other-1", (Traffic(batches=5),), {}, 1),
 )
 TRIMMED_TO = 100
+# Retention deletes nothing meanwhile.
+NOT_RETAINING = {"log.initial.task.delay.ms": "86400000"}
 STARTS = {"trimmed-0": TRIMMED_TO, "trimmed-1": TRIMMED_TO}
 NODE = 1
 DIRECTORIES = drawn(2000, one_in=60)
 SEEDS = (SEED, SEED + 1)
 #: A judge keeps the files open of what it has started.
 _PER_JUDGE = 150
+#: Brokers that start on directories of each verdict in a campaign; otherwise on one that is safe.
+_STARTED: dict[Verdict, int] = {
+    verdict: drawn(5) for verdict in Verdict if verdict is not Verdict.UNKNOWN
+}
+_STARTED_NOW: dict[Verdict, int] = _STARTED if DIRECTORIES == 2000 else {Verdict.SAFE: 1}
 #: The verdicts on a directory over which a broker exits.
 _EXITING = (Verdict.DOES_NOT_START, Verdict.UNKNOWN)
 _UNKNOWN_AT_MOST = max(DIRECTORIES // 50, 1)
@@ -65,25 +74,28 @@ class Stopped:
             for topic_id, topic in self.cluster.topics.items()
         ]
 
+    def draw(self, seed: str, room: Path) -> tuple[Drawn, dict[str, set[int]], Verdict | str]:
+        """Draw a directory; return it, the offsets that are to be served, and what is predicted."""
+        topic_ids = {topic.name: topic_id for topic_id, topic in self.cluster.topics.items()}
+        copy = draw_directory(self.root, room / f"drawn-{seed}", seed, topic_ids)
+        expected = visible(copy.data, self.written, STARTS)
+        return copy, expected, self._predicted(copy, random.Random(seed))
+
     def draws(
         self, seed: int, room: Path
     ) -> Iterator[tuple[list[str], Verdict | str, Started, dict[str, str]]]:
         """Yield drawn changes, what was predicted, what the start made of them, and its faults."""
-        topic_ids = {topic.name: topic_id for topic_id, topic in self.cluster.topics.items()}
         for first in range(0, DIRECTORIES, _PER_JUDGE):
             with Judge() as judge:
                 for number in range(first, min(first + _PER_JUDGE, DIRECTORIES)):
-                    root = room / f"drawn-{seed}-{number}"
-                    copy = draw_directory(self.root, root, f"{seed}-{number}", topic_ids)
-                    expected = visible(copy.data, self.written, STARTS)
-                    verdict = self._predicted(copy, random.Random(number))
+                    copy, expected, verdict = self.draw(f"{seed}-{number}", room)
                     directories = ",".join(map(str, copy.data))
                     reply = judge.demand(
                         "start", NODE, copy.metadata, directories, *self.topic_fields()
                     )
                     started = Started.of(reply[1:])
                     # What a start deletes later may still be under way.
-                    shutil.rmtree(root, ignore_errors=True)
+                    shutil.rmtree(copy.root, ignore_errors=True)
                     yield copy.changes, verdict, started, started.faults(expected, STARTS)
 
     def _predicted(self, copy: Drawn, draw: random.Random) -> Verdict | str:
@@ -135,3 +147,40 @@ def test_no_drawn_directory_is_called_safe_that_is_not(
     assert verdicts[Verdict.SAFE] > 0
     assert verdicts[Verdict.DOES_NOT_START] > 0
     assert verdicts[Verdict.UNKNOWN] <= _UNKNOWN_AT_MOST
+
+
+@pytest.mark.parametrize("verdict", _STARTED_NOW, ids=str)
+def test_a_broker_starts_on_a_drawn_directory_as_predicted(
+    room: Path, stopped: Stopped, verdict: Verdict
+) -> None:
+    kinds: set[str] = set()
+    number = 0
+    while len(kinds) < _STARTED_NOW[verdict]:
+        number += 1
+        copy, expected, found = stopped.draw(f"{SEED}-{verdict.value}-{number}", room)
+        kind = re.sub(r"\S*/|[0-9]+", "", copy.changes[-1])
+        if found is verdict and kind not in kinds:
+            kinds.add(kind)
+            served = served_by_a_broker(copy, room, is_read=verdict is Verdict.SAFE)
+            assert (served is None) == (verdict is Verdict.DOES_NOT_START), copy.changes
+            if verdict is Verdict.SAFE:
+                wanted = {name: len(offsets) for name, offsets in expected.items()}
+                assert served == {name: wanted[name] for name in served or ()}, copy.changes
+                assert served
+        shutil.rmtree(copy.root, ignore_errors=True)
+
+
+def served_by_a_broker(copy: Drawn, room: Path, *, is_read: bool) -> dict[str, int] | None:
+    """Start a broker; return how many records a consumer gets by partition, None if it exits."""
+    settings = {"log.dirs": ",".join(map(str, copy.data)), **NOT_RETAINING}
+    try:
+        with Broker(Home(copy.root), more_settings=settings) as broker:
+            if not is_read:
+                broker.kill()
+                return {}
+            with Client(broker.bootstrap, room) as client:
+                found = client.digests("read_uncommitted", [topic.name for topic in TOPICS])
+            broker.kill()
+    except BrokerError:
+        return None
+    return {name: digest.records for name, digest in found.items()}
