@@ -23,9 +23,9 @@ from benchmarks.dumps import make_dump
 from benchmarks.logs import FIRST_TIMESTAMP_MS, benchmark_log, records_in, warm
 from benchmarks.recover import BATCH_BYTES, seconds
 from kafka_index.index import OffsetIndex
-from kafka_index.layout.index_entries import OFFSET_ENTRY
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
+from kafka_index.layout.records import OFFSET_ENTRY
 from kafka_index.reading.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers, Resolve, Status
 from kafka_index.reading.partition_log import PartitionLog
 from tests.conformance.judge import Judge

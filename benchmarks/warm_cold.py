@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from benchmarks.picture import Panel, write_picture
 from kafka_index.kernels.search import find_floor
-from kafka_index.layout.index_entries import OFFSET_ENTRY, WARM_BYTES
 from kafka_index.layout.integers import Longs
+from kafka_index.layout.records import OFFSET_ENTRY, WARM_BYTES
 
 _PICTURE = Path(__file__).parent.parent / "docs" / "warm-cold.svg"
 _PAGE_BYTES = 4096

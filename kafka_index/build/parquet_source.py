@@ -24,11 +24,11 @@ from kafka_index.kernels.markers import (
     CONTROL_MESSAGE,
 )
 from kafka_index.layout.integers import INT32_MAX, Longs
-from kafka_index.layout.producer_state import NO_COORDINATOR_EPOCH
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     CONTROL_MASK,
     MAGIC_RECORD_BATCH,
+    NO_COORDINATOR_EPOCH,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

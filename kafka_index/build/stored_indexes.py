@@ -8,14 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from kafka_index.errors import CorruptObjectError
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     index_name_for,
 )
-from kafka_index.layout.producer_state import ABORTED_TXN
+from kafka_index.layout.records import ABORTED_TXN, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.storage import SegmentFile
 from kafka_index.stores import store_of
 from kafka_index.stores.tiered.segment_paths import is_segment_path

@@ -14,7 +14,7 @@ from kafka_index.layout.records import COMPRESSION_MASK, COMPRESSION_NAMES, NO_T
 from kafka_index.records.batch_table import PREALLOCATED_TAIL, ScanStop
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan import LogFileSource
-from kafka_index.scan.batch_order import BatchOrder
+from kafka_index.scan.scanner import BatchOrder
 from kafka_index.storage import SegmentFile, list_dump
 
 _SCHEMA = pa.schema(

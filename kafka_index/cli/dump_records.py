@@ -18,7 +18,7 @@ from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan import LogFileSource, read_batches
-from kafka_index.scan.batch_order import BatchOrder
+from kafka_index.scan.scanner import BatchOrder
 from kafka_index.storage import Bytes
 
 

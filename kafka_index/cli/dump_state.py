@@ -21,7 +21,7 @@ from kafka_index.errors import (
 from kafka_index.index import TransactionIndex
 from kafka_index.index.transaction_index import entry_versions
 from kafka_index.layout.checkpoints import EpochEntry, parse_leader_epoch_checkpoint
-from kafka_index.layout.producer_state import (
+from kafka_index.layout.records import (
     SNAPSHOT_ENTRY,
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,

@@ -49,8 +49,7 @@ from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
 from kafka_index.stores.durable_files import publish_error
 from kafka_index.tables import Isolation, ReadSettings
-from kafka_index.tables.bounds import time_span
-from kafka_index.tables.offsets_file import read_offsets_file
+from kafka_index.tables.bounds import read_offsets_file, time_span
 from kafka_index.tables.records import list_partitions
 from kafka_index.tables.settings import RecordFilter
 

@@ -45,7 +45,7 @@ from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.restore.until import Until
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
-from kafka_index.tables.offsets_file import read_offsets_file
+from kafka_index.tables.bounds import read_offsets_file
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it recovers no log,

@@ -4,10 +4,14 @@ A `GrowingPartitionLog` consists of segments, each a `GrowingLogSegment`. The fi
 broker with the same settings writes, and a broker can append to them.
 """
 
-from kafka_index.growing.fetch_data import AbortedTransaction, FetchData, Isolation
 from kafka_index.growing.growing_log import GrowingPartitionLog
 from kafka_index.growing.growing_segment import GrowingLogSegment
-from kafka_index.growing.incoming_batches import AppendInfo
+from kafka_index.growing.incoming_batches import (
+    AbortedTransaction,
+    AppendInfo,
+    FetchData,
+    Isolation,
+)
 from kafka_index.growing.settings import LogSettings, TimestampType
 
 __all__ = [

@@ -14,11 +14,21 @@ import numpy as np
 
 from kafka_index.config import choice_of
 from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.growing.fetch_data import FetchData, Isolation
-from kafka_index.growing.growing_files import GrowingFiles, PartitionHold, remove_leftovers
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, system_clock
-from kafka_index.growing.incoming_batches import AppendInfo, IncomingBatches, as_bytes
-from kafka_index.growing.local_log import LocalLog, Step
+from kafka_index.growing.incoming_batches import (
+    AppendInfo,
+    FetchData,
+    IncomingBatches,
+    Isolation,
+    as_bytes,
+)
+from kafka_index.growing.local_log import (
+    GrowingFiles,
+    LocalLog,
+    PartitionHold,
+    Step,
+    remove_leftovers,
+)
 from kafka_index.growing.log_loader import EpochFile, LoadConditions, LogLoader
 from kafka_index.growing.log_validator import assign_as_leader, check_as_follower
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles

@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptIndexError, CorruptLogError, InputError, KafkaIndexError
-from kafka_index.growing.append_plan import (
+from kafka_index.growing.incoming_batches import (
+    FetchData,
+    IncomingBatches,
     SegmentPlan,
+    as_bytes,
     growth_limits,
     new_growth,
     plan_for_segment,
 )
-from kafka_index.growing.fetch_data import FetchData
-from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
 from kafka_index.growing.segment_files import SegmentFiles
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import OffsetIndex, TimestampOffset

@@ -23,19 +23,16 @@ from kafka_index.kernels.open_transactions import last_stable_offset, next_open_
 from kafka_index.kernels.producer_state import fill_last_sequences
 from kafka_index.kernels.producer_tables import add_batch
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.producer_state import (
+from kafka_index.layout.records import (
     ABORTED_TXN,
     ABORTED_TXN_VERSION,
-    NO_OPEN_TXN,
-    PRODUCER_STATE_ENTRY,
-)
-from kafka_index.layout.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
     CONTROL_MASK,
+    NO_OPEN_TXN,
+    PRODUCER_STATE_ENTRY,
     TRANSACTIONAL_MASK,
 )
-from kafka_index.state.java_map import JavaMapOrder, order_of_computed
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.state.producer_append import (
     BATCHES_KEPT,
@@ -46,7 +43,7 @@ from kafka_index.state.producer_append import (
     ProducerStateEntry,
     Refusal,
 )
-from kafka_index.state.snapshots import encode_snapshot
+from kafka_index.state.snapshots import JavaMapOrder, encode_snapshot, order_of_computed
 
 #: A batch with a producer: row, base offset, metadata, producer id, producer epoch, base sequence,
 #: attributes, control type, coordinator epoch, timestamp of the marker, position. Plain Python

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Self
 
-from kafka_index.config import IndexConfig, choice_of, parse_integer
+from kafka_index.config import choice_of, parse_integer
 from kafka_index.errors import ConfigError
-from kafka_index.layout.index_entries import TIME_ENTRY
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.layout.records import TIME_ENTRY
 
 _BOOLEANS = {"true": True, "false": False}
 
@@ -110,11 +110,6 @@ class LogSettings:
                 )
             values[field.name] = _parsed(name, text, str(field.type))
         return cls(**values)  # type: ignore[arg-type]  # parsed by the types of the fields
-
-    @property
-    def index_config(self) -> IndexConfig:
-        """The settings of the index files."""
-        return IndexConfig(self.index_interval_bytes, self.segment_index_bytes)
 
     @property
     def is_compacted(self) -> bool:

@@ -24,12 +24,11 @@ from kafka_index.errors import (
     IndexOffsetOverflowError,
     PublishError,
 )
-from kafka_index.index.entry_map import EntryMap
-from kafka_index.index.slot_search import SlotSearch
+from kafka_index.index.slot_search import EntryMap, SlotSearch
 from kafka_index.kernels.bulk_search import count_entries
 from kafka_index.kernels.index_entries import can_convert_to_relative_offset
 from kafka_index.kernels.search import NOT_FOUND
-from kafka_index.layout.index_entries import offset_range
+from kafka_index.layout.records import offset_range
 
 #: In place of a path: the index is in memory only, until it is closed.
 IN_MEMORY = "<memory>"
@@ -137,18 +136,6 @@ class AbstractIndex(SlotSearch, ABC):
         """Whether an offset can be stored relative to the base offset."""
         return bool(can_convert_to_relative_offset(offset, self.base_offset))
 
-    def relative_offset(self, offset: int) -> int:
-        """Return an offset relative to the base offset.
-
-        Raises
-        ------
-        IndexOffsetOverflowError
-            It is not in 0 .. 2^31 - 1.
-        """
-        if not self.can_append_offset(offset):
-            raise self._overflow(offset)
-        return offset - self.base_offset
-
     def resize(self, new_size: int) -> bool:
         """Set the size of the file, rounded down to whole entries; the entries stay.
 
@@ -229,26 +216,6 @@ class AbstractIndex(SlotSearch, ABC):
         """Write changed pages to the disk."""
         with self._lock:
             self._mapping.flush()
-
-    def rename_to(self, path: str | PathLike[str]) -> None:
-        """Move the file, replacing any other; the index stays open."""
-        with self._lock:
-            os.replace(self.path, path)
-            self.path = os.fspath(path)
-
-    def update_parent_dir(self, directory: str | PathLike[str]) -> None:
-        """Record that the folder of the file was renamed."""
-        with self._lock:
-            self.path = os.path.join(directory, os.path.basename(self.path))
-
-    def delete_if_exists(self) -> bool:
-        """Close the index and remove its file; return whether there was one."""
-        self.close_handler()
-        try:
-            os.unlink(self.path)
-        except FileNotFoundError:
-            return False
-        return True
 
     def close_handler(self) -> None:
         """Unmap the file as it is, without trimming it."""

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import Integer, write_int32, write_int64
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.records import field_position
+from kafka_index.layout.records import OFFSET_ENTRY, TIME_ENTRY, field_position
 
 #: The state of the selection between chunks, as places of an int64 array.
 STATE_LAST_INDEX_POSITION, STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP = range(3)

@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.layout.integers import INT32_MAX, Longs
-from kafka_index.layout.producer_state import (
+from kafka_index.layout.records import (
     NO_COORDINATOR_EPOCH,
     NO_LAST_OFFSET,
+    NO_LEADER_EPOCH,
     NO_OFFSET_DELTA,
     NO_OPEN_TXN,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
     PRODUCER_STATE_ENTRY,
 )
-from kafka_index.layout.records import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 Records = NDArray[np.record]
 

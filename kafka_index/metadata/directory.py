@@ -51,7 +51,7 @@ from kafka_index.storage import SegmentFile, expand_directories, list_dump
 from kafka_index.storage.directories import scan_input
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import FileInfo, is_remote
-from kafka_index.tiered.metadata_records import SegmentEvent
+from kafka_index.tiered.remote_log_metadata import SegmentEvent
 
 _MAX_FAULTS = 100
 

@@ -23,7 +23,7 @@ from kafka_index.layout.messages import CONSUMER_PROTOCOL
 from kafka_index.layout.records import CONTROL_COMMIT
 from kafka_index.metadata.decoding import GROUP_CODEC, REMOTE_LOG_CODEC, TRANSACTION_CODEC
 from kafka_index.metadata.topic_log import NO_PRODUCER_ID, LogRecord, TopicState
-from kafka_index.tiered.metadata_records import (
+from kafka_index.tiered.remote_log_metadata import (
     PartitionDeleteEvent,
     RemoteSegmentId,
     SegmentEvent,

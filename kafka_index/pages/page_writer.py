@@ -9,10 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_index.pages.columns import pack_columns
-from kafka_index.pages.libraries import bokeh_folder
 from kafka_index.pages.page import Page, Severity, Totals
-from kafka_index.pages.page_text import PageText, Part
+from kafka_index.pages.page_text import PageText, Part, bokeh_folder, pack_columns
 from kafka_index.pages.segment_times import (
     SEGMENT_SCHEMA,
     first_timestamps,

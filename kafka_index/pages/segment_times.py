@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import LinkedOutError
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import (
     MESSAGE_V1_HEADER,
     NO_TIMESTAMP,
+    OFFSET_ENTRY,
     RECORD_BATCH_HEADER,
+    TIME_ENTRY,
     field_position,
 )
 from kafka_index.stores import is_remote

@@ -19,12 +19,11 @@ from kafka_index.errors import CorruptLogError, CorruptObjectError, CorruptSnaps
 from kafka_index.kernels.batch_header import fill_checksum_matches
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import LOG_SUFFIX, SNAPSHOT_SUFFIX
-from kafka_index.layout.producer_state import ABORTED_TXN
-from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
+from kafka_index.layout.records import ABORTED_TXN, CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.reading.partition_files import PartitionFiles
 from kafka_index.records.batch_table import BAD_CRC, BatchColumns, ScanStop
 from kafka_index.scan import LogFileSource
-from kafka_index.scan.batch_order import BatchOrder
+from kafka_index.scan.scanner import BatchOrder
 from kafka_index.state.partition_state import PartitionState, last_stable_offset_of_log
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.state.snapshots import (

@@ -33,10 +33,9 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.restore.dump_files import Replica
 from kafka_index.scan import LogFileSource
-from kafka_index.scan.batch_order import in_order
 from kafka_index.scan.batch_search import HeldBytes, OffsetBounds, next_batch, plausible_headers
 from kafka_index.scan.log_offsets import LogOffsets
-from kafka_index.scan.scanner import Scanner
+from kafka_index.scan.scanner import Scanner, in_order
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 from kafka_index.stores import is_remote
 

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.layout.records import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.records.batch_table import BatchColumns
 
 _NO_OFFSET = -1

@@ -59,7 +59,7 @@ from kafka_index.storage import expand_directories
 from kafka_index.stores import configure_stores, is_remote
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
-from kafka_index.tables.batch_reader import BatchReader, batch_schema
+from kafka_index.tables.record_reader import BatchReader, batch_schema
 from kafka_index.tables.records import list_partitions, plan_partitions
 from kafka_index.tables.settings import RecordFilter
 

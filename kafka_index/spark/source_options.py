@@ -34,8 +34,8 @@ from kafka_index.spark.source_bounds import parse_bounds
 from kafka_index.spark.source_names import STORAGE_PREFIX, SUBSCRIPTIONS, check_names
 from kafka_index.stores.store import StorageOptions, parse_storage_options
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
-from kafka_index.tables.batch_reader import BatchForm
 from kafka_index.tables.bounds import BoundOptions
+from kafka_index.tables.record_reader import BatchForm
 from kafka_index.tiered.options import TieredOptions
 
 _MODES = {

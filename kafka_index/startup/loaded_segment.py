@@ -15,10 +15,9 @@ from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.log_loader import OFFSET_BACKWARD, OffsetsGoBackError
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex, TransactionIndex
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.layout.records import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.records.batch_table import OFFSET_OVERFLOW
 from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, open_log, scan_to_end
 from kafka_index.scan.index_builder import IndexBuilder

@@ -15,9 +15,9 @@ from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, rea
 from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.scan.entry_fit import OffsetEntryFit, read_offset_entries
 from kafka_index.scan.file_records import LogBatches
+from kafka_index.scan.scanner import BatchOrder
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition
 from kafka_index.startup.prediction import LostRecords

@@ -24,12 +24,11 @@ from kafka_index.kernels.producer_tables import (
     OPEN_TRANSACTION,
     Records,
 )
-from kafka_index.layout.producer_state import ABORTED_TXN, PRODUCER_STATE_ENTRY
+from kafka_index.layout.records import ABORTED_TXN, PRODUCER_STATE_ENTRY
 from kafka_index.records.batch_table import ScanStop
-from kafka_index.state.java_map import order_of_put
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.segment_state import NOT_TRANSACTIONAL, SegmentState
-from kafka_index.state.snapshots import as_read, encode_snapshot
+from kafka_index.state.snapshots import as_read, encode_snapshot, order_of_put
 
 Entries = NDArray[np.void]
 

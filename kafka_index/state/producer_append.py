@@ -19,13 +19,15 @@ from kafka_index.kernels.producer_tables import (
     first_sequence_of,
 )
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.producer_state import (
+from kafka_index.layout.records import (
     NO_COORDINATOR_EPOCH,
     NO_LAST_OFFSET,
     NO_OFFSET_DELTA,
     NO_OPEN_TXN,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
 )
-from kafka_index.layout.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 BATCHES_KEPT = 5
 

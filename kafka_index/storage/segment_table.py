@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.errors import KafkaIndexError, ReadError, is_retriable
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
@@ -37,6 +36,7 @@ from kafka_index.layout.names import (
     parse_segment_file,
     segment_file_name,
 )
+from kafka_index.layout.records import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.partition_files import SegmentFile
 from kafka_index.stores import store_of

@@ -18,10 +18,9 @@ from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.reading import PartitionLog
 from kafka_index.records.batch_table import ScanStop
 from kafka_index.records.record_table import WindowBatches
-from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.file_records import log_changed, open_log
-from kafka_index.scan.scanner import Scanner
+from kafka_index.scan.scanner import BatchOrder, Scanner
 from kafka_index.storage import Bytes, ByteSource, MappedFile, SegmentFile, WindowWalk
 
 #: A window of a local log: more than fits in the second level cache, but a chunk is made of each,

@@ -25,8 +25,13 @@ from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores.tiered.segment_paths import Layout, SegmentKey
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.tiered.remote_log_metadata import RemoteLogMetadata, read_remote_log_metadata
-from kafka_index.tiered.remote_objects import RemoteObjects, list_remote_objects
-from kafka_index.tiered.topic_ids import choose_topic_ids, local_topic_ids, topic_names
+from kafka_index.tiered.remote_objects import (
+    RemoteObjects,
+    choose_topic_ids,
+    list_remote_objects,
+    local_topic_ids,
+    topic_names,
+)
 from kafka_index.tiered.union import LocalPartition, unite
 from kafka_index.tiered.uploads import UnfinishedUpload, uploads_of_events, uploads_of_objects
 

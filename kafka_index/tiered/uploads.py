@@ -15,17 +15,21 @@ import numpy as np
 
 from kafka_index.errors import CorruptObjectError, KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry, parse_leader_epoch_checkpoint
-from kafka_index.layout.index_entries import OFFSET_ENTRY
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX
+from kafka_index.layout.records import OFFSET_ENTRY
 from kafka_index.scan.segment_scan import ByteStreamSource
 from kafka_index.storage import Skipped
 from kafka_index.stores import store_of
 from kafka_index.stores.tiered.segment_paths import Layout
 from kafka_index.stores.tiered.tiered_store import MANIFEST_SUFFIX, read_manifest
-from kafka_index.tiered.lineage import Candidate
-from kafka_index.tiered.metadata_records import RemoteSegmentId, SegmentEvent, SegmentState
-from kafka_index.tiered.remote_log_metadata import RemoteLogMetadata
+from kafka_index.tiered.remote_log_metadata import (
+    RemoteLogMetadata,
+    RemoteSegmentId,
+    SegmentEvent,
+    SegmentState,
+)
 from kafka_index.tiered.remote_objects import RemoteObjects
+from kafka_index.tiered.union import Candidate
 
 EPOCHS_SUFFIX = ".leader_epoch_checkpoint"
 _REQUESTS = 16

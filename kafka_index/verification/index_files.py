@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.layout.records import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.scan.entry_fit import Misfit, StoredEntries
 from kafka_index.verification.findings import FileClass, Judgement
 

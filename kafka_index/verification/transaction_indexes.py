@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.index.transaction_index import entry_versions
-from kafka_index.layout.producer_state import ABORTED_TXN, ABORTED_TXN_VERSION
+from kafka_index.layout.records import ABORTED_TXN, ABORTED_TXN_VERSION
 from kafka_index.scan import LogFileSource
 from kafka_index.verification.findings import FileClass, Judgement
 from kafka_index.verification.index_files import IDENTICAL, NOT_JUDGED, SegmentPlace

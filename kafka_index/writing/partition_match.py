@@ -26,7 +26,7 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
-from kafka_index.scan.batch_order import BatchOrder
+from kafka_index.scan.scanner import BatchOrder
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hypothesis import strategies as st
 
-from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
+from kafka_index.layout.records import PRODUCER_STATE_ENTRY
 from kafka_index.state.snapshots import encode_snapshot
 from tests.support.histories import histories
 from tests.support.producer_twin import CONTROL, EMPTY, INVALID, REFUSED, TRANSACTIONAL, ProducerRow

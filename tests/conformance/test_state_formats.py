@@ -21,10 +21,9 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index import TransactionIndex
-from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
-from kafka_index.state.java_map import order_of_put
+from kafka_index.layout.records import PRODUCER_STATE_ENTRY
 from kafka_index.state.leader_epochs import LeaderEpochCache
-from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
+from kafka_index.state.snapshots import decode_snapshot, encode_snapshot, order_of_put
 
 from .campaign import drawn_cases
 from .kafka_jars import class_path, needing_kafka, tool

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.build import build_segment_files
+from kafka_index.config import IndexConfig
 from kafka_index.errors import (
     CorruptLogError,
     IndexFullError,
@@ -66,7 +67,9 @@ def test_files_are_those_of_a_rebuild(
     log = grown(folder, [data for data in together if data], config)
     target = folder / "built"
     target.mkdir()
-    report = build_segment_files(log, target, config=config.index_config)
+    report = build_segment_files(
+        log, target, config=IndexConfig(config.index_interval_bytes, config.segment_index_bytes)
+    )
     assert report.status == "built"
     assert index_bytes(log) == index_bytes(target / log.name)
 

@@ -229,33 +229,6 @@ def test_truncation_leaves_the_size_of_the_file(kind: Kind, tmp_path: Path) -> N
 # ---------------------------------------------------------------------- names and closing
 
 
-def test_a_renamed_index_stays_open(kind: Kind, tmp_path: Path) -> None:
-    index = kind.open(tmp_path / "x", 20 * kind.entry_size)
-    kind.add(index, 1)
-    index.rename_to(tmp_path / "y")
-    kind.add(index, 1)
-    index.close()
-    assert (index.path, (tmp_path / "x").exists()) == (str(tmp_path / "y"), False)
-    assert (tmp_path / "y").stat().st_size == 2 * kind.entry_size
-
-
-def test_an_index_follows_its_folder(kind: Kind, tmp_path: Path) -> None:
-    (tmp_path / "topic-0").mkdir()
-    index = kind.open(tmp_path / "topic-0" / "x", 20 * kind.entry_size)
-    (tmp_path / "topic-0").rename(tmp_path / "topic-0.1-delete")
-    index.update_parent_dir(tmp_path / "topic-0.1-delete")
-    kind.add(index, 2)
-    index.close()
-    assert (tmp_path / "topic-0.1-delete" / "x").stat().st_size == 2 * kind.entry_size
-
-
-def test_a_deleted_index_is_gone_and_says_whether_it_was_there(kind: Kind, tmp_path: Path) -> None:
-    index = kind.open(tmp_path / "x", 1000)
-    assert index.delete_if_exists()
-    assert not (tmp_path / "x").exists()
-    assert not index.delete_if_exists()
-
-
 def test_flushed_entries_are_in_the_file(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 20 * kind.entry_size)
     kind.add(index, 3)

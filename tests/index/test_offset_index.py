@@ -100,8 +100,6 @@ def test_an_offset_that_is_not_representable_is_refused(index: OffsetIndex, offs
     assert not index.can_append_offset(offset)
     with pytest.raises(IndexOffsetOverflowError):
         index.append(offset, 0)
-    with pytest.raises(IndexOffsetOverflowError):
-        index.relative_offset(offset)
 
 
 def test_the_largest_relative_offset_is_stored(index: OffsetIndex) -> None:

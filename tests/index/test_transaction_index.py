@@ -19,7 +19,7 @@ from kafka_index.errors import (
 )
 from kafka_index.index import TransactionIndex, collect_aborted_txns
 from kafka_index.kernels.search import NOT_FOUND
-from kafka_index.layout.producer_state import ABORTED_TXN
+from kafka_index.layout.records import ABORTED_TXN
 from tests.support.child_processes import as_nobody, open_to_all
 
 Txn = tuple[int, int, int, int]
@@ -323,38 +323,6 @@ def test_an_entry_that_finds_no_room_leaves_nothing_of_itself(path: Path) -> Non
     assert path.read_bytes() == packed(TXNS)
     index.append(4, 170, 180, 181)
     assert rows(index.entries)[-1] == (4, 170, 180, 181)
-
-
-def test_a_renamed_index_stays_open(path: Path) -> None:
-    index = filled(path, TXNS[:1])
-    other = path.with_suffix(".txnindex.deleted")
-    index.rename_to(other)
-    index.append(*TXNS[1])
-    assert (index.path, path.exists()) == (str(other), False)
-    assert other.read_bytes() == packed(TXNS[:2])
-
-
-def test_an_index_without_a_file_takes_its_new_name_for_the_first_entry(path: Path) -> None:
-    index = opened(path)
-    other = path.with_name("00000000000000000007.txnindex")
-    index.rename_to(other)
-    index.append(*TXNS[0])
-    assert (path.exists(), other.exists()) == (False, True)
-
-
-def test_an_index_follows_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "topic-0").mkdir()
-    index = opened(tmp_path / "topic-0" / "x")
-    (tmp_path / "topic-0").rename(tmp_path / "topic-1")
-    index.update_parent_dir(tmp_path / "topic-1")
-    index.append(*TXNS[0])
-    assert (tmp_path / "topic-1" / "x").exists()
-
-
-def test_a_deleted_index_is_gone_and_says_whether_it_was_there(path: Path) -> None:
-    assert filled(path).delete_if_exists()
-    assert not path.exists()
-    assert not opened(path).delete_if_exists()
 
 
 def test_a_closed_index_neither_answers_nor_takes_entries(path: Path) -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from kafka_index.errors import IndexFullError
 from kafka_index.growing import LogSettings
-from kafka_index.growing.append_plan import (
+from kafka_index.growing.incoming_batches import (
+    IncomingBatches,
     growth_limits,
     new_growth,
     plan_for_segment,
 )
-from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.kernels.appending import (
     GROWTH_SIZE,
     PACKED_RECORDS,

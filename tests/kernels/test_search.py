@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kafka_index.kernels.search import NOT_FOUND, find_floor, find_floors
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY, WARM_BYTES
+from kafka_index.layout.records import OFFSET_ENTRY, TIME_ENTRY, WARM_BYTES
 from tests.support import twins
 
 PAGE = 4096

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from kafka_index.layout.producer_state import (
+from kafka_index.layout.records import (
     ABORTED_TXN,
     PRODUCER_STATE_ENTRY,
     SNAPSHOT_ENTRY,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_index.layout.index_entries import TIME_ENTRY
+from kafka_index.layout.records import TIME_ENTRY
 from kafka_index.records import ScanStop
 from tests.support import twins
 from tests.support.batch_sources import Built, Cell, build, chunk_of, rows, streamed

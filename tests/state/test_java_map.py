@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.state.java_map import JavaMapOrder, order_of_computed, order_of_put
+from kafka_index.state.snapshots import JavaMapOrder, order_of_computed, order_of_put
 
 IDS = st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 40).map(lambda n: 16 * n), unique=True)
 

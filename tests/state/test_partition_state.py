@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
+from kafka_index.layout.records import PRODUCER_STATE_ENTRY
 from kafka_index.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.state.snapshots import decode_snapshot

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptSnapshotError
-from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
-from kafka_index.state.java_map import order_of_put
+from kafka_index.layout.records import PRODUCER_STATE_ENTRY
 from kafka_index.state.snapshots import (
     decode_snapshot,
     encode_snapshot,
+    order_of_put,
     stored_entries,
 )
 

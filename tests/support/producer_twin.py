@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from kafka_index.layout.producer_state import ABORTED_TXN
+from kafka_index.layout.records import ABORTED_TXN
 from kafka_index.records.batch_table import BatchColumns
 
 INT32_MAX = 2**31 - 1

@@ -78,8 +78,8 @@ class Folder:
             size = len(self.partition.logs[base])
             with OffsetIndex(self.path / f"{base:020d}.index", base, writable=False) as index:
                 first = index.lookup(start).position if start > base else 0
-                _, positions = index.ceiling_many(np.array([end - 1], np.int64))
-            last = int(positions[0]) if positions[0] >= 0 else size
+                slot = int(index.ceiling_slots(np.array([end - 1 - base], np.int64))[0])
+                last = index.entry(slot).position if slot >= 0 else size
             total += last - first
         return total
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.tables.batch_reader import BatchForm, BatchReader
 from kafka_index.tables.bounds import BoundOptions
+from kafka_index.tables.record_reader import BatchForm, BatchReader
 from kafka_index.tables.records import list_partitions, plan_partitions
 from kafka_index.tables.settings import ReadSettings
 from tests.support.record_tables import write_partition

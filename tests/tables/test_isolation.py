@@ -11,8 +11,7 @@ import pytest
 
 import kafka_index
 from kafka_index.errors import CorruptLogError
-from kafka_index.layout.producer_state import ABORTED_TXN
-from kafka_index.layout.records import field_position
+from kafka_index.layout.records import ABORTED_TXN, field_position
 from kafka_index.reading import PartitionLog
 from kafka_index.reading.transactions import read_transactions
 from tests.support.command_line import run_here

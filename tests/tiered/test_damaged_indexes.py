@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index import read_records
-from kafka_index.layout.producer_state import ABORTED_TXN
-from kafka_index.layout.records import field_position
+from kafka_index.layout.records import ABORTED_TXN, field_position
 from kafka_index.stores import store_of
 from kafka_index.stores.tiered.segment_paths import Layout
 from kafka_index.stores.tiered.tiered_store import INDEXES_SUFFIX, read_manifest

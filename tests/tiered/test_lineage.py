@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.tiered.lineage import Candidate, choose_segments, valid_end
+from kafka_index.tiered.union import Candidate, choose_segments, valid_end
 
 
 def _epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:

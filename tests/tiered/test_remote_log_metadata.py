@@ -11,16 +11,14 @@ import pytest
 from kafka_index.errors import CorruptLogError, CorruptRecordError
 from kafka_index.layout.names import REMOTE_LOG_METADATA_TOPIC
 from kafka_index.storage import list_dump
-from kafka_index.tiered.metadata_records import (
+from kafka_index.tiered.remote_log_metadata import (
     MetadataEvent,
+    MetadataRecord,
     PartitionDeleteEvent,
+    RemoteLogMetadata,
     SegmentEvent,
     SegmentState,
     parse_metadata_record,
-)
-from kafka_index.tiered.remote_log_metadata import (
-    MetadataRecord,
-    RemoteLogMetadata,
     read_remote_log_metadata,
 )
 from tests.support.tiered import SETTINGS, Setting, setting

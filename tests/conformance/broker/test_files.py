@@ -28,7 +28,7 @@ from kafka_index.layout.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from kafka_index.layout.producer_state import ABORTED_TXN
+from kafka_index.layout.records import ABORTED_TXN
 from kafka_index.reading import PartitionLog
 from kafka_index.state.snapshots import decode_snapshot
 

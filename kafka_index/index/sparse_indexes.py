@@ -1,6 +1,6 @@
-"""The time index, ``.timeindex``: from a timestamp to an offset.
+"""The offset index, ``.index``, from an offset to a position; and the time index, ``.timeindex``.
 
-Source: Kafka's ``TimeIndex``.
+Sources: Kafka's ``OffsetIndex`` and ``TimeIndex``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,128 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex
-from kafka_index.kernels.index_entries import append_time_entries
-from kafka_index.layout.index_entries import TIME_ENTRY
+from kafka_index.kernels.index_entries import append_offset_entries, append_time_entries
+from kafka_index.kernels.search import NOT_FOUND
 from kafka_index.layout.integers import INT32_MAX, Longs
-from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.layout.records import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
+
+
+class OffsetPosition(NamedTuple):
+    """An entry: the last offset of a batch, absolute, and where in the log the batch begins."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex(AbstractIndex):
+    """The memory-mapped ``.index`` of one segment. Parameters are those of `AbstractIndex`."""
+
+    layout = OFFSET_ENTRY
+    key_field = "relative_offset"
+    value_field = "position_bytes"
+    least_step = 1
+    _last_offset: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry; the base offset while there is none."""
+        return self._last_offset
+
+    def append(self, offset: int, position: int) -> None:
+        """Append one entry.
+
+        Raises
+        ------
+        IndexFullError
+            There is no room.
+        InvalidOffsetError
+            The offset is not above the last one.
+        IndexOffsetOverflowError
+            It cannot be stored relative to the base offset.
+        """
+        self.append_many(np.array([offset], np.int64), np.array([position], np.int64))
+
+    def append_many(self, offsets: Longs, positions: Longs) -> None:
+        """Append entries in order, up to the first that `append` would refuse, which is raised.
+
+        Parameters
+        ----------
+        offsets, positions : ndarray of int64, shape (n,)
+            Absolute offsets, and byte positions in the log.
+        """
+        _, error = self.try_append_many(offsets, positions)
+        if error is not None:
+            raise error
+
+    def try_append_many(
+        self, offsets: Longs, positions: Longs
+    ) -> tuple[int, KafkaIndexError | None]:
+        """Do `append_many`, but return how many were appended, and the refusal of the next."""
+        with self._lock:
+            self._make_room(len(offsets))
+            accepted = append_offset_entries(
+                self._mapping.data,
+                self._entries,
+                self._max_entries,
+                self.base_offset,
+                self._last_offset,
+                offsets,
+                positions,
+            )
+            if accepted:
+                self._entries += accepted
+                self._last_offset = int(offsets[accepted - 1])
+            if accepted == len(offsets):
+                return accepted, None
+            return accepted, self._refusal(int(offsets[accepted]))
+
+    def lookup(self, target_offset: int) -> OffsetPosition:
+        """Return the last entry at or below an offset; (base offset, 0) when there is none."""
+        offsets, positions = self.lookup_many(np.array([target_offset], np.int64))
+        return OffsetPosition(int(offsets[0]), int(positions[0]))
+
+    def fetch_upper_bound_offset(
+        self, fetch_offset: OffsetPosition, fetch_size: int
+    ) -> OffsetPosition | None:
+        """Return the first entry whose position is at or after the end of a fetch, or None."""
+        target = np.array([fetch_offset.position + fetch_size], np.int64)
+        slot = int(self.ceiling_slots(target, "position_bytes")[0])
+        return None if slot == NOT_FOUND else self.entry(slot)
+
+    def entry(self, slot: int) -> OffsetPosition:
+        """Return the entry in a slot; IndexError when there is none."""
+        offsets, positions = self.read_entries(slot, slot + 1)
+        return OffsetPosition(int(offsets[0]), int(positions[0]))
+
+    def sanity_check(self) -> None:
+        """Check the size, and that the last offset is not below the base offset."""
+        if self._entries and self._last_offset < self.base_offset:
+            raise CorruptIndexError(
+                "the last offset is below the base offset",
+                path=self.path,
+                position_bytes=self.size_in_bytes - self.entry_size,
+                expected=f"{self.base_offset} or more",
+                found=self._last_offset,
+            )
+        self._check_size()
+
+    def _entries_changed(self) -> None:
+        last = self.entry(self._entries - 1).offset if self._entries else self.base_offset
+        self._last_offset = last
+
+    def _refusal(self, offset: int) -> KafkaIndexError:
+        if self.is_full:
+            return IndexFullError(
+                "the offset index is full", path=self.path, expected=f"{self._max_entries} entries"
+            )
+        if self._entries and offset <= self._last_offset:
+            return InvalidOffsetError(
+                "the offset is not above the last one of the offset index",
+                path=self.path,
+                expected=f"more than {self._last_offset}",
+                found=offset,
+            )
+        return self._overflow(offset)
 
 
 class TimestampOffset(NamedTuple):
