@@ -18,13 +18,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from kafka_index.cli.terminal import Table, print_text
-from kafka_index.cli.text import (
+from kafka_index.cli.terminal import (
     Paint,
+    Table,
     format_bytes,
     format_count,
     format_seconds,
     plural,
+    print_text,
 )
 
 HERE = Path(__file__).resolve().parent

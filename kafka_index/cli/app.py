@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 import click
 
-from kafka_index.cli.commands import COMMANDS, PROGRAM, console_script, load_command
-from kafka_index.cli.completion import COMPLETE_VARIABLE, complete
-from kafka_index.cli.error_text import TRACEBACK_VARIABLE, error_text
-from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.commands import (
+    COMMANDS,
+    COMPLETE_VARIABLE,
+    PROGRAM,
+    complete,
+    console_script,
+    load_command,
+)
+from kafka_index.cli.exit_code import TRACEBACK_VARIABLE, ExitCode, error_text
 from kafka_index.cli.run_summary import RunSummary
-from kafka_index.cli.standard_streams import forget_stdout, open_missing_streams
-from kafka_index.cli.stop_signals import StopSignals
 from kafka_index.cli.terminal import print_error
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.uri_passwords import hide_passwords
@@ -93,8 +100,8 @@ def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
 def _run(load: Callable[[], click.Command], name: str, arguments: list[str], program: str) -> int:
     """Run a command; print the error that ends it, if any, and return the exit code."""
     notes: list[str] = []
-    open_missing_streams()
-    with StopSignals() as stop, RunSummary(name) as summary:
+    _open_missing_streams()
+    with _StopSignals() as stop, RunSummary(name) as summary:
         try:
             command = load()
             with command.make_context(program, arguments) as context:
@@ -133,7 +140,7 @@ def _write_summary(summary: RunSummary, code: int, program: str) -> int:
 def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
     """Print the error that ended a run; return its exit code."""
     if isinstance(error, BrokenPipeError):
-        forget_stdout()
+        _forget_stdout()
         return ExitCode.NO_READER
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
@@ -147,7 +154,7 @@ def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
     try:
         sys.stdout.flush()
     except OSError:
-        forget_stdout()
+        _forget_stdout()
     return code
 
 
@@ -155,3 +162,72 @@ def _complain(text: str) -> None:
     # Where nobody reads stderr, or its disk is full, the exit code still reports the failure.
     with contextlib.suppress(OSError):
         print_error(text)
+
+
+def _open_missing_streams() -> None:
+    """Send stdout and stderr to nowhere where they were closed from the start (``>&-``).
+
+    Otherwise the next file that is opened would take their place and receive what is printed.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
+        if getattr(sys, name) is None:
+            mode = "w" if descriptor else "r"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, because it lives as long as the process
+
+
+def _forget_stdout() -> None:
+    """Keep the interpreter from flushing into a closed pipe or a full disk on its way out."""
+    with contextlib.suppress(OSError, ValueError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived: what a scheduler sends before it kills."""
+
+
+class _StopSignals:
+    """SIGINT and SIGTERM as exceptions in the main thread, and as the exit code of the first.
+
+    A context manager. The code outlives the exception, which may be replaced on its way up by
+    an error of the connection to Spark that it broke. SIGINT stays ignored where it was ignored
+    from the start, as in a shell's background job, which Ctrl-C is not meant for. SIGTERM, which
+    a scheduler sends to this process alone, is always caught.
+    """
+
+    def __init__(self) -> None:
+        self.code: ExitCode | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            acts: dict[signal.Signals, Any] = {signal.SIGTERM: self._on_terminate}
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                acts[signal.SIGINT] = self._on_interrupt
+            for number, act in acts.items():
+                self._previous[number] = signal.signal(number, act)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, act in self._previous.items():
+            signal.signal(number, act)
+
+    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        self.code = self.code or ExitCode.INTERRUPTED
+        raise KeyboardInterrupt
+
+    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
+        # Once: a second one must not interrupt the clean-up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.code = self.code or ExitCode.TERMINATED
+        raise _Terminated

@@ -16,13 +16,12 @@ from kafka_index.build.parquet_order import count_segments
 from kafka_index.build.partition_record import UnchangedPartitions
 from kafka_index.build.report_writer import ReportWriter
 from kafka_index.build.target import held_target
-from kafka_index.cli.build_page import build_page
-from kafka_index.cli.build_summary import BuildOutcome, skipped_lines
+from kafka_index.cli.build_summary import BuildOutcome, build_page
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.progress import skipped_lines
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Table, print_text
-from kafka_index.cli.text import Paint, format_bytes, format_count, plural
+from kafka_index.cli.terminal import Paint, Table, format_bytes, format_count, plural, print_text
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.directory import find_cluster

@@ -1,4 +1,4 @@
-"""The rows of a build as they arrive: into the report, the progress line and the summary."""
+"""The rows of a build as they arrive: into the report and its page, progress, the summary."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kafka_index.build.report import (
     SegmentReport,
     report_rows,
 )
-from kafka_index.build.report_writer import ReportWriter
+from kafka_index.build.report_writer import SEGMENT, SKIPPED, ReportWriter
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.progress import Outcome
+from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Table
-from kafka_index.cli.text import (
-    Paint,
+from kafka_index.cli.terminal import (
+    Table,
     format_bytes,
     format_count,
     format_seconds,
@@ -32,7 +32,9 @@ from kafka_index.cli.text import (
     shown_path,
     status_table,
 )
+from kafka_index.pages.page import Explained, Page, Totals, Verdict
 from kafka_index.storage import Skipped
+from kafka_index.storage.report_file import PageMaker
 
 _ROWS_AT_A_TIME = 64 * 1024
 _SHOWN = 20
@@ -223,19 +225,20 @@ class BuildOutcome(Outcome):
         return lines
 
 
-def skipped_lines(skipped: Sequence[Skipped], paint: Paint, *, every: bool) -> list[str]:
-    """Return the entries that the listing skipped, by reason; all of them with `every`."""
-    if not skipped:
-        return []
-    reasons: dict[str, list[str]] = {}
-    for entry in skipped:
-        reasons.setdefault(entry.reason, []).append(entry.shown)
-    entries = plural(len(skipped), "entry", "entries")
-    lines = ["", paint.notable(f"skipped {entries}:")]
-    for reason, paths in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        if every:
-            lines += [f"  {path}: {reason}" for path in paths]
-        else:
-            more = "" if len(paths) == 1 else f" and {plural(len(paths) - 1, 'other', 'others')}"
-            lines.append(f"  {shown_path(paths[0])}{more}: {reason}")
-    return lines
+def build_page() -> PageMaker:
+    """Return the maker of the page of ``build``, whose rows are the segments."""
+    severities = {BUILT: GOOD, UNCHANGED: GOOD, TRUNCATED: BAD, FAILED: BAD}
+    explained = explain(
+        EXPLAINED, severities, dict.fromkeys(severities, "kafka-index dump {log_path}")
+    )
+    explained[SKIPPED] = Explained(NOTABLE, "not a live log, passed over")
+
+    def verdict(totals: Totals) -> Verdict:
+        if totals.bad:
+            return Verdict(BAD, f"{plural(totals.bad, 'segment')} of {totals.units:,} damaged")
+        return Verdict(GOOD, f"{plural(totals.units, 'segment')} built, no damage found")
+
+    page = Page(
+        "build", "segments", ("status",), explained, verdict, units="kind", unit_values=(SEGMENT,)
+    )
+    return page_maker(page)

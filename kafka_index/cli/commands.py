@@ -1,20 +1,24 @@
-"""The commands of the console script, imported when they are called for."""
+"""The commands of the console script, imported when they are called for; completion, by click."""
 
 from __future__ import annotations
 
 import difflib
 import gc
 import importlib
+import os
 import sys
 from types import ModuleType
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, shell_complete
 
 from kafka_index import __version__
-from kafka_index.cli.completion import complete_paths
 
 PROGRAM = "kafka-index"
+#: Set by the shell that asks, to ``bash_source`` or ``bash_complete``, and so for zsh and fish.
+COMPLETE_VARIABLE = "_KAFKA_INDEX_COMPLETE"
+#: What the names of values that are paths begin with; further paths of an option have no name.
+_PATHS = ("PATH", "FILE", "DIR", "URI")
 
 #: What the commands are for, and their purposes; each is in a module named after it. The modules
 #: are imported when a command is called: they load numpy, pyarrow and the compiled kernels, and
@@ -141,3 +145,18 @@ def console_script() -> None:
       kafka-index restore --input /dump/broker-1 --output /var/kafka/data
       kafka-index export --input /dump/broker-1 --output /lake/kafka
     """  # noqa: D301, because \b is click's mark of a text not to be wrapped
+
+
+def complete(cli: click.Group, program: str) -> int:
+    """Print the script that a shell loads, or the completions of a line; return the exit code."""
+    return shell_complete(cli, {}, program, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
+
+
+def complete_paths(command: click.Command) -> click.Command:
+    """Let the shell complete the values of a command's options and arguments that are paths."""
+    for parameter in command.params:
+        is_plain = isinstance(parameter.type, click.types.StringParamType)
+        names_path = (parameter.metavar or "").startswith(_PATHS)
+        if is_plain and (names_path or parameter.metavar == ""):
+            parameter.type = click.Path()
+    return command

@@ -11,23 +11,23 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.decoded_records import decoder_of
-from kafka_index.cli.dump_checkpoints import (
-    PROPERTY_FILES,
-    dump_offset_checkpoint,
-    dump_properties,
-)
-from kafka_index.cli.dump_directory import dump_directory
 from kafka_index.cli.dump_files import DumpedFile, dumped_files
-from kafka_index.cli.dump_index import dump_offset_index, dump_time_index
-from kafka_index.cli.dump_log import dump_log
-from kafka_index.cli.dump_output import DumpOutput
-from kafka_index.cli.dump_records import dump_records
-from kafka_index.cli.dump_selection import Selection
-from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
+from kafka_index.cli.dump_indexes import (
+    PROPERTY_FILES,
+    dump_leader_epochs,
+    dump_offset_checkpoint,
+    dump_offset_index,
+    dump_properties,
+    dump_snapshot,
+    dump_time_index,
+    dump_transaction_index,
+)
+from kafka_index.cli.dump_logs import dump_directory, dump_log, dump_records
+from kafka_index.cli.dump_output import DumpOutput, Selection
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Whole, argument, command, moment, option
-from kafka_index.cli.record_text import RecordText
+from kafka_index.cli.printed_records import decoder_of
+from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
     Times,
@@ -35,7 +35,6 @@ from kafka_index.cli.shared_options import (
     times_options,
     verbose_option,
 )
-from kafka_index.cli.shown_bytes import FORMS
 from kafka_index.cli.terminal import print_error
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import INT64_MAX

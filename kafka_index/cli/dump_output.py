@@ -1,4 +1,4 @@
-"""The output of a dump: rows and remarks for people, or rows alone as JSON lines.
+"""The rows of a dump: which are printed; for people with remarks, or alone as JSON lines.
 
 Both are made column by column with Arrow's kernels: a 2 GiB log can hold 25 million batches.
 """
@@ -6,20 +6,27 @@ Both are made column by column with Arrow's kernels: a 2 GiB log can hold 25 mil
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
 from typing import TextIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from kafka_index.cli.dump_selection import TIME_COLUMNS, Selection
 from kafka_index.cli.printed_records import Row
-from kafka_index.cli.terminal import print_log, print_text, terminal_size
-from kafka_index.cli.text import Paint, plural
+from kafka_index.cli.terminal import Paint, plural, print_log, print_text, terminal_size
 from kafka_index.errors import KafkaIndexError, printable
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.layout.times import TimeSpan, empty_range_text
+from kafka_index.records.batch_table import BatchColumns
 from kafka_index.storage.json_lines import json_lines
 
+# First and last offset of each kind of row.
+_OFFSETS = (("base_offset", "last_offset"), ("first_offset", "last_offset"))
+#: First and last time of each kind of row.
+TIME_COLUMNS = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "timestamp_ms"))
 _LINES_AT_A_TIME = 8192
 _GAP = "  "
 _NULL = "-"
@@ -64,6 +71,70 @@ _RANKED = (
     "control_timestamp",
 )
 _RANKS = {name: rank for rank, name in enumerate(_RANKED)}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows that a dump prints of each file, at most `limit`.
+
+    By offset: batches and transactions that span it, records at it, and the index entry from which
+    a search for it starts. By time: records and entries from a time on, and before another, and
+    batches that may hold such.
+    """
+
+    offset: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    limit: int | None = None
+
+    @property
+    def has_times(self) -> bool:
+        """Whether rows are selected by time."""
+        return self.from_ms is not None or self.to_ms is not None
+
+    def of_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a table that are selected; index entries by offset are not."""
+        masks = []
+        names = rows.schema.names
+        for first, last in _OFFSETS:
+            if self.offset is not None and first in names:
+                masks.append(pc.less_equal(rows.column(first), self.offset))
+                masks.append(pc.greater_equal(rows.column(last), self.offset))
+                break
+        for first, last in TIME_COLUMNS:
+            if self.has_times and first in names:
+                masks += self._time_masks(rows.column(first), rows.column(last))
+                break
+        return rows.filter(reduce(pc.and_, masks)) if masks else rows
+
+    def of_batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
+        """Return which batches may hold records that are selected."""
+        held = np.ones(batches.rows, np.bool_)
+        if self.offset is not None:
+            held &= (batches.base_offset <= self.offset) & (batches.last_offset >= self.offset)
+        if self.from_ms is not None:
+            held &= batches.max_timestamp_ms >= self.from_ms
+        return held
+
+    def has_record(self, row: Row) -> bool:
+        """Return whether a record is selected."""
+        if self.offset is not None and row.offset != self.offset:
+            return False
+        if self.from_ms is not None and row.timestamp_ms < self.from_ms:
+            return False
+        return self.to_ms is None or 0 <= row.timestamp_ms < self.to_ms
+
+    def is_past(self, first_offset: int) -> bool:
+        """Return whether nothing from an offset on is selected."""
+        return self.offset is not None and first_offset > self.offset
+
+    def _time_masks(self, first: pa.Array, last: pa.Array) -> list[pa.Array]:
+        masks = [pc.greater_equal(last, 0)]
+        if self.from_ms is not None:
+            masks.append(pc.greater_equal(last, self.from_ms))
+        if self.to_ms is not None:
+            masks.append(pc.less(first, self.to_ms))
+        return masks
 
 
 class DumpOutput:

@@ -10,14 +10,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.progress import Outcome
+from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail, relative_times
-from kafka_index.cli.terminal import Table
-from kafka_index.cli.text import (
+from kafka_index.cli.terminal import (
     Paint,
+    Table,
     format_bytes,
     format_count,
     format_seconds,

@@ -13,8 +13,7 @@ from kafka_index.cli.import_tables import run_import
 from kafka_index.cli.options import command, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
-from kafka_index.cli.terminal import print_log
-from kafka_index.cli.text import format_bytes, format_count, plural
+from kafka_index.cli.terminal import format_bytes, format_count, plural, print_log
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import Engine
 from kafka_index.layout.message_bytes import uuid_bytes

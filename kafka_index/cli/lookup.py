@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
-from kafka_index.cli.build_summary import skipped_lines
+import pyarrow as pa
+
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.lookup_page import lookup_page
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     damage_lines,
@@ -22,17 +22,26 @@ from kafka_index.cli.lookup_summary import (
     warn_of_starts,
     warn_of_unindexed,
 )
-from kafka_index.cli.progress import Outcome
+from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.side_files import refuse_side_files
-from kafka_index.cli.terminal import Table, print_error, print_log, print_text
-from kafka_index.cli.text import format_count, format_seconds, plural, status_table
+from kafka_index.cli.terminal import (
+    Table,
+    format_count,
+    format_seconds,
+    plural,
+    print_error,
+    print_log,
+    print_text,
+    status_table,
+)
 from kafka_index.errors import InputError, KafkaIndexError, ReadError
 from kafka_index.execution import Engine, Workers
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
     By,
+    Inventory,
     LookupSettings,
     LookupTotals,
     SplitReport,
@@ -48,10 +57,21 @@ from kafka_index.lookup.answer_record import AnswerRecord, inputs_digest, writte
 from kafka_index.lookup.answering import Prepare
 from kafka_index.lookup.output import format_of_answers
 from kafka_index.lookup.unindexed import Unindexed
-from kafka_index.reading.answers import Resolve, Status, UpperBound
-from kafka_index.storage import Skipped
+from kafka_index.pages.page import Page, SegmentBatches, Totals, Verdict
+from kafka_index.reading.answers import (
+    INDEX_REFUSED,
+    NO_INDEX,
+    TAIL,
+    UNREADABLE,
+    Resolve,
+    Status,
+    UpperBound,
+)
+from kafka_index.storage import Skipped, refuse_overlap
 from kafka_index.storage.paths import absolute_path
-from kafka_index.storage.report_file import ReportFile
+from kafka_index.storage.report_file import PageMaker, ReportFile
+from kafka_index.storage.segment_table import PartitionSegments
+from kafka_index.stores import is_remote
 from kafka_index.stores.registry import whole_file
 
 if TYPE_CHECKING:
@@ -60,6 +80,7 @@ if TYPE_CHECKING:
 
 # What a run over the same inputs would end with again.
 _FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
+_Render = Callable[[Sequence[StartingOffset]], str]
 
 
 def run_lookup(options: QueryOptions) -> ExitCode:
@@ -279,12 +300,84 @@ class LookupOutcome(Outcome):
         return f"{plural(total, 'query', 'queries')} in {format_seconds(seconds)}{rate}, {target}"
 
 
-_Render = Callable[[Sequence[StartingOffset]], str]
-
-
 def _texts(options: QueryOptions) -> list[tuple[str, _Render]]:
     asked: list[tuple[str | None, _Render]] = [
         (options.starting_offsets, starting_offsets_json),
         (options.reset_offsets, reset_offsets_csv),
     ]
     return [(path, render) for path, render in asked if path is not None]
+
+
+def lookup_page(inventory: Inventory) -> PageMaker:
+    """Return the maker of the page of ``lookup`` over the logs of an inventory."""
+    texts = {
+        **{status.text: text for status, text in EXPLAINED.items()},
+        NO_INDEX: "a segment without index files: built in memory",
+        INDEX_REFUSED: "an index file that does not fit its log: built in memory instead",
+        TAIL: "a log that ends before the end of its file",
+    }
+    severities = dict.fromkeys(texts, NOTABLE)
+    severities |= {Status.FOUND.text: GOOD, NO_INDEX: GOOD, UNREADABLE: BAD}
+    severities |= {Status.INVALID_QUERY.text: BAD, Status.LOG_END.text: GOOD}
+    explained = explain(texts, severities, dict.fromkeys((INDEX_REFUSED, TAIL, UNREADABLE), DUMP))
+
+    def verdict(totals: Totals) -> Verdict:
+        queries = plural(totals.units, "query", "queries")
+        if totals.bad:
+            return Verdict(BAD, f"{totals.bad:,} of {queries} unreadable or malformed")
+        answered = totals.found[Status.FOUND.text]
+        return Verdict(GOOD, f"{queries} read, {answered:,} found")
+
+    page = Page(
+        "lookup",
+        "queries",
+        ("status", "finding"),
+        explained,
+        verdict,
+        units="status",
+        weight="queries",
+        segments=_segments_of(inventory),
+    )
+    return page_maker(page)
+
+
+def _segments_of(inventory: Inventory) -> SegmentBatches:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for code in range(inventory.partitions.num_rows):
+            segments = inventory.files_of(code).segments
+            if segments:
+                yield PartitionSegments.of(segments).rows()
+
+    return batches
+
+
+def refuse_side_files(
+    target: str, inputs: Sequence[str], texts: Sequence[str], report: str | None
+) -> None:
+    """Refuse to write over what is read, into the output, or twice into one file."""
+    taken = [_real(target)]
+    for path in (*texts, *([] if report is None else [report])):
+        real = _real(absolute_path(path))
+        if not is_remote(real) and os.path.isdir(real):
+            raise InputError("a folder, not a file", path=path, hint="name a file in it")
+        if not is_remote(real) and os.path.exists(real) and not os.path.isfile(real):
+            raise InputError("not a regular file", path=path, hint="name another file")
+        refuse_overlap(real, path, inputs)
+        if any(f"{one}/".startswith(f"{other}/") for one, other in _pairs(real, taken)):
+            raise InputError(
+                "this path is taken by the answers or another file",
+                path=path,
+                hint="name another one",
+            )
+        taken.append(real)
+
+
+def _real(path: str) -> str:
+    return path if is_remote(path) else os.path.realpath(path)
+
+
+def _pairs(path: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield a path with each of the others, either way around."""
+    for other in others:
+        yield path, other
+        yield other, path

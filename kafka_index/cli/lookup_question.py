@@ -20,8 +20,7 @@ from kafka_index.cli.lookup_summary import (
     warn_of_unindexed,
 )
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import print_text
-from kafka_index.cli.text import shown_path
+from kafka_index.cli.terminal import print_text, shown_path
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import TimeSpan, format_time
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import print_log
-from kafka_index.cli.text import (
+from kafka_index.cli.terminal import (
     Paint,
     format_bytes,
     format_count,
     plural,
+    print_log,
     shown_path,
 )
 from kafka_index.lookup import By, Inventory

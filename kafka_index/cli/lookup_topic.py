@@ -15,8 +15,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_logs import inventory_of
 from kafka_index.cli.lookup_summary import exit_code, print_findings, warn_of_starts
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import Table, print_log, print_text
-from kafka_index.cli.text import Paint, format_count
+from kafka_index.cli.terminal import Paint, Table, format_count, print_log, print_text
 from kafka_index.config import LogConfig
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.times import format_time

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafka_index.cli.compilation import announce_compilation
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.run_summary import run_summary, summary_option
-from kafka_index.cli.terminal import print_error
-from kafka_index.cli.text import plural
+from kafka_index.cli.terminal import announce_compilation, plural, print_error
 from kafka_index.config import parse_integer
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.times import parse_time

@@ -8,8 +8,7 @@ from enum import Enum
 from typing import TextIO
 
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import print_text
-from kafka_index.cli.text import Paint, format_bytes, plural
+from kafka_index.cli.terminal import Paint, format_bytes, plural, print_text
 from kafka_index.layout.times import format_time
 from kafka_index.startup import (
     LoadedLog,

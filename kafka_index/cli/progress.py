@@ -1,4 +1,4 @@
-"""Progress of a run: a live line on a terminal, a line every half minute elsewhere; its clock."""
+"""Progress of a run, a live line or one every half minute; its clock, and what it skipped."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from kafka_index.cli.compilation import COMPILING
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
+    COMPILING,
+    Paint,
     Table,
+    format_bytes,
+    format_count,
+    format_seconds,
     log_time,
+    plural,
     print_text,
     rich_console,
+    shown_path,
     terminal_size,
 )
-from kafka_index.cli.text import Paint, format_bytes, format_count, format_seconds, plural
 from kafka_index.kernels.compile_clock import compile_clock
+from kafka_index.storage import Skipped
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
@@ -235,3 +241,21 @@ class Outcome:
     def _print(self, lines: Sequence[str | Table], damage: Sequence[str]) -> None:
         """Print the summary, or only the damage."""
         print_text(self._stream, damage if self._detail is Detail.QUIET else (*lines, *damage))
+
+
+def skipped_lines(skipped: Sequence[Skipped], paint: Paint, *, every: bool) -> list[str]:
+    """Return the entries that the listing skipped, by reason; all of them with `every`."""
+    if not skipped:
+        return []
+    reasons: dict[str, list[str]] = {}
+    for entry in skipped:
+        reasons.setdefault(entry.reason, []).append(entry.shown)
+    entries = plural(len(skipped), "entry", "entries")
+    lines = ["", paint.notable(f"skipped {entries}:")]
+    for reason, paths in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        if every:
+            lines += [f"  {path}: {reason}" for path in paths]
+        else:
+            more = "" if len(paths) == 1 else f" and {plural(len(paths) - 1, 'other', 'others')}"
+            lines.append(f"  {shown_path(paths[0])}{more}: {reason}")
+    return lines

@@ -1,20 +1,30 @@
-"""Records as text: one line each, readable or as JSON; see `kafka_index.cli.shown_bytes`."""
+"""Records as text: a line each, readable or as JSON; keys and values quoted, or as hex digits.
+
+Every text stays on its line, and no byte reaches a terminal that could command it. Large keys and
+values are written in pieces: they are never held as text.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from json.encoder import encode_basestring_ascii
+from itertools import chain
+from json.encoder import encode_basestring, encode_basestring_ascii
 
-from kafka_index.cli.decoded_records import Decode, Decoded
+import pyarrow as pa
+
 from kafka_index.cli.printed_records import (
+    NUMBER_COLUMNS,
+    Decode,
+    Decoded,
     MaybeBytes,
     PrintedHeader,
     PrintedRecords,
     Row,
+    decoder_of_topic,
 )
-from kafka_index.cli.shown_bytes import HEX, NONE, TEXT, json_value, shown_bytes
 from kafka_index.errors import printable
 from kafka_index.layout.records import (
     CONTROL_ABORT,
@@ -23,6 +33,12 @@ from kafka_index.layout.records import (
 )
 from kafka_index.layout.times import format_time
 
+TEXT, HEX, NONE = "text", "hex", "none"
+#: How keys and values can be shown.
+FORMS = (TEXT, HEX, NONE)
+
+#: A key or value with more bytes is written in pieces of this size.
+_PIECE_BYTES = 64 * 1024
 #: ``ControlRecordType``.
 _CONTROL_TYPES = (
     "abort",
@@ -36,7 +52,69 @@ _CONTROL_TYPES = (
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
 _COLUMNS = ("position_bytes", "offset", "timestamp", "producer_id", "sequence")
+#: What has to be read of each record.
+FOUND_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")
 _GAP = "  "
+
+
+def json_value(data: MaybeBytes, form: str) -> Iterable[str]:
+    """Return the pieces of a value of JSON."""
+    return _value(data, form, encode_basestring_ascii, '{"hex": "', '"}')
+
+
+def shown_bytes(data: MaybeBytes, form: str) -> Iterable[str]:
+    """Return the pieces of what people get."""
+    return _value(data, form, _quoted, "0x", "")
+
+
+def _value(
+    data: MaybeBytes, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
+) -> Iterable[str]:
+    """Return the pieces of bytes as quoted text, or as hex digits between two other texts."""
+    if data is None:
+        return ("null",)
+    if len(data) > _PIECE_BYTES:
+        return _large_value(data, form, quote, before_hex, after_hex)
+    if form == TEXT:
+        try:
+            return (quote(str(data, "utf-8")),)
+        except UnicodeDecodeError:
+            pass
+    return (before_hex, data.hex(), after_hex)
+
+
+def _large_value(
+    data: memoryview, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
+) -> Iterator[str]:
+    if form == TEXT and _is_text(data):
+        yield '"'
+        for text in codecs.iterdecode(_pieces(data), "utf-8"):
+            yield quote(text)[1:-1]
+        yield '"'
+        return
+    yield from chain((before_hex,), (piece.hex() for piece in _pieces(data)), (after_hex,))
+
+
+def _pieces(data: memoryview) -> Iterator[bytes]:
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield bytes(data[start : start + _PIECE_BYTES])
+
+
+def _is_text(data: memoryview) -> bool:
+    try:
+        for _ in codecs.iterdecode(_pieces(data), "utf-8"):
+            pass
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _quoted(text: str) -> str:
+    """Return a text in JSON's quotes, with every character that is not printable escaped."""
+    quoted = encode_basestring(text)
+    if quoted.isprintable():
+        return quoted
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in quoted)
 
 
 class RecordText:
@@ -244,3 +322,39 @@ def _control_text(row: Row) -> str:
         return f"control: {kind}, coordinator epoch {epoch}"
     key, value = ("".join(shown_bytes(data, HEX)) for data in (row.key, row.value))
     return f"control: {kind}, key {key}, value {value}"
+
+
+class FoundText(RecordText):
+    """Formats records of several partitions, as JSON objects or columns for people.
+
+    `values` is the form of values, one of `FORMS`.
+    """
+
+    def __init__(self, *, as_json: bool, values: str) -> None:
+        super().__init__(as_json=as_json, keys=TEXT, values=values)
+        self._partition = ""
+
+    def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
+        """Yield the lines of records of one partition that have `FOUND_COLUMNS`."""
+        topic, number = (rows.column(name)[0].as_py() for name in ("topic", "partition"))
+        self._partition = printable(f"{topic}-{number}")
+        self._decode = decoder_of_topic(topic)
+        self._first_members = f'"topic": {json.dumps(topic)}, "partition": {number}, '
+        return self.lines(PrintedRecords.of_rows(rows))
+
+    def _readable(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            cells = (self._partition, str(row.offset), readable_time(row.timestamp_ms))
+            header = ("partition", "offset", "timestamp")
+            if not self._widths:
+                widths = [max(map(len, pair)) for pair in zip(header, cells, strict=True)]
+                shown = ["key", *(["value"] if self._values != NONE else [])]
+                yield _GAP.join([*map(str.ljust, header, widths), *shown]) + "\n"
+                self._widths = widths
+            self._widths = [max(len(cell), w) for cell, w in zip(cells, self._widths, strict=True)]
+            yield _GAP.join([*map(str.ljust, cells, self._widths), ""])
+            if row.decoded is None:
+                yield from self._cells(row)
+            else:
+                yield decoded_text(row.decoded)
+            yield "\n"

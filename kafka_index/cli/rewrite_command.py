@@ -12,9 +12,9 @@ from functools import partial
 import click
 import pyarrow as pa
 
-from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import command, option
+from kafka_index.cli.progress import skipped_lines
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
     Detail,
@@ -26,8 +26,15 @@ from kafka_index.cli.shared_options import (
     settings_options,
     topics_option,
 )
-from kafka_index.cli.terminal import Table, print_error, print_log, print_text
-from kafka_index.cli.text import Paint, format_count, plural
+from kafka_index.cli.terminal import (
+    Paint,
+    Table,
+    format_count,
+    plural,
+    print_error,
+    print_log,
+    print_text,
+)
 from kafka_index.config import LogConfig
 from kafka_index.errors import (
     CorruptLogError,

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kafka_index.cli.decoded_records import decoder_of
 from kafka_index.cli.lookup_logs import partition_directories
-from kafka_index.cli.printed_records import NUMBER_COLUMNS, PrintedRecords
+from kafka_index.cli.printed_records import NUMBER_COLUMNS, PrintedRecords, decoder_of
 from kafka_index.cli.record_text import RecordText
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.names import TopicPartition

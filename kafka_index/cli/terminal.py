@@ -1,4 +1,4 @@
-"""Output for people: styled lines that wrap at words, tables that fit the terminal, log lines.
+"""Output for people: numbers, colours, lines that wrap at words, tables that fit the terminal.
 
 rich does the work on terminals, and is imported when it has some: a single answer does without it.
 Off a terminal nothing wraps and nothing is styled, and lines on stderr start with the time.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import StringIO
 from typing import TYPE_CHECKING, TextIO
+
+import click
 
 from kafka_index.errors import printable
 
@@ -21,19 +23,24 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PROGRAM = "kafka-index"
+#: In a line of its own, or in the live line.
+COMPILING = "compiling kernels, once"
 # As wide as any table: rich has no width without bound.
 _UNBOUNDED_WIDTH = 1 << 20
 _DEFAULT_SIZE = 80, 25
 _INDENT = 2
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
+_MINUTE = 60
+_HOUR = 3600
 # The indentation of a line belongs to its first word.
 _WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
-# The styles of `kafka_index.cli.text.Paint`, which are all that names can add to a styled line.
+# The styles of `Paint`, which are all that names can add to a styled line.
 _STYLE = re.compile("(\x1b\\[(?:[0-2]|3[1-3])m)")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table to print, a cell per column, which `kafka_index.cli.text.Paint` may have styled.
+    """A table to print, a cell per column, which `Paint` may have styled.
 
     `left` are the columns of text, aligned to the left, which wrap where the terminal is narrow.
     The others hold figures: they are aligned to the right and never wrap.
@@ -85,7 +92,7 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
 def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
     """Print lines and tables; on a terminal they fit its width.
 
-    `kafka_index.cli.text.Paint` may have styled the lines. A word that is longer than the terminal
+    `Paint` may have styled the lines. A word that is longer than the terminal
     is wide, such as a path, is not cut.
     """
     for item in items:
@@ -182,3 +189,104 @@ def _breaks(text: str, width: int, indent: int) -> Iterator[int]:
         if end > width and word.start() > start:
             start, used = word.start(), indent
             yield start
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size in decimal units: ``512 B``, ``4.05 MB``, ``2.15 GB``."""
+    if size_bytes < 1000:
+        return f"{size_bytes:.0f} B"
+    scaled = size_bytes
+    unit = ""
+    for unit in _UNITS:  # noqa: B007, because the unit at the break is the one to print
+        scaled /= 1000
+        if scaled < 999.5:
+            break
+    digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+    return f"{scaled:.{digits}f} {unit}"
+
+
+def format_count(count: int) -> str:
+    """Return a count with thousands separators: ``1,234,567``."""
+    return f"{count:,}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration: ``0.42 s``, ``12.3 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE:02d} s"
+    minutes = round(seconds / _MINUTE)
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """Return a count with its noun: ``1 segment``, ``2 segments``."""
+    return f"{format_count(count)} {noun if count == 1 else nouns or noun + 's'}"
+
+
+class Paint:
+    """Colours on a terminal, unless ``NO_COLOR`` is set."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._enabled = is_styled(stream)
+
+    def good(self, text: str) -> str:
+        """Return the text in the colour of success."""
+        return self._style(text, "green")
+
+    def notable(self, text: str) -> str:
+        """Return the text in the colour of a warning."""
+        return self._style(text, "yellow")
+
+    def bad(self, text: str) -> str:
+        """Return the text in the colour of an error."""
+        return self._style(text, "red")
+
+    def strong(self, text: str) -> str:
+        """Return the text in bold."""
+        return click.style(text, bold=True) if self._enabled else text
+
+    def faint(self, text: str) -> str:
+        """Return the text dimmed."""
+        return click.style(text, dim=True) if self._enabled else text
+
+    def _style(self, text: str, colour: str) -> str:
+        return click.style(text, fg=colour) if self._enabled else text
+
+
+def status_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    explained: Mapping[str, str],
+    colours: Mapping[str, Callable[[str], str]],
+    paint: Paint,
+) -> Table:
+    """Return a table of statuses, each coloured and explained.
+
+    The first cell of a row is the status. A status without a colour is painted as `Paint.notable`.
+    """
+    shown = [
+        (colours.get(status, paint.notable)(status), *cells, explained[status])
+        for status, *cells in rows
+    ]
+    return Table((*header, ""), shown, left=(0, len(header)))
+
+
+def shown_path(path: str) -> str:
+    """Return a path relative to the working directory where it lies below, else unchanged."""
+    if "://" in path:
+        return path
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
+
+
+def announce_compilation() -> None:
+    """Let the first compilation print a line, on a terminal; a live line takes its place."""
+    if sys.stderr.isatty():
+        from kafka_index.kernels.compile_clock import compile_clock  # noqa: PLC0415, slow to import
+
+        compile_clock.on_first = lambda: print_log(COMPILING)

@@ -6,8 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.verify_page import verify_page
-from kafka_index.cli.verify_summary import VerifyOutcome
+from kafka_index.cli.verify_summary import VerifyOutcome, verify_page
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.verification import VERIFY_SCHEMA
 from kafka_index.verification.verifying import VerifyJob, VerifyRequest

@@ -1,4 +1,4 @@
-"""The rows of a verification as they arrive: into the report, the progress line, the summary."""
+"""The rows of a verification as they arrive: into the report and its page, and the summary."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.progress import Outcome
+from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Table
-from kafka_index.cli.text import (
+from kafka_index.cli.terminal import (
+    Table,
     format_bytes,
     format_count,
     format_seconds,
@@ -23,9 +23,11 @@ from kafka_index.cli.text import (
     status_table,
 )
 from kafka_index.metadata.directory import FoundCluster
+from kafka_index.pages.page import Page, Totals, Verdict
 from kafka_index.results import RunOutcome
 from kafka_index.storage import Skipped
-from kafka_index.storage.report_file import ReportFile
+from kafka_index.storage.report_file import PageMaker, ReportFile
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import (
     FileClass,
     FileKind,
@@ -217,3 +219,39 @@ def _row_line(row: Mapping[str, object]) -> str:
     found = "" if row["found"] is None else f": {row['found']}"
     effect = "" if row["effect"] is None else f". {row['effect']}"
     return f"  {shown_path(str(row['path']))}: {what}{found}{effect}"
+
+
+def verify_page(segments: SegmentTable, topics: re.Pattern[str] | None) -> PageMaker:
+    """Return the maker of the page of ``verify`` for these segments of these topics."""
+    where = "" if topics is None else f" in the topics that match {topics.pattern!r}"
+    good = (FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID, FileClass.PREFIX)
+    severities = dict.fromkeys(map(str, EXPLAINED), NOTABLE)
+    severities |= dict.fromkeys(map(str, good), GOOD)
+    # A file that is not there cannot be dumped.
+    dumped = [name for name in severities if name != FileClass.MISSING]
+    explained = explain(EXPLAINED, severities, dict.fromkeys(dumped, DUMP))
+
+    def verdict(totals: Totals) -> Verdict:
+        if totals.bad or totals.bad_others:
+            return Verdict(
+                BAD,
+                f"{plural(totals.bad, 'harmful file')}, "
+                f"{plural(totals.bad_others, 'partition')} with harm",
+            )
+        if unread := totals.found[FileClass.UNREADABLE]:
+            return Verdict(NOTABLE, f"{plural(unread, 'file')} could not be read")
+        return Verdict(GOOD, f"nothing harmful was found{where}")
+
+    kinds = tuple(kind.value for kind in FileKind if kind is not FileKind.PARTITION)
+    page = Page(
+        "verify",
+        "files",
+        ("class",),
+        explained,
+        verdict,
+        units="kind",
+        unit_values=kinds,
+        worst_where="harmful",
+        segments=lambda: (each.rows() for each in segments.partitions),
+    )
+    return page_maker(page)

@@ -10,7 +10,7 @@ import click
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import command, option
-from kafka_index.cli.text import format_seconds
+from kafka_index.cli.terminal import format_seconds
 
 _HELP = """Compile all kernels and keep their machine code, so that no later run compiles any.
 

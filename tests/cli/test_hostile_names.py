@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.terminal import Table, print_text
-from kafka_index.cli.text import Paint
+from kafka_index.cli.terminal import Paint, Table, print_text
 from kafka_index.errors import InputError, printable
 from tests.support.command_line import DUMP, Argument, kafka_index, run_here
 from tests.support.terminals import shown_on_a_terminal

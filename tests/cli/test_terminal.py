@@ -6,8 +6,7 @@ from typing import TextIO
 import pytest
 from click import unstyle
 
-from kafka_index.cli.terminal import Table, print_text
-from kafka_index.cli.text import Paint
+from kafka_index.cli.terminal import Paint, Table, print_text
 from tests.support.terminals import shown_on_a_terminal
 
 ROWS = Table(("name", "count"), [("a", "1"), ("long name", "1,000")])

@@ -4,7 +4,7 @@ import pty
 
 import pytest
 
-from kafka_index.cli.text import (
+from kafka_index.cli.terminal import (
     Paint,
     format_bytes,
     format_count,

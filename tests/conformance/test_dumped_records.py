@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from kafka_index.cli.dump_files import DumpedFile
+from kafka_index.cli.dump_logs import dump_records
 from kafka_index.cli.dump_output import DumpOutput
-from kafka_index.cli.dump_records import dump_records
-from kafka_index.cli.record_text import RecordText
-from kafka_index.cli.shown_bytes import TEXT
+from kafka_index.cli.record_text import TEXT, RecordText
 from kafka_index.layout.names import LOG_SUFFIX
 from kafka_index.records.decompression import DecompressionBudget
 from tests.support.segments import (

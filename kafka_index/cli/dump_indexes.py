@@ -1,0 +1,320 @@
+"""Dump of the files beside a log: indexes, snapshots, epochs, checkpoints and properties."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import itemgetter
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.cli.dump_files import DumpedFile
+from kafka_index.cli.dump_output import DumpOutput
+from kafka_index.cli.terminal import plural
+from kafka_index.errors import (
+    CorruptIndexError,
+    CorruptSnapshotError,
+    InputError,
+    InvalidEpochError,
+    KafkaIndexError,
+)
+from kafka_index.index import OffsetIndex, TimeIndex, TransactionIndex
+from kafka_index.index.transaction_index import entry_versions
+from kafka_index.layout.checkpoints import (
+    EpochEntry,
+    parse_leader_epoch_checkpoint,
+    parse_offset_checkpoint,
+)
+from kafka_index.layout.integers import Longs
+from kafka_index.layout.java_texts import properties_of
+from kafka_index.layout.names import META_PROPERTIES, PARTITION_METADATA
+from kafka_index.layout.records import (
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEADER,
+    SNAPSHOT_VERSION,
+)
+from kafka_index.state.leader_epochs import LeaderEpochCache
+from kafka_index.state.snapshots import stored_entries
+from kafka_index.storage.log_directory import read_checkpoint_text
+
+_CHUNK_ENTRIES = 64 * 1024
+_ENTRY = ("entry", "entries")
+_HEADER_LINES = 2
+#: Files of names and values.
+PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The differences between the two kinds of index.
+
+    `names` are those of the two columns, and `offset_column` is the one with the offset. `strict`,
+    per column: it ascends with every entry; otherwise it may repeat.
+    """
+
+    kind: str
+    names: tuple[str, str]
+    offset_column: int
+    strict: tuple[bool, bool]
+
+
+_OFFSET_FORM = _Form("offset index", ("offset", "position_bytes"), 0, (True, True))
+_TIME_FORM = _Form("time index", ("timestamp_ms", "offset"), 1, (True, False))
+
+
+def dump_offset_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+    """Print the entries of an ``.index``; return its first fault."""
+    content = file.fetched_array()
+    with OffsetIndex(file.path, file.base_offset, writable=False, content=content) as index:
+        return _dump(index, output, _OFFSET_FORM)
+
+
+def dump_time_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+    """Print the entries of a ``.timeindex``; return its first fault."""
+    content = file.fetched_array()
+    with TimeIndex(file.path, file.base_offset, writable=False, content=content) as index:
+        return _dump(index, output, _TIME_FORM)
+
+
+def _dump(
+    index: OffsetIndex | TimeIndex, output: DumpOutput, form: _Form
+) -> KafkaIndexError | None:
+    slots = index.entries
+    index.skip_padding()
+    title = f"{form.kind}, base offset {index.base_offset}, {plural(index.entries, *_ENTRY)}"
+    output.begin(f"{index.path}: {title}")
+    fault: KafkaIndexError | None = None
+    before: tuple[int, int] | None = None
+    floor: tuple[int, int] | None = None
+    for start in range(0, index.entries, _CHUNK_ENTRIES):
+        columns = index.read_entries(start, min(start + _CHUNK_ENTRIES, index.entries))
+        if output.selection.offset is None:
+            _print(columns, form, output)
+        else:
+            floor = _floor(columns, form, output.selection.offset, floor)
+        fault = fault or _first_fault(index, form, start, columns, before)
+        before = int(columns[0][-1]), int(columns[1][-1])
+    if floor is not None:
+        _print(tuple(np.array([value], np.int64) for value in floor), form, output)
+    if index.entries < slots:
+        padding = plural(slots - index.entries, "preallocated entry", "preallocated entries")
+        output.remark(f"{padding} of zeros after them")
+    torn_bytes = index.length % index.entry_size
+    if fault is None and torn_bytes:
+        fault = _torn(index, torn_bytes)
+    output.fault(fault)
+    return fault
+
+
+def _torn(index: OffsetIndex | TimeIndex | TransactionIndex, torn_bytes: int) -> CorruptIndexError:
+    return CorruptIndexError(
+        "the file ends inside an entry",
+        path=index.path,
+        position_bytes=index.length - torn_bytes,
+        expected=f"a multiple of {index.entry_size} bytes",
+        found=f"{index.length} bytes",
+    )
+
+
+def _print(columns: Sequence[Longs], form: _Form, output: DumpOutput) -> None:
+    output.rows(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(form.names)))
+
+
+def _floor(
+    columns: tuple[Longs, Longs], form: _Form, offset: int, before: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """Return the last entry so far that is not above an offset."""
+    rows = np.flatnonzero(columns[form.offset_column] <= offset)
+    if not rows.size:
+        return before
+    return int(columns[0][rows[-1]]), int(columns[1][rows[-1]])
+
+
+def _first_fault(
+    index: OffsetIndex | TimeIndex,
+    form: _Form,
+    start: int,
+    columns: tuple[Longs, Longs],
+    before: tuple[int, int] | None,
+) -> KafkaIndexError | None:
+    """Return the first value of a chunk that is out of order, as DumpLogSegments checks it."""
+    faults: list[tuple[int, str, str, int]] = []
+    for number, (name, values) in enumerate(zip(form.names, columns, strict=True)):
+        least = index.base_offset if number == form.offset_column else 0
+        low = np.flatnonzero(values < least)
+        if low.size:
+            row = int(low[0])
+            faults.append((row, f"{name} is too small", f"at least {least}", int(values[row])))
+        previous = np.empty_like(values)
+        previous[1:] = values[:-1]
+        previous[0] = values[0] - 1 if before is None else before[number]
+        fall = np.flatnonzero(values <= previous if form.strict[number] else values < previous)
+        if fall.size:
+            row = int(fall[0])
+            expected = f"{'above' if form.strict[number] else 'at least'} {int(previous[row])}"
+            faults.append((row, f"{name} does not ascend", expected, int(values[row])))
+    if not faults:
+        return None
+    row, message, expected, found = min(faults, key=itemgetter(0))
+    return CorruptIndexError(
+        message,
+        path=index.path,
+        position_bytes=(start + row) * index.entry_size,
+        expected=expected,
+        found=found,
+    )
+
+
+def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+    """Print the entries of a ``.txnindex``; return the first fault in it, if there is one."""
+    path, base_offset = file.path, file.base_offset
+    with TransactionIndex(path, base_offset, writable=False, content=file.fetched()) as index:
+        count = plural(len(index.entries), *_ENTRY)
+        output.begin(f"{path}: transaction index, base offset {base_offset}, {count}")
+        shown = index.entries.copy()
+        shown["version"] = entry_versions(shown)
+        _print_entries(shown, output)
+        fault = _first_transaction_fault(index)
+        if fault is None and index.torn_bytes:
+            fault = _torn(index, index.torn_bytes)
+    output.fault(fault)
+    return fault
+
+
+def dump_snapshot(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+    """Print the producers of a ``.snapshot``; return what makes a broker throw it away, if so."""
+    path, offset, data = file.path, file.base_offset, file.content()
+    fault: KafkaIndexError | None = None
+    try:
+        entries = stored_entries(data, path=path)
+    except CorruptSnapshotError as error:
+        fault = error
+        entries = _readable_entries(data)
+    output.begin(f"{path}: producer snapshot at offset {offset}, {plural(len(entries), *_ENTRY)}")
+    _print_entries(entries, output)
+    output.fault(fault)
+    return fault
+
+
+def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+    """Print a ``leader-epoch-checkpoint``; return the first fault in it, if there is one."""
+    path = file.path
+    entries = parse_leader_epoch_checkpoint(read_checkpoint_text(path) or "", path=path)
+    output.begin(f"{path}: leader epochs, {plural(len(entries), *_ENTRY)}")
+    columns = [
+        pa.array([entry.epoch for entry in entries], pa.int64()),
+        pa.array([entry.start_offset for entry in entries], pa.int64()),
+    ]
+    output.rows(pa.RecordBatch.from_arrays(columns, ["epoch", "start_offset"]))
+    fault = _first_contradiction(entries, path)
+    output.fault(fault)
+    return fault
+
+
+def _print_entries(entries: NDArray[np.void], output: DumpOutput) -> None:
+    names = list(entries.dtype.names or ())
+    columns = [pa.array(entries[name].astype(np.int64)) for name in names]
+    output.rows(pa.RecordBatch.from_arrays(columns, names))
+
+
+def _first_transaction_fault(index: TransactionIndex) -> KafkaIndexError | None:
+    fault: KafkaIndexError | None = None
+    try:
+        index.sanity_check()
+    except CorruptIndexError as error:
+        fault = error
+    # Offsets that do not ascend Kafka only refuses to append.
+    last = index.entries["last_offset"].astype(np.int64)
+    falls = np.flatnonzero(last[1:] <= last[:-1]) + 1
+    if not falls.size:
+        return fault
+    row = int(falls[0])
+    position = row * index.entry_size
+    if fault is not None and (fault.position_bytes or 0) <= position:
+        return fault
+    return CorruptIndexError(
+        "last_offset does not ascend",
+        path=index.path,
+        position_bytes=position,
+        expected=f"above {int(last[row - 1])}",
+        found=int(last[row]),
+    )
+
+
+def _readable_entries(data: bytes) -> NDArray[np.void]:
+    """Return the readable entries of a damaged snapshot."""
+    if len(data) < SNAPSHOT_HEADER.itemsize:
+        return np.empty(0, SNAPSHOT_ENTRY)
+    header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]
+    if header["version"] != SNAPSHOT_VERSION:
+        return np.empty(0, SNAPSHOT_ENTRY)
+    room = (len(data) - SNAPSHOT_HEADER.itemsize) // SNAPSHOT_ENTRY.itemsize
+    count = min(max(int(header["count"]), 0), room)
+    return np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
+
+
+def _first_contradiction(entries: list[EpochEntry], path: str) -> KafkaIndexError | None:
+    """Return the first line that a broker refuses, ignores, or drops others for."""
+    epochs = LeaderEpochCache()
+    for number, entry in enumerate(entries, start=1 + _HEADER_LINES):
+        before = epochs.entries
+        with suppress(InvalidEpochError):
+            epochs.assign(entry.epoch, entry.start_offset)
+        if epochs.entries != (*before, entry):
+            last = before[-1] if before else EpochEntry(-1, -1)
+            return InputError(
+                f"line {number} of a checkpoint does not ascend",
+                path=path,
+                expected=f"above {last.epoch} {last.start_offset}",
+                found=f"{entry.epoch} {entry.start_offset}",
+            )
+    return None
+
+
+def dump_offset_checkpoint(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+    """Print the offsets of a checkpoint of a data directory; return why it is malformed, if so."""
+    try:
+        offsets = parse_offset_checkpoint(_text(file), path=file.path)
+    except InputError as error:
+        output.begin(f"{file.path}: offset checkpoint")
+        output.fault(error)
+        return error
+    output.begin(f"{file.path}: offset checkpoint, {plural(len(offsets), 'entry', 'entries')}")
+    columns = [
+        pa.array([each.topic for each in offsets], pa.string()),
+        pa.array([each.partition for each in offsets], pa.int32()),
+        pa.array(list(offsets.values()), pa.int64()),
+    ]
+    output.rows(pa.RecordBatch.from_arrays(columns, ["topic", "partition", "offset"]))
+    return None
+
+
+def dump_properties(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+    """Print ``meta.properties`` or ``partition.metadata``; return what a broker refuses in it."""
+    from kafka_index.startup.directory_files import read_topic_id  # noqa: PLC0415, slow to import
+
+    text = _text(file)
+    is_metadata = file.kind == PARTITION_METADATA
+    pairs = properties_of(text.replace(":", "=") if is_metadata else text)
+    output.begin(f"{file.path}: {'topic of the partition' if is_metadata else 'properties'}")
+    columns = [pa.array(list(pairs), pa.string()), pa.array(list(pairs.values()), pa.string())]
+    output.rows(pa.RecordBatch.from_arrays(columns, ["name", "value"]))
+    if not is_metadata:
+        return None
+    try:
+        read_topic_id(os.path.dirname(file.path))
+    except KafkaIndexError as error:
+        output.fault(error)
+        return error
+    return None
+
+
+def _text(file: DumpedFile) -> str:
+    text = read_checkpoint_text(file.path)
+    if text is None:
+        raise InputError("no such file", path=file.path)
+    return text
