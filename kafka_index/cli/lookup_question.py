@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.lookup_logs import inventory_of
+from kafka_index.cli.lookup_logs import inventory_of, partition_directories
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     exit_code,
@@ -21,6 +22,7 @@ from kafka_index.cli.lookup_summary import (
 )
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_text, shown_path
+from kafka_index.errors import CorruptLogError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import TimeSpan, format_time
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings
@@ -28,6 +30,8 @@ from kafka_index.reading.answers import Resolve, Status
 
 if TYPE_CHECKING:
     from kafka_index.cli.lookup_command import QuestionOptions
+    from kafka_index.cli.printed_records import PrintedRecords
+    from kafka_index.cli.record_text import RecordText
 
 _NOT_AS_LATE = Status.NO_RECORD_AT_OR_AFTER
 _OUTSIDE = (Status.BEFORE_LOG_START, Status.LOG_END, Status.AFTER_LOG_END)
@@ -58,12 +62,10 @@ def answer_question(question: QuestionOptions) -> ExitCode:
     log_path = _log_path(inventory, partition, answer["segment_base_offset"])
     record = None
     if question.show_record and answer["found_offset"] is not None:
-        from kafka_index.cli.shown_record import read_record  # noqa: PLC0415, slow to import
-
-        record = read_record(partition, answer["found_offset"], question)
+        record = _read_record(partition, answer["found_offset"], question)
     if question.as_json:
         answer |= {"log_start_offset": bounds[0], "log_end_offset": bounds[1]}
-        answer |= {} if record is None else {"record": record.as_object()}
+        answer |= {} if record is None else {"record": _record_object(partition, record)}
         click.echo(
             json.dumps(_as_json(question, partition, resolve, answer, log_path), ensure_ascii=False)
         )
@@ -71,7 +73,9 @@ def answer_question(question: QuestionOptions) -> ExitCode:
         is_late = by is By.TIMESTAMP and answers.status[0] == _NOT_AS_LATE
         span = _span(inventory, partition) if is_late else None
         lines = _lines(question, partition, answer, log_path, bounds, span)
-        print_text(sys.stdout, [*lines, *([] if record is None else record.lines())])
+        print_text(
+            sys.stdout, [*lines, *([] if record is None else _record_lines(partition, record))]
+        )
     print_findings(findings, detail)
     return exit_code(findings, unanswered=answers.status[0] == Status.UNREADABLE)
 
@@ -186,3 +190,61 @@ def _entry(answer: dict[str, Any]) -> str | None:
         f"offset {answer['entry_offset']}, byte {answer['entry_position_bytes']}"
         f"{'' if time is None else f', time {time}'}"
     )
+
+
+def _read_record(
+    partition: TopicPartition, offset: int, question: QuestionOptions
+) -> PrintedRecords | None:
+    """Return a record; None where a place without a record was found, such as the end.
+
+    Raises `KafkaIndexError` if its batch cannot be read.
+    """
+    from kafka_index.cli.printed_records import (  # noqa: PLC0415, slow to import
+        NUMBER_COLUMNS,
+        PrintedRecords,
+    )
+    from kafka_index.tables import read_records  # noqa: PLC0415, slow to import
+
+    paths: Sequence[str] = question.inputs
+    topic, number = partition.topic, partition.partition
+    if question.tiered is None:
+        paths = partition_directories(paths, topic, [number])
+    rows = read_records(
+        paths,
+        partitions={topic: [number]},
+        starting_offsets={topic: {number: offset}},
+        ending_offsets={topic: {number: offset + 1}},
+        columns=[*NUMBER_COLUMNS, "key", "value", "headers"],
+        include_control=True,
+        tiered=question.tiered,
+        indexes=question.indexes,
+        max_decompressed_bytes=question.config.max_decompressed_bytes,
+    )
+    for batch in rows:
+        if batch.num_rows > 1:
+            raise CorruptLogError(f"offset {offset} is that of more than one record")
+        if batch.num_rows:
+            return PrintedRecords.of_rows(batch)
+    return None
+
+
+def _record_lines(partition: TopicPartition, record: PrintedRecords) -> list[str]:
+    """Return the lines of a record, as those of the answer before them."""
+    members = list(_record_text(partition, as_json=False).members(record))
+    width = max(len("leader epoch"), *(len(name) for name, _ in members))
+    return [f"  {name.ljust(width)}  {text}" for name, text in members]
+
+
+def _record_object(partition: TopicPartition, record: PrintedRecords) -> dict[str, Any]:
+    """Return a record as ``dump --records --json`` prints it."""
+    text = _record_text(partition, as_json=True)
+    found: dict[str, Any] = json.loads("".join(text.lines(record)))
+    return found
+
+
+def _record_text(partition: TopicPartition, *, as_json: bool) -> RecordText:
+    from kafka_index.cli.printed_records import decoder_of_topic  # noqa: PLC0415, slow to import
+    from kafka_index.cli.record_text import RecordText  # noqa: PLC0415, slow to import
+
+    decode = decoder_of_topic(partition.topic)
+    return RecordText(as_json=as_json, keys=None, values=None, decode=decode)

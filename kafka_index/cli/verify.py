@@ -1,18 +1,266 @@
-"""Runs a verification, from options to an exit code: verify, report, print."""
+"""Runs a verification, from options to an exit code: verify, report and its page, print."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.verify_summary import VerifyOutcome, verify_page
-from kafka_index.storage.report_file import ReportFile
-from kafka_index.verification import VERIFY_SCHEMA
-from kafka_index.verification.verifying import VerifyJob, VerifyRequest
+from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shared_options import Detail
+from kafka_index.cli.terminal import (
+    Table,
+    format_bytes,
+    format_count,
+    format_seconds,
+    plural,
+    shown_path,
+    status_table,
+)
+from kafka_index.metadata.directory import FoundCluster
+from kafka_index.pages.page import Page, Totals, Verdict
+from kafka_index.results import RunOutcome
+from kafka_index.storage import Skipped
+from kafka_index.storage.report_file import PageMaker, ReportFile
+from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.verification import (
+    VERIFY_SCHEMA,
+    FileClass,
+    FileKind,
+    Finding,
+    PartitionFindings,
+    findings_table,
+)
+from kafka_index.verification.verifying import VerifyJob, VerifyRequest, VerifyTally
 
 if TYPE_CHECKING:
     from kafka_index.cli.verify_command import VerifyOptions
+
+_SHOWN = 20
+EXPLAINED: Mapping[str, str] = {
+    FileClass.IDENTICAL: "as a build writes it",
+    FileClass.SOUND: "a log whose batches are whole, and none is missing",
+    FileClass.VALID: "differs from a build, and is correct",
+    FileClass.EMPTY: "a log without batches",
+    FileClass.PREFIX: "one copy ends before the other, and is equal up to there",
+    FileClass.PADDED: "followed by zeros",
+    FileClass.INCOMPLETE: "entries are missing",
+    FileClass.MISSING: "not there",
+    FileClass.ORPHAN: "belongs to no segment",
+    FileClass.LEFTOVER: "of an interrupted compaction, split or deletion",
+    FileClass.STALE: "points beyond the log",
+    FileClass.MISPLACED: "points between batches",
+    FileClass.TOO_LOW: "points past batches that it should lead to",
+    FileClass.FOREIGN: "of another segment",
+    FileClass.CORRUPT: "cannot be what a broker writes",
+    FileClass.TORN: "a log that ends inside a batch",
+    FileClass.BAD_CRC: "a log with a wrong checksum",
+    FileClass.GAP: "offsets are missing",
+    FileClass.OVERLAP: "a log with offsets of another",
+    FileClass.DIVERGED: "the copies hold different batches",
+    FileClass.UNREADABLE: "could not be read, or changed meanwhile",
+}
+#: Of two copies, whose rows are of partitions.
+_EXPLAINED_COPIES = {**EXPLAINED, FileClass.IDENTICAL: "the same batches, by their headers"}
+_COLUMNS = ("path", "kind", "class", "harmful", "position_bytes", "entry", "found", "effect")
+
+
+class VerifyOutcome(Outcome):
+    """The listener of an engine that verifies; a context manager around its run."""
+
+    def __init__(
+        self, writer: ReportFile | None, total_segments: int, total_bytes: int, detail: Detail
+    ) -> None:
+        super().__init__(total_segments, total_bytes, detail)
+        self._writer = writer
+        self._total_bytes = total_bytes
+        self._tally = VerifyTally()
+        self._logs_only = 0
+        self._shown: list[dict[str, object]] = []
+        self._unread: list[dict[str, object]] = []
+
+    def on_findings(self, findings: Sequence[Finding]) -> None:
+        """Add rows of the report; called by one thread at a time, as the others."""
+        self._add(findings_table(findings))
+
+    def on_partition(self, found: PartitionFindings) -> None:
+        """Add what was found in a partition."""
+        self.on_findings(found.findings)
+        logs = sum(row.kind is FileKind.LOG for row in found.findings)
+        self._progress.advance(logs, found.log_bytes)
+
+    def _add(self, rows: pa.Table) -> None:
+        if self._writer is not None:
+            self._writer.write_table(rows)
+        files = self._tally.add(rows)
+        is_logs_only = pc.equal(files["found"], "logs only")
+        self._logs_only += pc.sum(is_logs_only).as_py() or 0
+        wanted = rows.filter(rows["harmful"]).select(_COLUMNS)
+        self._shown += wanted.slice(0, _SHOWN - len(self._shown)).to_pylist()
+        unread = files.filter(files["retriable"])
+        if not unread.num_rows:
+            unread = rows.filter(rows["retriable"])
+        unread = unread.select(_COLUMNS)
+        self._unread += unread.slice(0, _SHOWN - len(self._unread)).to_pylist()
+
+    def print_summary(
+        self,
+        skipped: Sequence[Skipped],
+        cluster: FoundCluster,
+        *,
+        fast: bool,
+        topics: re.Pattern[str] | None,
+    ) -> ExitCode:
+        """Print the summary and return the exit code.
+
+        `fast`: checksums were not verified. Only the topics that match were verified.
+        """
+        paint, seconds, tally = self._paint, self._seconds, self._tally
+        self._record()
+        rows = [
+            (name, format_count(tally.files[name]), format_count(tally.harmful[name]))
+            for name in EXPLAINED
+            if tally.files[name]
+        ]
+        colours = dict.fromkeys((FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID), paint.good)
+        size = self._total_bytes
+        rate = f" ({format_bytes(size / seconds)}/s)" if size and seconds > 0 else ""
+        lines: list[str | Table] = [
+            status_table(
+                ("class", self._noun(2), "harmful"),
+                rows,
+                _EXPLAINED_COPIES if self._tally.is_comparison else EXPLAINED,
+                {str(name): colour for name, colour in colours.items()},
+                paint,
+            ),
+            "",
+            (
+                f"{self._partitions_text()}, {format_bytes(size)} of log in "
+                f"{format_seconds(seconds)}{rate}"
+            ),
+            *self._startup_lines(),
+        ]
+        if self._logs_only:
+            lines.append(
+                f"{plural(self._logs_only, 'partition has', 'partitions have')} logs only: a "
+                "broker rebuilds the rest, reading everything"
+            )
+        if cluster.fault is not None:
+            lines.append(
+                "the metadata log of the dump is damaged, so that it is not known which topics are "
+                f"compacted: {cluster.fault}"
+            )
+        if self._tally.is_comparison:
+            lines.append(
+                "headers were compared: a wrong checksum, and a change inside records, is not seen "
+                "(verify each copy)"
+            )
+        elif fast:
+            lines.append(
+                "--fast reads headers only: a wrong checksum, and a change inside records, is not "
+                "seen"
+            )
+        every = self._detail is Detail.VERBOSE
+        lines += skipped_lines(skipped, paint, every=every)
+        if tally.outcome is RunOutcome.DONE:
+            where = f"in {plural(tally.partitions, 'partition')}" if tally.partitions else ""
+            if topics is not None:
+                where += f" of the topics that match {topics.pattern!r}"
+            what = "no harmful difference" if self._tally.is_comparison else "nothing harmful"
+            lines += ["", paint.good(f"{what} was found {where}".rstrip())]
+        self._print(lines, [*self._damage_lines(), *self._unread_lines()])
+        return ExitCode(tally.outcome.exit_code)
+
+    def _noun(self, count: int) -> str:
+        """Return what the rows that are counted are of."""
+        noun = "partition" if self._tally.is_comparison else "file"
+        return noun if count == 1 else f"{noun}s"
+
+    def _partitions_text(self) -> str:
+        if self._tally.is_comparison:
+            compared = plural(self._tally.partitions, "partition")
+            harmful = self._tally.harmful_partitions
+            return f"{compared} compared, {harmful} with harmful differences"
+        partitions = plural(self._tally.partitions, "partition")
+        return f"{partitions}, {self._tally.harmful_partitions} with harmful files"
+
+    def _record(self) -> None:
+        summary = run_summary()
+        for name, count in self._tally.counts.items():
+            summary.add_count(name, count)
+        summary.add_bytes("logs", self._total_bytes)
+
+    def _damage_lines(self) -> list[str]:
+        count = self._tally.harmful.total()
+        harmful = count if self._tally.is_comparison else count + self._tally.harmful_partitions
+        if not harmful:
+            return []
+        what = f"{format_count(count)} harmful {self._noun(count)}"
+        if self._tally.is_comparison:
+            what = f"{format_count(count)} {self._noun(count)} with harmful differences"
+        lines = ["", self._paint.bad(f"{what}:")]
+        lines += map(_row_line, self._shown)
+        if harmful > len(self._shown):
+            lines.append(
+                f"  and {format_count(harmful - len(self._shown))} more rows in the report"
+            )
+        return lines
+
+    def _unread_lines(self) -> list[str]:
+        if not self._unread:
+            return []
+        return ["", self._paint.bad("could not be read:"), *map(_row_line, self._unread)]
+
+
+def _row_line(row: Mapping[str, object]) -> str:
+    place = "" if row["position_bytes"] is None else f" at byte {row['position_bytes']}"
+    what = f"{row['kind']}: {row['class']}{place}"
+    found = "" if row["found"] is None else f": {row['found']}"
+    effect = "" if row["effect"] is None else f". {row['effect']}"
+    return f"  {shown_path(str(row['path']))}: {what}{found}{effect}"
+
+
+def verify_page(segments: SegmentTable, topics: re.Pattern[str] | None) -> PageMaker:
+    """Return the maker of the page of ``verify`` for these segments of these topics."""
+    where = "" if topics is None else f" in the topics that match {topics.pattern!r}"
+    good = (FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID, FileClass.PREFIX)
+    severities = dict.fromkeys(map(str, EXPLAINED), NOTABLE)
+    severities |= dict.fromkeys(map(str, good), GOOD)
+    # A file that is not there cannot be dumped.
+    dumped = [name for name in severities if name != FileClass.MISSING]
+    explained = explain(EXPLAINED, severities, dict.fromkeys(dumped, DUMP))
+
+    def verdict(totals: Totals) -> Verdict:
+        if totals.bad or totals.bad_others:
+            return Verdict(
+                BAD,
+                f"{plural(totals.bad, 'harmful file')}, "
+                f"{plural(totals.bad_others, 'partition')} with harm",
+            )
+        if unread := totals.found[FileClass.UNREADABLE]:
+            return Verdict(NOTABLE, f"{plural(unread, 'file')} could not be read")
+        return Verdict(GOOD, f"nothing harmful was found{where}")
+
+    kinds = tuple(kind.value for kind in FileKind if kind is not FileKind.PARTITION)
+    page = Page(
+        "verify",
+        "files",
+        ("class",),
+        explained,
+        verdict,
+        units="kind",
+        unit_values=kinds,
+        worst_where="harmful",
+        segments=lambda: (each.rows() for each in segments.partitions),
+    )
+    return page_maker(page)
 
 
 def run_verify(options: VerifyOptions) -> ExitCode:
