@@ -84,7 +84,12 @@ CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupte
 	tests/restore/test_failing_calls.py tests/restore/test_full_disk.py \
 	tests/spark/test_failing_restores.py \
 	tests/endtoend/test_failing_calls.py tests/endtoend/test_secrets.py \
-	tests/tables/test_log_ends.py tests/writing/test_condition.py tests/writing/test_revival.py
+	tests/tables/test_log_ends.py tests/writing/test_condition.py tests/writing/test_revival.py \
+	tests/build/test_partition_retries.py tests/cli/test_linked_content.py \
+	tests/cli/test_links_out.py tests/endtoend/test_lookup_kill.py \
+	tests/endtoend/test_missing_offsets.py tests/endtoend/test_remote_kill.py \
+	tests/endtoend/test_unsorted_listings.py tests/spark/test_startup.py \
+	tests/tiered/test_damaged_indexes.py
 # What draws a quarter elsewhere.
 DRAWN := tests/kernels tests/scan tests/state tests/index tests/reading
 

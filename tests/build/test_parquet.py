@@ -282,9 +282,12 @@ def test_a_table_in_no_order_that_there_is_no_room_to_sort_is_the_environment(
     (scratch / "sort").write_text("")
     monkeypatch.setattr(local_work, "_MEMORY", "4MB")
     monkeypatch.setattr(local_work, "workspace", lambda: str(scratch))
-    table = pa.concat_tables([metadata_table(ONE)] * 4000)
+    table = pa.concat_tables([metadata_table(ONE)] * 4000).combine_chunks()
+    source = open_parquet([write_parquet(tmp_path / "in.parquet", table, 20_000)])
 
     with pytest.raises(PublishError, match="cannot sort the batches of the input"):
-        _build(table, tmp_path)
+        build_parquet(
+            source, settings(tmp_path / "out").indexes_alone(), threads=2, listener=CollectedRows()
+        )
 
     assert index_files(tmp_path) == {}

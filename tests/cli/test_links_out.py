@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import kafka_index
+from tests.support.campaign import in_turn
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.restoring import copy_dump
 from tests.support.tiered import setting
@@ -69,7 +69,6 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
     ],
     "restore": lambda dump, out: ["--input", dump, "--output", out / "d"],
 }
-ON_SPARK = ("--engine", "spark", "--master", "local[1]")
 
 
 @pytest.fixture
@@ -87,11 +86,11 @@ def link_out(path: Path, tmp_path: Path) -> Path:
     return aside
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "number"), in_turn(COMMANDS, range(3)))
 def test_it_is_not_opened_and_named(
-    command: str, dump: Path, tmp_path: Path, opened: list[str]
+    command: str, number: int, dump: Path, tmp_path: Path, opened: list[str]
 ) -> None:
-    for name in FILES:
+    for name in FILES[number::3]:
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         (tmp_path / "out").mkdir()
         path = dump / name
@@ -297,22 +296,6 @@ def test_copies_of_internal_topics_and_of_the_metadata_leave_it_out(tmp_path: Pa
     assert list(out.rglob("*.log"))
     files = [path for path in out.rglob("*") if path.is_file()]
     assert not [path for path in files if private in path.read_bytes()]
-
-
-@pytest.mark.parametrize("command", ["build", "verify"])
-def test_on_spark(command: str, dump: Path, tmp_path: Path) -> None:
-    path = dump / "payments-0" / "leader-epoch-checkpoint"
-    (tmp_path / "out").mkdir()
-    given = COMMANDS[command](dump, tmp_path / "out")
-    report = tmp_path / "report.parquet"
-    target = link_out(path, tmp_path)
-    done = run_here(command, *given, "--report", report, *ON_SPARK)
-    assert done.returncode == 1
-    assert f"{path} -> {target}" in done.stderr
-    reasons = [*pq.read_table(report).to_pylist()]
-    assert [row for row in reasons if str(target) in str(row)]
-    followed = run_here(command, *given, "--follow-links", *ON_SPARK)
-    assert followed.returncode == 0, followed.stderr
 
 
 def test_functions_of_the_package(dump: Path, tmp_path: Path, opened: list[str]) -> None:

@@ -40,15 +40,9 @@ def asked(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("quick_java")
-@pytest.mark.parametrize("engine", [(), ("--engine", "spark", "--master", "local[1]")])
-def test_bad_queries_are_named_by_row_and_reason(
-    engine: tuple[str, ...], asked: Path, tmp_path: Path
-) -> None:
+def test_bad_queries_are_named_by_row_and_reason(asked: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    done = lookup(
-        *LOGS, "--queries", asked, "--output", tmp_path / "a.csv", "--report", report, *engine
-    )
+    done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a.csv", "--report", report)
     assert done.returncode == 0, done.stderr
     assert "5 malformed queries:" in done.stdout
     for row, reason in FIRST:

@@ -39,7 +39,7 @@ _ENVIRONMENT = 3
 NEVER = 1_000_000
 #: Open files that a run lacks at most.
 _FEW_FILES = 24
-_STEPS = drawn(60, one_in=30)
+_STEPS = drawn(60, one_in=60)
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,11 @@ class Runs:
 
     def steps(self, name: str, failure: Failure) -> list[int]:
         """Draw steps at which a command fails."""
-        calls = _FEW_FILES
-        if failure is not Failure.FILES:
+        if failure is Failure.FILES:
+            calls = _FEW_FILES
+        elif failure is Failure.KILL:
+            calls = self.whole(name)[0].calls
+        else:
             calls = self.fresh(CASES[name], NEVER, failure).calls
         steps = range(1, calls + 1)
         return random.Random(f"{name} {failure}").sample(steps, min(_STEPS, len(steps)))

@@ -11,7 +11,6 @@ import pytest
 
 from kafka_index.build.partition_record import PARTITION_RECORD
 from tests.support.builds import (
-    copy_dump,
     finish,
     kill,
     names,
@@ -20,15 +19,19 @@ from tests.support.builds import (
     start,
     state_files,
 )
-from tests.support.command_line import SETTINGS, Argument, build_here, index_files
+from tests.support.command_line import SETTINGS, Argument, build_here, copy_partitions, index_files
 from tests.support.gates import Gate, Step
 
+PARTITIONS = (
+    *("app-logs-0", "audit.trail-0", "customer-profiles-0", "orders.eu-west-0"),
+    *("orders.eu-west-1", "page-views-0", "payments-0", "payments-1"),
+)
 FINISHED = 3
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_dump(tmp_path_factory.mktemp("spark") / "data", copies=1)
+    return copy_partitions(tmp_path_factory.mktemp("spark") / "data", *PARTITIONS)
 
 
 @pytest.fixture(scope="module")

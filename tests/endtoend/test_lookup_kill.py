@@ -17,6 +17,7 @@ import pytest
 
 from kafka_index.lookup import collect_inventory
 from tests.support.builds import finish, kill, rubbish, start
+from tests.support.campaign import drawn
 from tests.support.command_line import DUMP, Argument, lookup
 from tests.support.gates import Gate, Step
 
@@ -137,7 +138,7 @@ def test_a_stopped_lookup_leaves_the_old_output_and_nothing_else(
 
 @pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize(
-    ("master", "code"), [("local[2,3]", 0), ("local[2]", 3)], ids=["tried again", "not again"]
+    ("master", "code"), [("local[2,3]", 0), ("local[2]", 3)][: drawn(2, one_in=2)]
 )
 def test_killed_workers_cost_another_try_or_the_run_but_never_an_answer(
     asked: Asked, tmp_path: Path, gate: Gate, master: str, code: int

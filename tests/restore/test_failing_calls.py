@@ -21,7 +21,7 @@ from tests.support.restoring import (
 )
 
 _FAILURES = (Failure.KILL, Failure.DISK, Failure.FULL, Failure.DENIED)
-_DRAWN = drawn(300, one_in=15)
+_DRAWN = drawn(300, one_in=30)
 _DAMAGE, _ENVIRONMENT, _USAGE = 1, 3, 2
 #: A step that no run reaches.
 _NEVER = 1_000_000

@@ -20,3 +20,10 @@ def spark() -> Iterator[SparkSession]:
         session.conf.set("spark.sql.shuffle.partitions", "2")
         yield session
         session.stop()
+
+
+@pytest.fixture
+def in_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands of this process run on the session, and leave it, as on Databricks."""
+    assert spark.version
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")

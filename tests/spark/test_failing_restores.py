@@ -35,7 +35,7 @@ from tests.support.restoring import MARKER, contents, copy_dump, damage, logs, r
 
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "customer-profiles-0")
 _CALLS = 190
-_DRAWN = drawn(300, one_in=75)
+_DRAWN = drawn(300, one_in=150)
 
 
 class Failure(Enum):
@@ -179,7 +179,7 @@ _STEPS = [
 
 
 @pytest.mark.usefixtures("quick_java")
-@pytest.mark.parametrize("step", _STEPS[: drawn(6, one_in=3)], ids=lambda step: step.ending)
+@pytest.mark.parametrize("step", _STEPS[: drawn(6, one_in=6)], ids=lambda step: step.ending)
 def test_a_run_that_is_killed_with_its_tasks_is_completed(
     whole: Whole, tmp_path: Path, step: Step
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.campaign import drawn
 from tests.support.command_line import COMMAND, DUMP, environment
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import scaled, wait_for
@@ -36,12 +37,12 @@ def marked(mark: str) -> list[int]:
 @pytest.mark.parametrize(
     ("number", "code", "word", "after_seconds"),
     [
-        (signal.SIGTERM, 143, "terminated", 0.0),
         (signal.SIGINT, 130, "interrupted", 0.3),
+        (signal.SIGTERM, 143, "terminated", 2.0),
+        (signal.SIGTERM, 143, "terminated", 0.0),
         (signal.SIGTERM, 143, "terminated", 1.0),
-        (signal.SIGINT, 130, "interrupted", 2.0),
-        (signal.SIGTERM, 143, "terminated", 3.0),
-    ],
+        (signal.SIGINT, 130, "interrupted", 3.0),
+    ][: drawn(5, one_in=2)],
 )
 def test_a_signal_while_spark_starts_leaves_no_process(
     tmp_path: Path, number: signal.Signals, code: int, word: str, after_seconds: float

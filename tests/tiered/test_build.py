@@ -14,7 +14,7 @@ from kafka_index.stores import store_of
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.tiered.dump import list_tiered_dump
 from kafka_index.tiered.options import TieredOptions
-from tests.support.command_line import Argument, build_here, index_files, kafka_index
+from tests.support.command_line import Argument, build_here, kafka_index
 from tests.support.tiered import ENCRYPTED, SETTINGS, Setting, keys, setting
 
 #: ``index.interval.bytes`` of the brokers' topics.
@@ -165,23 +165,3 @@ def test_options_that_do_not_fit_are_usage_errors(options: list[str], message: s
 
     assert done.returncode == 2
     assert message in done.stderr
-
-
-@pytest.mark.usefixtures("quick_java")
-def test_the_spark_engine_writes_the_same_files(tmp_path: Path) -> None:
-    at = setting(ENCRYPTED)
-    topics = ("--topics", "wallet_tx|log_gz|turnover", "--index-interval-bytes", _INTERVAL)
-    done = build_here(*arguments(at, "--output", tmp_path / "local", *topics))
-    assert done.returncode == 0, done.stderr
-
-    on_spark = kafka_index(
-        "build",
-        *arguments(at, "--output", tmp_path / "spark", *topics),
-        "--engine",
-        "spark",
-        "--master",
-        "local[2]",
-    )
-
-    assert on_spark.returncode == 0, on_spark.stderr
-    assert index_files(tmp_path / "spark") == index_files(tmp_path / "local")

@@ -25,6 +25,7 @@ from kafka_index.stores.tiered.segment_paths import Layout
 from kafka_index.stores.tiered.tiered_store import INDEXES_SUFFIX, read_manifest
 from kafka_index.tiered.options import TieredOptions
 from tests.servers.s3 import S3Server
+from tests.support.campaign import in_turn
 from tests.support.command_line import run_here
 from tests.support.remote import new_bucket, upload
 from tests.support.tiered import Setting, setting
@@ -187,12 +188,7 @@ def _found(at: Setting, remote: str, _out: Path) -> list[tuple[str, int, int]]:
 _READERS = (_read, _marked, _exported, _found)
 
 
-@pytest.fixture(scope="module", params=_LAYOUTS)
-def layout(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.mark.parametrize("damage", _DAMAGES)
+@pytest.mark.parametrize(("damage", "layout"), in_turn(_DAMAGES, _LAYOUTS))
 def test_records_are_those_that_consumers_got_whatever_transaction_indexes_hold(
     tmp_path: Path, layout: str, damage: str
 ) -> None:
@@ -218,6 +214,7 @@ def test_transaction_indexes_in_a_bucket_decide_nothing_either(
             assert sorted(found) == truth, reader.__name__
 
 
+@pytest.mark.parametrize("layout", _LAYOUTS)
 def test_a_bounded_read_of_damaged_indexes_is_a_part_of_the_whole(
     tmp_path: Path, layout: str
 ) -> None:
@@ -241,6 +238,7 @@ def test_a_bounded_read_of_damaged_indexes_is_a_part_of_the_whole(
             assert found["offset"].to_pylist() == expected
 
 
+@pytest.mark.parametrize("layout", _LAYOUTS)
 def test_remote_segments_alone_are_read_in_isolation(tmp_path: Path, layout: str) -> None:
     at = _copy(layout, tmp_path)
     tiered = TieredOptions((at.remote,), keys=at.keys)
@@ -262,7 +260,7 @@ def test_remote_segments_alone_are_read_in_isolation(tmp_path: Path, layout: str
     assert committed() == expected
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "layout"), in_turn(range(3), _LAYOUTS))
 def test_answers_are_right_or_reported_whatever_bit_of_an_index_is_flipped(
     tmp_path: Path, layout: str, seed: int
 ) -> None:
