@@ -16,7 +16,7 @@ from kafka_index.lookup import By
 from tests.cluster.conftest import finish, run
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.builds import rubbish, state_files
-from tests.support.command_line import SETTINGS, index_files
+from tests.support.command_line import SETTINGS, Argument, index_files
 from tests.support.record_jobs import DRIVER_SECONDS, RecordJobs
 from tests.support.spark_cluster import SPARK_CLASS, driver_environment
 from tests.support.timeouts import scaled, wait_for
@@ -61,6 +61,52 @@ def _accepts(port: int) -> bool:
     return True
 
 
+PROGRESS = """
+import sys
+from kafka_index.lookup import By, collect_inventory
+from kafka_index.spark.lookup import lookup_offsets
+from kafka_index.spark.session import build_session
+from kafka_index.spark.jobs import is_connect
+from tests.spark.lookups import answer
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+session = build_session(sys.argv[2], "progress")
+assert is_connect(session)
+inventory = collect_inventory([str(folder / "logs")], indexes=str(folder / "indexes"))
+seen = []
+
+class Seen:
+    def on_begin(self):
+        pass
+
+    def on_share(self, done, total):
+        seen.append((done, total))
+
+answer(folder / "queries", inventory, By.OFFSET, folder / "out", spark=session, listener=Seen())
+queries = session.read.parquet(str(folder / "queries"))
+found = lookup_offsets(queries, inventory).where("status = 'found'").count()
+assert found > 100, found
+assert seen == sorted(seen) and seen[-1] == (3, 3), seen
+session.stop()
+"""
+
+
+def driver(
+    python: Path, *arguments: Argument, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a driver of Python to its end."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env={**driver_environment(python), **variables},
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return finish(process, seconds=DRIVER_SECONDS)
+
+
 def test_a_build_gives_the_files_of_the_local_engine(
     remote: str, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -95,14 +141,18 @@ def test_lookups_give_the_answers_of_the_local_engine(
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
+def test_lookups_report_their_progress(remote: str, python: Path, tmp_path: Path) -> None:
+    inventory = make_dump(tmp_path)
+    tables = [make_queries("offset", 200, seed) for seed in range(3)]
+    answer(write_queries(tmp_path / "queries", tables), inventory, By.OFFSET, tmp_path / "local")
+
+    done = driver(python, "-c", PROGRESS, tmp_path, remote)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+
+
 def test_jobs_of_records_give_what_threads_give(remote: str, python: Path, tmp_path: Path) -> None:
     jobs = RecordJobs(tmp_path / "records")
-    process = subprocess.Popen(
-        [sys.executable, *jobs.driver()],
-        env={**driver_environment(python), "SPARK_REMOTE": remote},
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    jobs.check(finish(process, seconds=DRIVER_SECONDS))
+    jobs.check(driver(python, *jobs.driver(), SPARK_REMOTE=remote))

@@ -10,11 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.cli.exit_code import ExitCode
-from tests.cluster.conftest import finish
+from kafka_index.lookup import By
+from tests.cluster.conftest import check_warm, finish
+from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.command_line import DUMP, ROOT, SETTINGS, Argument, run_here
 from tests.support.record_jobs import DRIVER_SECONDS, RecordJobs
 from tests.support.restoring import contents, copy_dump, logs, restore
-from tests.support.spark_cluster import SPARK_CLASS, Cluster, driver_environment
+from tests.support.spark_cluster import (
+    SPARK_CLASS,
+    Cluster,
+    driver_environment,
+    package_zip,
+)
 
 
 def submit(
@@ -76,6 +83,41 @@ def test_a_restore_gives_the_files_of_the_local_engine(
     assert done.returncode == here.code == ExitCode.DAMAGE, done.stderr
     assert "WHAT REMAINS" in done.stdout
     assert contents(tmp_path / "cluster") == contents(tmp_path / "local")
+
+
+def test_lookups_run_with_the_package_in_a_zip(
+    cluster: Cluster, python: Path, tmp_path: Path
+) -> None:
+    inventory = make_dump(tmp_path)
+    tables = [make_queries("offset", 200, seed) for seed in range(3)]
+    queries = write_queries(tmp_path / "queries", tables)
+    answer(queries, inventory, By.OFFSET, tmp_path / "local")
+    environment = {**driver_environment(python), "SPARK_HOME": str(SPARK_CLASS.parents[1])}
+    # Nobody sees the package but zipped.
+    del environment["PYTHONPATH"]
+    known = cluster.executor_logs()
+    job = shutil.copy(ROOT / "jobs" / "lookup.py", tmp_path)
+
+    done = finish(
+        subprocess.Popen(
+            [
+                *(SPARK_CLASS.with_name("spark-submit"), "--master", cluster.master),
+                *("--py-files", package_zip(tmp_path / "package.zip"), job, "--by", "offset"),
+                *("--logs", tmp_path / "logs", "--indexes", tmp_path / "indexes"),
+                *("--queries", queries, "--output", tmp_path / "out"),
+            ],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "600 queries in " in done.stdout
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+    check_warm(cluster.executor_logs() - known)
 
 
 def test_jobs_of_records_give_what_threads_give(

@@ -11,11 +11,10 @@ import pytest
 
 from kafka_index.stores import store_of
 from tests.servers.hdfs import HdfsServer
-from tests.support.command_line import DUMP, SETTINGS, build_here, kafka_index
+from tests.support.command_line import DUMP, SETTINGS, build_here
 from tests.support.remote import download, upload
 from tests.support.restoring import contents, copy_dump
 
-SPARK = ("--engine", "spark", "--master", "local[2]")
 PARTITIONS = (
     *("audit.trail-0", "customer-profiles-0", "orders.eu-west-0", "orders.eu-west-1"),
     *("payments-0", "payments-1", "__consumer_offsets-0"),
@@ -68,14 +67,11 @@ def test_a_build_from_and_into_a_bucket_publishes_what_a_local_one_does(
     check_published(output, expected)
 
 
-@pytest.mark.usefixtures("quick_java")
-@pytest.mark.parametrize("engine", [(), SPARK], ids=["local-from-disk", "spark-from-store"])
 def test_a_build_into_a_bucket_publishes_what_a_local_one_does(
-    here: Path, module_bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...]
+    here: Path, module_bucket: str, expected: dict[str, bytes]
 ) -> None:
-    uri = f"{module_bucket}/out-{len(engine)}"
-    arguments = ("--input", dump if engine else here, "--output", uri, "--config", SETTINGS)
-    done = kafka_index("build", *arguments, *engine)
+    uri = f"{module_bucket}/out-of-here"
+    done = build_here("--input", here, "--output", uri, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
     check_published(uri, expected)
 
@@ -136,7 +132,6 @@ def test_a_damaged_object_is_a_row_that_names_it(module_bucket: str, tmp_path: P
     assert (row["log_path"], row["reason_code"]) == (uri, "bad_crc")
 
 
-@pytest.mark.usefixtures("quick_java")
 def test_a_build_of_hdfs_publishes_what_a_local_one_does(
     hdfs: HdfsServer, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -146,9 +141,7 @@ def test_a_build_of_hdfs_publishes_what_a_local_one_does(
     root = hdfs.uri.rstrip("/")
     dump = upload(data, f"{root}/dump")
     wanted = {name: data for name, data in expected.items() if name.startswith(f"{partition}/")}
-    for engine, files in (((), wanted), ((*SPARK, *INDEXES_ALONE), indexes_of(wanted))):
-        output = f"{root}/out-{len(engine)}"
-        arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
-        done = kafka_index("build", *arguments, *engine)
-        assert done.returncode == 0, done.stderr
-        check_published(output, files)
+    output = f"{root}/out"
+    done = build_here("--input", dump, "--output", output, "--config", SETTINGS)
+    assert done.returncode == 0, done.stderr
+    check_published(output, wanted)

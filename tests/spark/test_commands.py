@@ -9,8 +9,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.command_line import DUMP, Argument, build_here, index_files, lookup, run_here
-from tests.support.restoring import copy_dump
+from tests.servers.s3 import S3Server
+from tests.support.command_line import (
+    DUMP,
+    SETTINGS,
+    Argument,
+    build_here,
+    index_files,
+    lookup,
+    run_here,
+)
+from tests.support.remote import download, storage_options, upload
+from tests.support.restoring import contents, copy_dump
 from tests.support.tiered import ENCRYPTED, setting
 
 ON_SPARK = ("--engine", "spark", "--master", "local[2]")
@@ -54,6 +64,26 @@ def test_remote_segments_are_built_as_on_threads(tmp_path: Path) -> None:
         done = build_here(*given, "--output", tmp_path / name, *engine)
         assert done.returncode == 0, done.stderr
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "threads")
+
+
+def test_a_build_from_and_into_a_bucket_publishes_what_threads_do(
+    s3: S3Server, configured_bucket: str, tmp_path: Path
+) -> None:
+    data = copy_dump(tmp_path / "data", "payments-0", "orders.eu-west-0", "__consumer_offsets-0")
+    done = build_here("--input", data, "--output", tmp_path / "out", "--config", SETTINGS)
+    assert done.returncode == 0, done.stderr
+    options = [f"--storage-option={each}" for each in storage_options(s3, tmp_path)]
+    done = build_here(
+        *("--input", upload(data, f"{configured_bucket}/dump"), "--config", SETTINGS),
+        *("--output", f"{configured_bucket}/out", *ON_SPARK, *options),
+    )
+    assert done.returncode == 0, done.stderr
+    found, expected = (
+        {name: data for name, data in files.items() if ".kafka-index" not in name}
+        for files in (download(f"{configured_bucket}/out"), contents(tmp_path / "out"))
+    )
+    assert found == expected
+    assert not [name for name in download(f"{configured_bucket}/out") if name[0] == "."]
 
 
 def test_bad_queries_are_named_by_row_and_reason(tmp_path: Path) -> None:

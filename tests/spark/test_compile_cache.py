@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.test_cluster import ROOT, package_zip
+from tests.support.command_line import ROOT
+from tests.support.spark_cluster import package_zip
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 #: Compiles one kernel and prints how often it came from the cache; the packages are in no prefix.

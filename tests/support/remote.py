@@ -27,9 +27,8 @@ def new_bucket(s3: S3Server) -> Iterator[str]:
         yield f"s3://{s3.new_bucket()}"
 
 
-@contextmanager
-def bucket_for_tasks(s3: S3Server, folder: Path) -> Iterator[str]:
-    """Create a bucket that tasks of Spark reach by the options of this process alone; its URI."""
+def storage_options(s3: S3Server, folder: Path) -> list[str]:
+    """Return what ``--storage-option`` takes to reach a server without any environment."""
     secret = folder / "secret"
     secret.write_text(s3.secret_key)
     options = {
@@ -38,8 +37,14 @@ def bucket_for_tasks(s3: S3Server, folder: Path) -> Iterator[str]:
         "endpoint": s3.endpoint,
         "region": "us-east-1",
     }
+    return [f"{name}={value}" for name, value in options.items()]
+
+
+@contextmanager
+def bucket_for_tasks(s3: S3Server, folder: Path) -> Iterator[str]:
+    """Create a bucket that tasks of Spark reach by the options of this process alone; its URI."""
     with new_bucket(s3) as uri:
-        configure_stores(parse_storage_options([f"{key}={options[key]}" for key in options]))
+        configure_stores(parse_storage_options(storage_options(s3, folder)))
         try:
             yield uri
         finally:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import urllib.request
 import venv
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -193,3 +194,12 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
+
+
+def package_zip(path: Path) -> Path:
+    """Make what ``--py-files`` takes."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for source in sorted((ROOT / "kafka_index").rglob("*")):
+            if source.suffix in {".py", ".properties", ".typed"}:
+                archive.write(source, source.relative_to(ROOT))
+    return path
