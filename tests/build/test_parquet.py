@@ -286,8 +286,6 @@ def test_a_table_in_no_order_that_there_is_no_room_to_sort_is_the_environment(
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table, 20_000)])
 
     with pytest.raises(PublishError, match="cannot sort the batches of the input"):
-        build_parquet(
-            source, settings(tmp_path / "out").indexes_alone(), threads=2, listener=CollectedRows()
-        )
+        built_parquet_rows(source, settings(tmp_path / "out").indexes_alone())
 
     assert index_files(tmp_path) == {}
