@@ -174,6 +174,37 @@ class RetriableError(KafkaIndexError):
     """Permission, disk, memory, cluster or network: not the data, and worth a retry."""
 
 
+class StartRefusedError(KafkaIndexError):
+    """A broker exits over what it finds."""
+
+    @classmethod
+    def of(cls, error: KafkaIndexError, path: str) -> Self:
+        """Return the refusal for what another error says of a file, by default of this one."""
+        return cls(
+            error.message,
+            path=error.path or path,
+            position_bytes=error.position_bytes,
+            expected=error.expected,
+            found=error.found,
+            line=error.line,
+        )
+
+
+class DirectoryFailsError(StartRefusedError):
+    """A broker takes the data directory offline; it exits where that is its only one."""
+
+
+class OfflineAtOnceError(DirectoryFailsError):
+    """A broker takes the data directory offline before it loads the rest of its partitions.
+
+    Source: ``LogDirFailureChannel.maybeAddOfflineLogDir``.
+    """
+
+
+class BadFileError(OfflineAtOnceError, InputError):
+    """A small file of a dump is not a file, or not text (Kafka: IOException)."""
+
+
 class ReadError(InputError, RetriableError):
     """The input's disk failed, or the input changed, while it was read."""
 

@@ -15,6 +15,7 @@ from kafka_index.build.report import REPORT_SCHEMA, SegmentReport, report_table
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.target import held_target
 from kafka_index.config import LogConfig, topics_pattern
+from kafka_index.dump.listing import list_logs
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import ThreadEngine
 from kafka_index.execution.tasks import new_run_id
@@ -24,7 +25,6 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import reading_inputs
-from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
 _ORDER = [(name, "ascending") for name in ("topic", "partition", "segment_base_offset")]

@@ -37,6 +37,7 @@ from kafka_index.build.report import (
 )
 from kafka_index.build.settings import BuildSettings, Output, ScanSettings
 from kafka_index.build.staged_segment import PublishedFile, SegmentPaths, StagedSegment
+from kafka_index.dump.data_directory import DataDirectories
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -55,7 +56,6 @@ from kafka_index.storage import (
     write_scratch,
 )
 from kafka_index.storage.directories import Entry, StoredEntry, scan_directory
-from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.publish import is_new_folder
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.stores import DirectoryEntry, scheme_of, store_of
@@ -355,7 +355,7 @@ class UnchangedPartitions:
 
     def __init__(self, settings: BuildSettings) -> None:
         self._settings = settings
-        self._log_directories: dict[str, LogDirectory] = {}
+        self._roots = DataDirectories()
 
     def split(self, segments: SegmentTable) -> Iterator[tuple[PartitionSegments, pa.Table | None]]:
         """Yield each partition with its report; without one where it has to be built."""
@@ -372,9 +372,7 @@ class UnchangedPartitions:
         settings, partition = self._settings, segments.partition
 
         def beside() -> tuple[Sequence[Entry], int | None]:
-            path = os.path.dirname(segments.directory)
-            root = self._log_directories.get(path)
-            root = root or self._log_directories.setdefault(path, LogDirectory(path))
+            root = self._roots.of(segments.directory)
             return scan_directory(segments.directory), root.log_start_offset(partition)
 
         try:

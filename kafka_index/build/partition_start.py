@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.small_files import read_text
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
@@ -21,7 +23,6 @@ from kafka_index.state.snapshots import (
 )
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry, scan_directory
-from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
 
@@ -77,7 +78,7 @@ class PartitionStart:
         if listed is None and is_remote(directory):
             listed = scan_directory(directory)
         has_epochs = listed is None or any(entry.path == path for entry in listed)
-        text = read_checkpoint_text(path) if with_epochs and has_epochs else None
+        text = read_text(path) if with_epochs and has_epochs else None
         try:
             epochs = LeaderEpochCache.from_text(text or "", path=path)
         except KafkaIndexError as error:
@@ -86,7 +87,7 @@ class PartitionStart:
         partition = TopicPartition(first.topic, first.partition)
         checkpointed = log_start_offset
         if checkpointed is None:
-            read = _log_directory if run_id else _log_directory.__wrapped__
+            read = _data_directory if run_id else _data_directory.__wrapped__
             checkpointed = read(os.path.dirname(directory), run_id).log_start_offset(partition)
         log_start = checkpointed or 0
         try:
@@ -141,9 +142,9 @@ class PartitionStart:
 
 
 @lru_cache(8)
-def _log_directory(path: str, run_id: str) -> LogDirectory:
+def _data_directory(path: str, run_id: str) -> DataDirectory:
     del run_id
-    return LogDirectory(path)
+    return DataDirectory(path)
 
 
 def _missing_producers(first: SegmentFile) -> str:

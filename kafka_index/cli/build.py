@@ -22,6 +22,7 @@ from kafka_index.cli.progress import skipped_lines
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Paint, Table, format_bytes, format_count, plural, print_text
+from kafka_index.dump.listing import list_logs
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.directory import find_cluster
@@ -37,7 +38,6 @@ from kafka_index.storage import (
 )
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.tiered.listing import list_logs
 
 if TYPE_CHECKING:
     from kafka_index.cli.build_command import BuildOptions

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.terminal import plural
+from kafka_index.dump.small_files import read_text, read_topic_id
 from kafka_index.errors import (
     CorruptIndexError,
     CorruptSnapshotError,
@@ -39,7 +40,6 @@ from kafka_index.layout.records import (
 )
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import stored_entries
-from kafka_index.storage.log_directory import read_checkpoint_text
 
 _CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")
@@ -203,7 +203,7 @@ def dump_snapshot(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | Non
 def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print a ``leader-epoch-checkpoint``; return the first fault in it, if there is one."""
     path = file.path
-    entries = parse_leader_epoch_checkpoint(read_checkpoint_text(path) or "", path=path)
+    entries = parse_leader_epoch_checkpoint(read_text(path) or "", path=path)
     output.begin(f"{path}: leader epochs, {plural(len(entries), *_ENTRY)}")
     columns = [
         pa.array([entry.epoch for entry in entries], pa.int64()),
@@ -295,8 +295,6 @@ def dump_offset_checkpoint(file: DumpedFile, output: DumpOutput) -> KafkaIndexEr
 
 def dump_properties(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print ``meta.properties`` or ``partition.metadata``; return what a broker refuses in it."""
-    from kafka_index.startup.directory_files import read_topic_id  # noqa: PLC0415, slow to import
-
     text = _text(file)
     is_metadata = file.kind == PARTITION_METADATA
     pairs = properties_of(text.replace(":", "=") if is_metadata else text)
@@ -314,7 +312,7 @@ def dump_properties(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | N
 
 
 def _text(file: DumpedFile) -> str:
-    text = read_checkpoint_text(file.path)
+    text = read_text(file.path)
     if text is None:
         raise InputError("no such file", path=file.path)
     return text

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kafka_index.config import IndexConfig, choice_of
+from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError, KafkaIndexError, ReadError, is_retriable
 from kafka_index.export.export_record import (
     DamagedRange,
@@ -28,7 +29,6 @@ from kafka_index.export.report import LeftOut
 from kafka_index.export.settings import ExportSettings, OnDataLoss
 from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog
-from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.stores import is_remote
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds
 from kafka_index.tables.range_scan import damaged_end

@@ -14,6 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.dump.small_files import read_text
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.producer_state_manager import ProducerStateManager, ReplayedSegment
@@ -23,7 +24,6 @@ from kafka_index.layout.records import MAGIC_RECORD_BATCH
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import AtomicFile
-from kafka_index.storage.log_directory import read_checkpoint_text
 
 
 class EpochFile:
@@ -34,7 +34,7 @@ class EpochFile:
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        text = read_checkpoint_text(self._path)
+        text = read_text(self._path)
         if text is None:
             text = ""
             self._write(text)

@@ -70,16 +70,6 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
     }
 
 
-def check_offset_checkpoint_form(text: str, *, path: _Path = None) -> None:
-    """Check the form of an offset checkpoint, but not that its fields are numbers.
-
-    A broker takes a directory offline for its form; a field that is not a number it meets later.
-    """
-    fault = checkpoint_fault(java_lines(text), OFFSET_FIELDS)
-    if fault is not None and fault.exception != _NOT_A_NUMBER:
-        raise _refused(fault, path)
-
-
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
     """Return the text of an offset checkpoint, entries in the order of the mapping."""
     return _format(
@@ -178,7 +168,7 @@ def _entries(text: str, fields: CheckpointFields, path: _Path) -> list[list[str]
     lines = java_lines(text)
     fault = checkpoint_fault(lines, fields)
     if fault is not None:
-        raise _refused(fault, path)
+        raise refused_checkpoint(fault, path)
     return [
         [
             word if largest is None else str(parse_java_integer(word, largest))
@@ -188,7 +178,8 @@ def _entries(text: str, fields: CheckpointFields, path: _Path) -> list[list[str]
     ]
 
 
-def _refused(fault: CheckpointFault, path: _Path) -> InputError:
+def refused_checkpoint(fault: CheckpointFault, path: _Path) -> InputError:
+    """Return the error about a checkpoint with a fault."""
     return InputError(
         fault.message,
         path=path,

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.dump.listing import list_logs
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import (
@@ -27,7 +28,6 @@ from kafka_index.storage import Listing, SegmentFile, Skipped
 from kafka_index.storage.paths import index_root_of
 from kafka_index.stores import is_remote
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
 #: A row per partition: its directory, its checkpoints, and which rows of the segments are its own.

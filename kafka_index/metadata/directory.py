@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from kafka_index.config import LogConfig
+from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import (
     CorruptLogError,
     CorruptRecordError,
@@ -24,13 +25,11 @@ from kafka_index.errors import (
     is_retriable,
 )
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
-from kafka_index.layout.java_texts import properties_of
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
-    META_PROPERTIES,
     METADATA_LOG,
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
@@ -49,7 +48,6 @@ from kafka_index.metadata.topic_states import (
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import SegmentFile, expand_directories, list_dump
 from kafka_index.storage.directories import scan_input
-from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import FileInfo, is_remote
 from kafka_index.tiered.remote_log_metadata import SegmentEvent
 
@@ -429,12 +427,11 @@ def _node_id(directories: Sequence[str]) -> int | None:
     found = set()
     for directory in directories:
         try:
-            text = read_checkpoint_text(os.path.join(directory, META_PROPERTIES)) or ""
-        except InputError as error:
+            node_id = DataDirectory(directory).properties.get("node.id")
+        except KafkaIndexError as error:
             if is_retriable(error):
                 raise
             continue
-        node_id = properties_of(text).get("node.id")
         if node_id is not None:
             found.add(parse_java_integer(node_id, INT32_MAX))
     return found.pop() if len(found) == 1 else None

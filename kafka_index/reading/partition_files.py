@@ -8,17 +8,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from kafka_index.config import choice_of
-from kafka_index.errors import InputError, InvalidEpochError, is_retriable
+from kafka_index.dump.data_directory import DataDirectories, DataDirectory
+from kafka_index.dump.small_files import read_epochs_or_skip
+from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.layout.names import (
-    LEADER_EPOCH_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-    TopicPartition,
-)
+from kafka_index.layout.names import REPLICATION_CHECKPOINT, TopicPartition
 from kafka_index.reading.answers import UpperBound
-from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, Skipped
-from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 from kafka_index.storage.tiered_partition import TieredPartition
 
 
@@ -63,7 +59,7 @@ class CheckpointReader:
         self.skipped: list[Skipped] = []
         self._bounded = upper_bound is not UpperBound.LOG_END
         self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
-        self._directories: dict[str, LogDirectory] = {}
+        self._directories = DataDirectories()
 
     def read(
         self,
@@ -85,8 +81,7 @@ class CheckpointReader:
         if tiered is not None:
             return self._read_tiered(partition, segments, index_directory, tiered)
         directory = segments[0].partition_directory
-        parent = os.path.dirname(directory)
-        data_directory = self._directories.setdefault(parent, LogDirectory(parent))
+        data_directory = self._directories.of(directory)
         checkpointed = data_directory.log_start_offset(partition)
         first = segments[0].base_offset
         if checkpointed is not None and checkpointed < first:
@@ -145,8 +140,7 @@ class CheckpointReader:
                 hint="leave out --upper-bound, or give the log directory too",
             )
         if tiered.local_directory is not None:
-            parent = os.path.dirname(tiered.local_directory)
-            directory = self._directories.setdefault(parent, LogDirectory(parent))
+            directory = self._directories.of(tiered.local_directory)
             start = tiered.log_start_offset
             high_watermark = self._high_watermark(directory, partition, start)
         return PartitionFiles(
@@ -163,7 +157,7 @@ class CheckpointReader:
         )
 
     def _high_watermark(
-        self, data_directory: LogDirectory, partition: TopicPartition, start: int
+        self, data_directory: DataDirectory, partition: TopicPartition, start: int
     ) -> int | None:
         if not self._bounded:
             return None
@@ -177,14 +171,6 @@ class CheckpointReader:
 
     def _epochs(self, directory: str, log_start_offset: int) -> tuple[EpochEntry, ...]:
         """Return the epochs that a broker keeps after loading the log (LogLoader.load)."""
-        path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        try:
-            cache = LeaderEpochCache.from_text(read_checkpoint_text(path) or "", path=path)
-        except (InputError, InvalidEpochError) as error:
-            if is_retriable(error):
-                raise
-            # One answer column of one partition is not worth the run.
-            self.skipped.append(Skipped(path, f"no epochs: {error.message}"))
-            return ()
+        cache = read_epochs_or_skip(directory, self.skipped)
         cache.truncate_from_start(log_start_offset)
         return cache.entries

@@ -15,9 +15,11 @@ from enum import StrEnum
 from itertools import zip_longest
 from uuid import uuid4
 
+from kafka_index.dump.meta_properties import read_properties
+from kafka_index.dump.replicas import Dump, refuse_running
+from kafka_index.dump.small_files import read_text
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
-from kafka_index.layout.java_texts import properties_of
 from kafka_index.layout.message_bytes import uuid_bytes, uuid_text
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -29,7 +31,6 @@ from kafka_index.layout.names import (
 )
 from kafka_index.layout.quoted_content import quote_content
 from kafka_index.metadata import ClusterImage
-from kafka_index.restore.dump_files import Dump, refuse_running
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.restored_partition import (
     INCONSISTENT_TOPIC_ID,
@@ -40,7 +41,6 @@ from kafka_index.restore.root_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
 from kafka_index.storage import AtomicFile, refuse_overlap
 from kafka_index.storage.directories import scan_directory
-from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import refuse_linked_out
 
@@ -197,7 +197,7 @@ def same_identity(
 def _check_metadata_identity(dump: Dump, properties: Mapping[str, str], hint: str) -> None:
     """Check the ``meta.properties`` of a metadata log in a directory of its own."""
     place = os.path.join(os.path.dirname(dump.metadata_logs[0]), META_PROPERTIES)
-    found = properties_of(read_checkpoint_text(place) or "")
+    found = read_properties(place) or {}
     check_identity(found, place, hint)
     for name in (CLUSTER_ID, NODE_ID):
         if found[name] != properties[name]:
@@ -376,7 +376,7 @@ def _copy(path: str, target: str) -> None:
 def _marker_epoch(root: str) -> int | None:
     """Return the broker epoch of the dump's own marker; None where there is none."""
     try:
-        text = read_checkpoint_text(os.path.join(root, CLEAN_SHUTDOWN))
+        text = read_text(os.path.join(root, CLEAN_SHUTDOWN))
         found = json.loads(text or "null")
     except KafkaIndexError as error:
         if is_retriable(error):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.dump.replicas import Replica
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
 from kafka_index.layout.integers import INT64_MAX
@@ -31,7 +32,6 @@ from kafka_index.layout.records import (
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import Decompressor
-from kafka_index.restore.dump_files import Replica
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.batch_search import HeldBytes, OffsetBounds, next_batch, plausible_headers
 from kafka_index.scan.log_offsets import LogOffsets

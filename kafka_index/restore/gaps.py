@@ -7,13 +7,7 @@ from dataclasses import replace
 
 from kafka_index.build import BuildSettings
 from kafka_index.build.report import FAILED
-from kafka_index.restore.filling import Fill, first_mark, last_mark
-from kafka_index.restore.log_restoring import RestoredLog, fill_holes, restore_fill
-from kafka_index.restore.plan import PartitionPlan
-from kafka_index.restore.restored_partition import LostRange
-from kafka_index.restore.salvaging import LogContext, partition_context
-from kafka_index.scan.log_offsets import Hole
-from kafka_index.scan.missing_offsets import (
+from kafka_index.dump.missing_offsets import (
     BY_CHECKPOINTS,
     Cause,
     MissingOffsets,
@@ -22,6 +16,12 @@ from kafka_index.scan.missing_offsets import (
     SeenLog,
     missing_offsets,
 )
+from kafka_index.restore.filling import Fill, first_mark, last_mark
+from kafka_index.restore.log_restoring import RestoredLog, fill_holes, restore_fill
+from kafka_index.restore.plan import PartitionPlan
+from kafka_index.restore.restored_partition import LostRange
+from kafka_index.restore.salvaging import LogContext, partition_context
+from kafka_index.scan.log_offsets import Hole
 from kafka_index.storage.segment_table import lost_logs_of
 
 GAP = "gap"

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.config import IndexConfig
+from kafka_index.dump.small_files import read_epochs
 from kafka_index.growing import GrowingPartitionLog, LogSettings
-from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.layout.message_fields import ZERO_UUID, Value
 from kafka_index.layout.names import (
     CONSUMER_OFFSETS_TOPIC,
-    LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     TopicPartition,
 )
@@ -36,7 +35,6 @@ from kafka_index.restore.root_files import (
     remove_staging,
 )
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
-from kafka_index.storage.log_directory import read_checkpoint_text
 
 _RECORDS_OF_A_BATCH = 100
 # GroupCoordinatorRecordHelpers.offsetCommitValueVersion
@@ -196,8 +194,7 @@ def _record(one: CommittedOffset, ends: Mapping[TopicPartition, int], output: st
 
 def _epoch_before(output: str, partition: TopicPartition, end_offset: int) -> int:
     """Return the leader epoch of the last record of a restored log; -1 for none."""
-    path = os.path.join(output, partition.directory_name, LEADER_EPOCH_CHECKPOINT)
-    epochs = parse_leader_epoch_checkpoint(read_checkpoint_text(path) or "", path=path)
+    epochs = read_epochs(os.path.join(output, partition.directory_name)).entries
     before = [each.epoch for each in epochs if each.start_offset < end_offset]
     return before[-1] if before else _NO_EPOCH
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.config import LogConfig
+from kafka_index.dump.replicas import read_dumps
 from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.restore.cluster import (
@@ -20,7 +21,6 @@ from kafka_index.restore.cluster import (
     refuse_used_metadata,
     without_strays,
 )
-from kafka_index.restore.dump_files import read_dumps
 from kafka_index.restore.group_offsets import clamp_offsets, ends_of, offsets_beyond
 from kafka_index.restore.journal import BegunPlan, Journal
 from kafka_index.restore.log_files import Link, choose_link

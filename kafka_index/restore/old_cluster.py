@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.config import LogConfig, parse_integer
+from kafka_index.dump.replicas import Dump
 from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable, raise_retriable
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, INT64_MIN
 from kafka_index.layout.names import (
@@ -27,7 +28,6 @@ from kafka_index.metadata import (
 from kafka_index.metadata.decoding import HIDDEN
 from kafka_index.metadata.directory import settings_of
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.restore.dump_files import Dump
 
 _INT = {
     "compression.zstd.level": (-(1 << 17), 22),

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kafka_index.dump.meta_properties import read_properties
+from kafka_index.dump.replicas import Dump, refuse_running
 from kafka_index.errors import InputError
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.integers import INT32_MAX
@@ -36,14 +38,12 @@ from kafka_index.restore.cluster import (
     is_separate,
     same_identity,
 )
-from kafka_index.restore.dump_files import Dump, refuse_running
 from kafka_index.restore.journal import JOURNAL_FILE, BegunPlan, Journal
 from kafka_index.restore.old_cluster import OldCluster, check_topic_configs
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.root_files import HIDDEN_PROPERTIES
 from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
-from kafka_index.startup.directory_files import read_properties
 from kafka_index.startup.metadata_log import why_not_metadata_log, why_not_snapshots
 from kafka_index.startup.quorum_state import why_not_quorum_state
 from kafka_index.startup.retention import TopicSettings
@@ -177,7 +177,7 @@ def _properties(path: str) -> dict[str, str]:
     for name in (META_PROPERTIES, HIDDEN_PROPERTIES):
         place = os.path.join(path, name)
         if os.path.exists(place):
-            properties = read_properties(place)
+            properties = read_properties(place) or {}
             check_identity(properties, place, "format the output again")
             return properties
     return {}

@@ -9,6 +9,8 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kafka_index.dump.missing_offsets import Cleaning
+from kafka_index.dump.replicas import Dump, Replica, base_replica
 from kafka_index.errors import InputError
 from kafka_index.layout.names import (
     INTERNAL_PREFIX,
@@ -16,11 +18,9 @@ from kafka_index.layout.names import (
     TopicPartition,
     is_legal_topic,
 )
-from kafka_index.restore.dump_files import Dump, Replica, base_replica
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.restored_partition import Salvage
 from kafka_index.restore.until import Limit, Until
-from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.storage import SegmentFile
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import linked_out

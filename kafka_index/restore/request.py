@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
+from kafka_index.dump.replicas import Dump
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.cluster import ClusterMode, new_uuid
-from kafka_index.restore.dump_files import Dump
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.plan import RestoreChoices, found_topic_ids, topics_without_id

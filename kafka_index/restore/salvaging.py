@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from kafka_index.config import LogConfig
+from kafka_index.dump.missing_offsets import see_log
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.decompression import shared_budget
@@ -34,7 +35,6 @@ from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.log_offsets import Hole, LogOffsets
-from kafka_index.scan.missing_offsets import see_log
 from kafka_index.storage import Bytes, MappedFile, SegmentFile, publish_error
 
 _Hole = tuple[int, int]

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kafka_index.dump.meta_properties import read_properties
+from kafka_index.dump.replicas import refuse_running
 from kafka_index.errors import InputError, raise_retriable
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import Value
@@ -27,13 +29,11 @@ from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records import Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, check_identity
-from kafka_index.restore.dump_files import refuse_running
 from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.scan import LogFileSource
-from kafka_index.startup.directory_files import read_properties
 from kafka_index.storage import SegmentFile, publish_error
 
 ORIGINAL_SUFFIX = ".orig"
@@ -69,7 +69,7 @@ def check_seed(given: str, properties: Mapping[str, str] | None = None) -> SeedD
     if not properties:
         if not os.path.exists(place):
             raise _not_formatted(given, META_PROPERTIES)
-        properties = read_properties(place)
+        properties = read_properties(place) or {}
         check_identity(properties, place, "format the directory again")
     directory = SeedDirectory(path, properties)
     if not os.path.exists(directory.bootstrap):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kafka_index.dump.replicas import Dump, Replica
 from kafka_index.errors import InputError
 from kafka_index.layout.names import INTERNAL_PREFIX, TopicPartition
 from kafka_index.layout.records import (
@@ -23,7 +24,6 @@ from kafka_index.metadata import Transaction
 from kafka_index.reading import UpperBound
 from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.stores import store_of
 from kafka_index.tables.bounds import time_span
 from kafka_index.tables.settings import ReadSettings

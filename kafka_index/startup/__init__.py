@@ -1,7 +1,7 @@
 """The effect of a broker's start on log directories, predicted without touching them."""
 
 from kafka_index.startup.directories import StartConditions, predict_directories
-from kafka_index.startup.meta_properties import metadata_directory_of
+from kafka_index.startup.identity import metadata_directory_of
 from kafka_index.startup.metadata_log import read_started_cluster
 from kafka_index.startup.partition_loading import load_partition
 from kafka_index.startup.prediction import (

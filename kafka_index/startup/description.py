@@ -8,14 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
-from kafka_index.layout.names import (
-    LEADER_EPOCH_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-)
-from kafka_index.records.decompression import shared_budget
-from kafka_index.scan.missing_offsets import (
+from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.missing_offsets import (
     Cause,
     Cleaning,
     MissingOffsets,
@@ -23,7 +17,15 @@ from kafka_index.scan.missing_offsets import (
     missing_offsets,
     see_log,
 )
-from kafka_index.startup.directory_files import DirectoryFiles, read_root_file
+from kafka_index.dump.small_files import read_text
+from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
+from kafka_index.layout.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+)
+from kafka_index.records.decompression import shared_budget
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
 from kafka_index.startup.prediction import (
@@ -188,7 +190,7 @@ def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
 
 
 def with_known_start(
-    predicted: PartitionPrediction, loaded: LoadedPartition, directory: DirectoryFiles
+    predicted: PartitionPrediction, loaded: LoadedPartition, directory: DataDirectory
 ) -> PartitionPrediction:
     """Return a prediction with the records that come back, as its leader epochs know its start.
 
@@ -199,14 +201,15 @@ def with_known_start(
     if end <= start:
         return predicted
     epochs = parse_leader_epoch_checkpoint(
-        (read_root_file(os.path.join(predicted.directory, LEADER_EPOCH_CHECKPOINT)) or b"").decode()
+        read_text(os.path.join(predicted.directory, LEADER_EPOCH_CHECKPOINT)) or ""
     )
     # An epoch after the log end is none that a broker left.
     first = min((one.start_offset for one in epochs if one.start_offset <= end), default=None)
+    has_log_starts = directory.checkpoint(LOG_START_CHECKPOINT).has_entries
     if first is None:
         names = RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT
-        was_started = any(directory.offsets.get(name) for name in names)
-        if directory.has_log_starts or not was_started:
+        was_started = any(directory.checkpoint(name).offsets for name in names)
+        if has_log_starts or not was_started:
             return predicted
         text = "the log start is lost: records that were deleted may come back"
         return replace(predicted, unknown=text)
@@ -214,7 +217,7 @@ def with_known_start(
     if not count:
         return predicted
     offsets = f"offsets {start} to {first - 1}"
-    if directory.has_log_starts and first in loaded.log.base_offsets:
+    if has_log_starts and first in loaded.log.base_offsets:
         text = (
             f"by the leader epochs the log starts at {first}, by the checkpoint before: {offsets} "
             "may have been deleted, and come back"

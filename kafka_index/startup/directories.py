@@ -11,23 +11,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.config import LogConfig
-from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.dump.data_directory import DataDirectory, refuse_held
+from kafka_index.dump.missing_offsets import Cleaning
+from kafka_index.dump.small_files import read_topic_id
+from kafka_index.errors import (
+    DirectoryFailsError,
+    KafkaIndexError,
+    OfflineAtOnceError,
+    StartRefusedError,
+    is_retriable,
+)
 from kafka_index.growing.growing_segment import Clock, system_clock
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     CLEAN_SHUTDOWN,
     CLUSTER_METADATA_TOPIC,
-    REPLICATION_CHECKPOINT,
     DirectoryKind,
     TopicPartition,
 )
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.directory import settings_of
-from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.startup.description import KnownOffsets, describe, replaced_by, with_known_start
-from kafka_index.startup.directory_files import DirectoryFiles, read_topic_id, refuse_held
 from kafka_index.startup.found_files import FoundFiles, find_files, parse_log_directory
-from kafka_index.startup.meta_properties import (
+from kafka_index.startup.identity import (
     Identity,
     check_identity,
     configured_node,
@@ -38,17 +44,15 @@ from kafka_index.startup.meta_properties import (
 from kafka_index.startup.metadata_log import why_not_bootstrap, why_not_metadata_log
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
 from kafka_index.startup.prediction import (
-    DirectoryFailsError,
     NotPredictedError,
-    OfflineAtOnceError,
     Outcome,
     PartitionPrediction,
     Prediction,
     Refusal,
-    StartRefusedError,
     Verdict,
 )
 from kafka_index.startup.retention import TopicSettings, with_retention
+from kafka_index.startup.root_faults import RootFaults
 from kafka_index.startup.served_records import why_unreadable
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores.inputs import reading_inputs
@@ -159,7 +163,7 @@ class _Start:
                 if path in self._identity.offline:
                     self._failed[path] = self._identity.offline[path]
                 else:
-                    self._directory(DirectoryFiles.read(path))
+                    self._directory(DataDirectory(path, tolerated=True))
             self._replace_by_futures()
             self._failed = {**self._failed_later, **self._failed}
             self._leave_offline()
@@ -244,25 +248,22 @@ class _Start:
         if refusal is not None:
             self._refused.append(refusal)
 
-    def _directory(self, directory: DirectoryFiles) -> None:
-        self._notes += directory.notes
-        self._unserved += [
-            text
-            for text in directory.unserved
-            if not text.startswith(os.path.join(directory.path, REPLICATION_CHECKPOINT))
-        ]
-        if directory.refused is not None:
-            self._refused.append(directory.refused)
-        if directory.offline is not None:
-            self._failed[directory.path] = directory.offline
+    def _directory(self, directory: DataDirectory) -> None:
+        faults = RootFaults.of(directory)
+        self._notes += faults.notes
+        self._unserved += faults.unserved
+        if faults.refused is not None:
+            self._refused.append(faults.refused)
+        if faults.offline is not None:
+            self._failed[directory.path] = faults.offline
             self._offline.add(directory.path)
-        if directory.offline_later is not None:
-            self._failed_later[directory.path] = directory.offline_later
+        if faults.offline_later is not None:
+            self._failed_later[directory.path] = faults.offline_later
         is_clean = self._conditions.has_marker
         if is_clean is None:
             is_clean = directory.is_clean
-        marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
-        if is_clean and os.path.isdir(marker) and scan_directory(marker):
+        marker = directory.file(CLEAN_SHUTDOWN)
+        if is_clean and directory.is_marker_stuck:
             reason = "the marker cannot be deleted: it is a directory that is not empty"
             self._failed.setdefault(directory.path, Refusal(marker, None, reason))
             return
@@ -283,13 +284,13 @@ class _Start:
             if split[0].topic != CLUSTER_METADATA_TOPIC:
                 self._partition(split, entry.path, directory, is_clean=is_clean)
         if directory.path in self._served_from:
-            self._unserved += [text for text in directory.unserved if text not in self._unserved]
+            self._unserved += faults.hidden
 
     def _partition(
         self,
         named: tuple[TopicPartition, DirectoryKind],
         path: str,
-        directory: DirectoryFiles,
+        directory: DataDirectory,
         *,
         is_clean: bool,
     ) -> None:
@@ -348,7 +349,7 @@ class _Start:
     def _refuse(
         self,
         predicted: PartitionPrediction,
-        directory: DirectoryFiles,
+        directory: DataDirectory,
         error: StartRefusedError,
         kind: type[KafkaIndexError],
     ) -> None:
@@ -372,7 +373,7 @@ class _Start:
         files: FoundFiles,
         loaded: LoadedPartition,
         topic_id: str | None,
-        directory: DirectoryFiles,
+        directory: DataDirectory,
     ) -> PartitionPrediction:
         """Return a prediction with what a broker serves of the partition, and deletes later."""
         partition = TopicPartition(predicted.topic, predicted.partition)
@@ -441,7 +442,7 @@ class _Start:
             if is_beside:
                 self._refused.append(Refusal(path, None, f"{at} has the same partition"))
 
-    def _known_offsets(self, partition: TopicPartition, directory: DirectoryFiles) -> KnownOffsets:
+    def _known_offsets(self, partition: TopicPartition, directory: DataDirectory) -> KnownOffsets:
         """Return what is known of a partition's offsets besides its logs."""
         policy = self._topics.cleanup_policy(partition.topic, self._node_id)
         cluster = self._conditions.cluster

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kafka_index.errors import DirectoryFailsError, StartRefusedError
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
@@ -27,7 +28,6 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.partition_files import list_partition, swapped_range

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.errors import CorruptIndexError, InputError, UnknownVersionError
+from kafka_index.errors import (
+    CorruptIndexError,
+    DirectoryFailsError,
+    InputError,
+    StartRefusedError,
+    UnknownVersionError,
+)
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.log_loader import OFFSET_BACKWARD, OffsetsGoBackError
 from kafka_index.growing.settings import LogSettings
@@ -23,11 +29,7 @@ from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, open_lo
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.startup.found_files import FoundSegment
 from kafka_index.startup.offset_search import check_stop, find_batch
-from kafka_index.startup.prediction import (
-    DirectoryFailsError,
-    NotPredictedError,
-    StartRefusedError,
-)
+from kafka_index.startup.prediction import NotPredictedError
 from kafka_index.storage import Bytes, MappedFile
 from kafka_index.stores.inputs import refuse_linked_out
 

@@ -13,10 +13,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.dump.meta_properties import MetaProperties
+from kafka_index.dump.small_files import read_file, read_topic_id
 from kafka_index.errors import (
     CorruptLogError,
+    DirectoryFailsError,
     InputError,
     KafkaIndexError,
+    StartRefusedError,
     is_retriable,
     raise_retriable,
 )
@@ -38,11 +42,10 @@ from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records.batch_table import TORN_BATCH, TORN_HEADER
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.scan import LogFileSource
-from kafka_index.startup.directory_files import read_root_file, read_topic_id
 from kafka_index.startup.found_files import find_files
-from kafka_index.startup.meta_properties import MetaProperties, configured_node, refusal_of
+from kafka_index.startup.identity import configured_node, refusal_of
 from kafka_index.startup.partition_loading import Loading, load_partition
-from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
+from kafka_index.startup.prediction import Refusal
 from kafka_index.startup.quorum_state import sole_voter, why_not_quorum_state
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import scan_directory
@@ -159,7 +162,7 @@ def read_started_cluster(
 
 def _is_torn_footer(cut: CorruptLogError) -> bool:
     """Return whether a snapshot has all records, and lacks the end of the batch after them."""
-    data = read_root_file(cut.path or "") or b""
+    data = read_file(cut.path or "") or b""
     batch = data[cut.position_bytes or 0 :][: RECORD_BATCH_HEADER.itemsize]
     (header,) = np.frombuffer(
         batch.ljust(RECORD_BATCH_HEADER.itemsize, b"\0"), RECORD_BATCH_HEADER, 1

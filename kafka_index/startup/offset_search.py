@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import CorruptLogError
+from kafka_index.errors import CorruptLogError, StartRefusedError
 from kafka_index.growing.growing_segment import translate_offset
 from kafka_index.index import OffsetIndex
 from kafka_index.kernels.markers import CONTROL_MESSAGE
@@ -24,7 +24,6 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import first_offset
 from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, batch_at
-from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage import Bytes
 
 _TORN = (TORN_HEADER, TORN_BATCH)

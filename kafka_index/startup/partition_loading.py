@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.dump.small_files import read_text
 from kafka_index.errors import (
     CorruptLogError,
     CorruptSnapshotError,
+    DirectoryFailsError,
     InputError,
     InvalidEpochError,
+    OfflineAtOnceError,
+    StartRefusedError,
     is_retriable,
 )
 from kafka_index.growing.growing_segment import Clock, floor_segment
@@ -35,15 +39,9 @@ from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.checkpoints import EPOCH_FIELDS, checkpoint_fault, java_lines
 from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, OFFSET_DIGITS
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.directory_files import read_root_file
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.loaded_segment import LoadedSegment
-from kafka_index.startup.prediction import (
-    DirectoryFailsError,
-    LoadedLog,
-    OfflineAtOnceError,
-    StartRefusedError,
-)
+from kafka_index.startup.prediction import LoadedLog
 from kafka_index.state.snapshots import decode_snapshot, snapshot_path
 
 
@@ -264,10 +262,7 @@ def _check_epochs(directory: str) -> None:
         It exits.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-    try:
-        lines = java_lines((read_root_file(path, may_dangle=False) or b"").decode())
-    except UnicodeDecodeError as error:
-        raise OfflineAtOnceError("not UTF-8 text", path=path) from error
+    lines = java_lines(read_text(path) or "")
     fault = checkpoint_fault(lines, EPOCH_FIELDS)
     if fault is None:
         return

@@ -10,7 +10,7 @@ from kafka_index.config import LogConfig
 from kafka_index.layout.names import METADATA_LOG
 from kafka_index.records.decompression import shared_budget
 from kafka_index.startup.directories import StartConditions, predict_directories
-from kafka_index.startup.meta_properties import metadata_directory_of
+from kafka_index.startup.identity import metadata_directory_of
 from kafka_index.startup.metadata_log import read_started_cluster
 from kafka_index.startup.prediction import Prediction
 from kafka_index.startup.suggestion import suggest

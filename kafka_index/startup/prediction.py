@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_index.errors import KafkaIndexError
+from kafka_index.dump.missing_offsets import Cause, MissingRange
+from kafka_index.errors import StartRefusedError
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.results import Result, RunOutcome
-from kafka_index.scan.missing_offsets import Cause, MissingRange
 
 
 class SegmentAction(StrEnum):
@@ -47,35 +46,6 @@ class Verdict(StrEnum):
     DOES_NOT_SERVE = "does_not_serve"
     DOES_NOT_START = "does_not_start"
     UNKNOWN = "unknown"
-
-
-class StartRefusedError(KafkaIndexError):
-    """A broker exits over what it finds."""
-
-    @classmethod
-    def of(cls, error: KafkaIndexError, path: str) -> Self:
-        """Return the refusal for what another error says of a file, by default of this one."""
-        return cls(
-            error.message,
-            path=error.path or path,
-            position_bytes=error.position_bytes,
-            expected=error.expected,
-            found=error.found,
-            line=error.line,
-        )
-
-
-class DirectoryFailsError(StartRefusedError):
-    """A broker takes the data directory offline; it exits where that is its only one."""
-
-
-class OfflineAtOnceError(DirectoryFailsError):
-    """A broker takes the data directory offline before it loads the rest of its partitions.
-
-    Notes
-    -----
-    LogDirFailureChannel.maybeAddOfflineLogDir
-    """
 
 
 class NotPredictedError(StartRefusedError):

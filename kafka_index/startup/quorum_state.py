@@ -10,12 +10,13 @@ import json
 import os
 from collections.abc import Mapping
 
+from kafka_index.dump.small_files import read_file
+from kafka_index.errors import DirectoryFailsError
 from kafka_index.layout.checkpoints import java_lines
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.java_texts import parse_java_uuid
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.directory_files import read_root_file
-from kafka_index.startup.prediction import DirectoryFailsError, Refusal
+from kafka_index.startup.prediction import Refusal
 
 QUORUM_STATE = "quorum-state"
 
@@ -45,7 +46,7 @@ def why_not_quorum_state(metadata_log: str) -> Refusal | None:
     """
     path = os.path.join(metadata_log, QUORUM_STATE)
     try:
-        data = read_root_file(path)
+        data = read_file(path)
     except DirectoryFailsError as error:
         return Refusal(path, None, error.message)
     if data is None:
@@ -67,7 +68,7 @@ def sole_voter(metadata_log: str) -> int | None:
         This process may not read the file.
     """
     try:
-        data = read_root_file(os.path.join(metadata_log, QUORUM_STATE))
+        data = read_file(os.path.join(metadata_log, QUORUM_STATE))
         voters = _first_object(data or b"").get("currentVoters")
     except (DirectoryFailsError, ValueError):
         return None

@@ -17,6 +17,7 @@ from kafka_index.config import (
     choice_of,
     topics_pattern,
 )
+from kafka_index.dump.listing import list_logs
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import empty_range_text, now_ms
@@ -38,7 +39,6 @@ from kafka_index.tables.bounds import (
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
-from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
 _log = logging.getLogger(__name__)

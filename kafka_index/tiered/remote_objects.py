@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
     LOG_SUFFIX,
-    PARTITION_METADATA,
     TXN_INDEX_SUFFIX,
-    parse_partition_directory,
 )
 from kafka_index.storage import Skipped
 from kafka_index.storage.directories import directory_exists
-from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.inputs import admit_inputs
@@ -141,26 +137,6 @@ def _parse(path: str, options: TieredOptions) -> tuple[Layout, SegmentKey, str] 
                 return None
             return layout, *parsed
     return None
-
-
-_TOPIC_ID_KEY = "topic_id:"
-
-
-def local_topic_ids(partition_directories: Iterable[str]) -> dict[str, str]:
-    """Return the id of each topic that has a partition directory, by its name.
-
-    A directory without ``partition.metadata`` (PartitionMetadataFile) has no id.
-    """
-    ids: dict[str, str] = {}
-    for directory in partition_directories:
-        partition = parse_partition_directory(os.path.basename(directory))
-        if partition is None or partition.topic in ids:
-            continue
-        text = read_checkpoint_text(os.path.join(directory, PARTITION_METADATA)) or ""
-        for line in text.splitlines():
-            if line.startswith(_TOPIC_ID_KEY):
-                ids[partition.topic] = line.removeprefix(_TOPIC_ID_KEY).strip()
-    return ids
 
 
 def topic_names(

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from kafka_index.dump.small_files import read_text
 from kafka_index.errors import InputError, InvalidEpochError, KafkaIndexError
 from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 from kafka_index.state.leader_epochs import LeaderEpochCache
-from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
 from kafka_index.verification.index_files import IDENTICAL
 from kafka_index.verification.segment import EpochRun
@@ -33,7 +33,7 @@ def epoch_findings(
         partition.topic, partition.partition, None, path, FileKind.EPOCHS, FileClass.MISSING
     )
     try:
-        text = read_checkpoint_text(path)
+        text = read_text(path)
     except KafkaIndexError as error:
         yield finding.unreadable(error)
         return
@@ -59,7 +59,7 @@ def _judge_epochs(
             FileClass.CORRUPT,
             harmful=True,
             expected=error.expected,
-            found=f"{error.message}: {error.found}",
+            found=": ".join(filter(None, (error.message, error.found))),
             effect="A broker takes the data directory offline, or exits.",
         )
     wanted = LeaderEpochCache()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.build.fold import SEGMENTS_OVERLAP, STATE_UNKNOWN
 from kafka_index.build.report import ERROR, FAILED, SegmentReport
+from kafka_index.dump.missing_offsets import BY_CHECKPOINTS, Cause, MissingOffsets, MissingRange
 from kafka_index.records.batch_table import (
     BAD_CRC,
     PREALLOCATED_TAIL,
@@ -15,7 +16,6 @@ from kafka_index.records.batch_table import (
     ScanStop,
 )
 from kafka_index.scan.log_offsets import Hole
-from kafka_index.scan.missing_offsets import BY_CHECKPOINTS, Cause, MissingOffsets, MissingRange
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, LostRange
 from kafka_index.verification.segment import SegmentCheck
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 
-from kafka_index.errors import KafkaIndexError
+from kafka_index.dump.small_files import read_topic_id
+from kafka_index.errors import KafkaIndexError, StartRefusedError
 from kafka_index.layout.names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -16,9 +17,7 @@ from kafka_index.layout.names import (
     index_name_for,
     parse_segment_file,
 )
-from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.startup.found_files import check_segment_file_name, is_misnamed_log
-from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage import SegmentFile, is_scratch
 from kafka_index.storage.directories import Entry
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
@@ -126,7 +125,7 @@ def judge_metadata(
                 FileClass.CORRUPT,
                 harmful=True,
                 expected=error.expected,
-                found=f"{error.message}: {error.found}",
+                found=": ".join(filter(None, (error.message, error.found))),
                 effect="A broker takes the data directory offline, or exits.",
             )
         )

@@ -10,6 +10,8 @@ from functools import partial
 from kafka_index.build.fold import fold_partition
 from kafka_index.build.folded_partition import FoldedPartition
 from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.missing_offsets import Cleaning, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.layout.names import (
@@ -18,14 +20,12 @@ from kafka_index.layout.names import (
     index_name_for,
 )
 from kafka_index.records.decompression import shared_budget
-from kafka_index.scan.missing_offsets import Cleaning, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
 from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.segment_table import lost_logs
 from kafka_index.stores import is_remote
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.verification.data_directory import DataDirectory
 from kafka_index.verification.epochs import epoch_findings
 from kafka_index.verification.findings import (
     FileClass,
@@ -37,6 +37,7 @@ from kafka_index.verification.findings import (
 from kafka_index.verification.index_files import SegmentPlace
 from kafka_index.verification.logs import LogJudge, is_read
 from kafka_index.verification.other_files import judge_metadata, other_files
+from kafka_index.verification.root_files import checkpoint_findings
 from kafka_index.verification.segment import SegmentCheck, check_segment, index_path, read_stored
 from kafka_index.verification.settings import VerifySettings
 from kafka_index.verification.snapshots import judge_snapshots
@@ -76,9 +77,11 @@ class PartitionVerification:
     def place(self, segment: SegmentFile) -> SegmentPlace:
         """Return how a start treats a segment."""
         root = self._root
-        is_unflushed = root.is_known and segment.base_offset >= self._first_recovered
-        is_recovered = not root.is_clean and (segment.is_last or is_unflushed)
-        return SegmentPlace(segment.is_last, is_recovered, root.is_clean)
+        is_unflushed = root.has_root_files and segment.base_offset >= self._first_recovered
+        # No start recovers a segment of tiered storage.
+        is_clean = is_segment_path(self.directory) or root.is_clean
+        is_recovered = not is_clean and (segment.is_last or is_unflushed)
+        return SegmentPlace(segment.is_last, is_recovered, is_clean)
 
     def check(self, segment: SegmentFile, attempt_id: str) -> SegmentCheck:
         """Scan a segment."""
@@ -165,9 +168,9 @@ class _Finish:
             is_unread = unread is not None and unread.path == one.path
             found.append(one.unreadable(unread) if unread and is_unread else one)
         if not is_segment_path(directory):
-            found += judge_metadata(partition, directory, topic, is_known=self.root.is_known)
+            found += judge_metadata(partition, directory, topic, is_known=self.root.has_root_files)
         if end is not None:
-            found += self.root.partition_findings(partition, end)
+            found += checkpoint_findings(self.root, partition, end)
         if not self._has_anything(found):
             found = [one for one in found if one.kind in (FileKind.LOG, FileKind.ROOT)]
             found.append(self._no_files())

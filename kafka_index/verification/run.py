@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Generator
 from functools import partial
 
+from kafka_index.dump.data_directory import DataDirectories
 from kafka_index.execution import Parts, Waves, Workers
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
-from kafka_index.verification.data_directory import DataDirectories
 from kafka_index.verification.findings import PartitionFindings
 from kafka_index.verification.partition import PartitionVerification
 from kafka_index.verification.settings import VerifySettings
@@ -35,7 +35,7 @@ def verify_partitions(
     try:
         yield from workers.run_parts(
             partitions,
-            partial(_divide, settings=settings, roots=DataDirectories()),
+            partial(_divide, settings=settings, roots=DataDirectories(tolerated=True)),
             sizes=[each.size_bytes + len(each) * _SEGMENT_COST_BYTES for each in partitions],
             what="verify {:,} partitions",
             waves=Waves.KEPT,

@@ -10,19 +10,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.small_files import read_topic_id
+from kafka_index.errors import KafkaIndexError, StartRefusedError, is_retriable
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import TopicPartition
-from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.startup.found_files import find_files, parse_log_directory
 from kafka_index.startup.partition_loading import Loading, load_partition
-from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.startup.served_records import lost_records
 from kafka_index.storage import Listing
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
-from kafka_index.verification.data_directory import DataDirectory, identity_findings
 from kafka_index.verification.findings import FileClass, FileKind, Finding
+from kafka_index.verification.root_files import JudgedRoot, identity_findings
 from kafka_index.verification.settings import VerifySettings
 
 
@@ -69,7 +69,10 @@ def root_findings(
     `metadata` is the directory of the metadata log that was given, `properties` are all settings of
     the broker.
     """
-    roots = [DataDirectory.read(path) for path in sorted(set(listing.data_directories))]
+    roots = [
+        JudgedRoot.of(DataDirectory(path, tolerated=True))
+        for path in sorted(set(listing.data_directories))
+    ]
     found = [row for root in roots for row in root.findings]
     yield from found
     # The directory of the metadata log may be a data directory of the input, too.
@@ -77,7 +80,7 @@ def root_findings(
     for row in identity_findings(roots, metadata, properties):
         if (row.path, row.found) not in known:
             yield row
-    yield from _unlisted_findings(listing, roots, settings)
+    yield from _unlisted_findings(listing, [root.directory for root in roots], settings)
 
 
 def _unlisted_findings(
@@ -94,7 +97,7 @@ def _unlisted_findings(
         split = parse_log_directory(os.path.basename(path))
         row = Finding(None, None, None, path, FileKind.ROOT, FileClass.CORRUPT, harmful=True)
         if split is None:
-            if root.is_known and not is_remote(path):
+            if root.has_root_files and not is_remote(path):
                 found = "not named like a partition directory"
                 yield replace(row, found=found, effect="A broker exits.")
             continue

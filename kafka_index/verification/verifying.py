@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.config import LogConfig
+from kafka_index.dump.data_directory import DataDirectories
+from kafka_index.dump.listing import list_logs
 from kafka_index.execution import Engine, Listener
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import TopicPartition
@@ -21,9 +23,7 @@ from kafka_index.results import Result, RunOutcome
 from kafka_index.storage import Listing, Skipped, list_dump
 from kafka_index.storage.paths import index_root_of
 from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.tiered.listing import list_logs
 from kafka_index.verification.copies import CopySegments, compare_partitions
-from kafka_index.verification.data_directory import DataDirectories
 from kafka_index.verification.findings import (
     FileKind,
     Finding,
@@ -130,7 +130,7 @@ class VerifyJob:
 
 
 def _by_partition(listing: Listing) -> dict[TopicPartition, CopySegments]:
-    roots = DataDirectories()
+    roots = DataDirectories(tolerated=True)
     return {
         each.partition: CopySegments(
             each.files(),

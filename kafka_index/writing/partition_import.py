@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing import GrowingPartitionLog
 from kafka_index.layout.integers import INT32_MAX
@@ -33,7 +34,6 @@ from kafka_index.records.batch_encoder import BatchEncoder
 from kafka_index.records.batch_table import PREALLOCATED_TAIL, ScanStop
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile, publish_error
-from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.stores.durable_files import copy_file
 from kafka_index.writing.import_columns import check_continues, check_order, import_rows
 from kafka_index.writing.import_record import (
@@ -76,7 +76,7 @@ def check_loaded(
                 hint="see what is wrong with kafka-index verify; kafka-index restore makes a sound "
                 "copy, which can be continued",
             )
-        committed = LogDirectory(os.path.dirname(directory)).committed_end(partition)
+        committed = DataDirectory(os.path.dirname(directory)).committed_end(partition)
         if committed > log.log_end_offset:
             raise InputError(
                 "the log ends before its high watermark or recovery point: committed records are "
@@ -261,7 +261,7 @@ class PartitionImport:
 
     def _open(self, first_offset: int) -> GrowingPartitionLog:
         """Open the log aside: empty, or with all that it is to continue."""
-        root = LogDirectory(os.path.dirname(self._target))
+        root = DataDirectory(os.path.dirname(self._target))
         checkpointed = root.log_start_offset(self.partition) or 0
         if self._replaces is None or self._settings.mode is ImportMode.OVERWRITE:
             self._check_log_start(root, checkpointed, max(first_offset, 0))
@@ -283,7 +283,7 @@ class PartitionImport:
             raise
         return log
 
-    def _check_log_start(self, root: LogDirectory, checkpointed: int, first_offset: int) -> None:
+    def _check_log_start(self, root: DataDirectory, checkpointed: int, first_offset: int) -> None:
         """Refuse a new log if an older one's log start would hide or delete its records."""
         if checkpointed > first_offset:
             raise InputError(

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.build.partition_start import PartitionStart
+from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
@@ -29,7 +30,6 @@ from kafka_index.scan import LogFileSource
 from kafka_index.scan.scanner import BatchOrder
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.storage import SegmentFile
-from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.writing.condition import Selection, SelectionMatcher
 from kafka_index.writing.revival import Outcomes, Revival
@@ -148,7 +148,7 @@ class _Tail:
         """Note a tail; refuse one of which a checkpoint says that it was committed."""
         if stop.code == PREALLOCATED_TAIL:
             return
-        root = LogDirectory(os.path.dirname(segment.partition_directory))
+        root = DataDirectory(os.path.dirname(segment.partition_directory))
         committed = root.committed_end(TopicPartition(segment.topic, segment.partition))
         if committed > end_offset:
             raise CorruptLogError(

@@ -13,8 +13,10 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
+from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.small_files import read_text
 from kafka_index.errors import InputError
-from kafka_index.layout.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
+from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
     BROKER_LOCK,
     CLEANER_CHECKPOINT,
@@ -24,7 +26,6 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.storage import AtomicFile, DirectoryLock, check_target, make_durable, publish_error
-from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.writing.staging import (
     create_staging,
     remove_directory,
@@ -108,10 +109,11 @@ class RewriteOutput:
         beyond. It is None for one that is copied as it is. `log_starts` has the partitions whose
         start is not in the data directories that were read.
         """
+        roots = [DataDirectory(each) for each in directories]
         for name in _CHECKPOINTS:
             offsets: dict[TopicPartition, int] = {}
-            for directory in directories:
-                offsets |= _offsets(os.path.join(directory, name))
+            for root in roots:
+                offsets |= root.checkpoint(name).offsets
             if name == LOG_START_CHECKPOINT:
                 offsets |= log_starts
             kept = {
@@ -122,7 +124,7 @@ class RewriteOutput:
             if kept:
                 _write(os.path.join(self.root, name), format_offset_checkpoint(kept))
         if len(directories) == 1:
-            text = read_checkpoint_text(os.path.join(directories[0], META_PROPERTIES))
+            text = read_text(os.path.join(directories[0], META_PROPERTIES))
             if text is not None:
                 _write(os.path.join(self.root, META_PROPERTIES), text)
         # Before the mark: what is left then is the whole result, and nothing else.
@@ -136,7 +138,7 @@ class RewriteOutput:
         names = set(os.listdir(self.root)) - {BROKER_LOCK, _MARK_SCRATCH}
         if not names:
             return False
-        found = read_checkpoint_text(self._mark)
+        found = read_text(self._mark)
         if found is None or (not found and any(not name.startswith(".") for name in names)):
             raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
         self.is_finished = found == self._digest + _FINISHED
@@ -161,11 +163,6 @@ class RewriteOutput:
 def _clamped(offset: int, end_offset: int | None) -> int:
     """Return the offset of a checkpoint for a log that ends at another, if that is known."""
     return offset if end_offset is None else min(offset, end_offset)
-
-
-def _offsets(path: str) -> Mapping[TopicPartition, int]:
-    text = read_checkpoint_text(path)
-    return {} if text is None else parse_offset_checkpoint(text, path=path)
 
 
 def _write(path: str, text: str) -> None:

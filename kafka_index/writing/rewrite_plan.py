@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from kafka_index.build.plan import partition_of
+from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.listing import list_logs
 from kafka_index.layout.names import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC, TopicPartition
 from kafka_index.metadata import ClusterImage
 from kafka_index.storage import Listing, SegmentFile
-from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
 CLEANUP_POLICY = "cleanup.policy"
@@ -56,7 +56,7 @@ class PartitionPlan:
         """The log start offset, if it is known."""
         if self.tiered is not None:
             return self.tiered.log_start_offset
-        return LogDirectory(os.path.dirname(self.directory)).log_start_offset(self.partition)
+        return DataDirectory(os.path.dirname(self.directory)).log_start_offset(self.partition)
 
     @property
     def is_internal(self) -> bool:
@@ -79,7 +79,7 @@ def plan_rewrite(
 
     The cluster knows the settings of topics. With tiered storage all segments become local ones, so
     that the topic in which brokers keep the states of remote segments is left out. Raises the
-    errors of `kafka_index.tiered.listing.list_logs`.
+    errors of `kafka_index.dump.listing.list_logs`.
     """
     listing = list_logs(inputs, tiered, topics=topics)
     plans = [

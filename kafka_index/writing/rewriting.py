@@ -15,6 +15,7 @@ from kafka_index.build.report import FAILED
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.dump.small_files import read_epochs
 from kafka_index.errors import CorruptLogError, KafkaIndexError, PublishError, without_frames
 from kafka_index.execution import Workers
 from kafka_index.layout.checkpoints import format_offset_checkpoint
@@ -27,7 +28,6 @@ from kafka_index.layout.names import (
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import publish_error
-from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.inputs import refuse_linked_out
 from kafka_index.writing.condition import Selection, SelectionError
@@ -188,8 +188,7 @@ def _write_side_files(plan: PartitionPlan, directory: str) -> None:
     names: set[str] = set()
     if plan.local_directory is not None:
         # The build reads the copy: its errors would name that, and quote what a link leads to.
-        path = os.path.join(plan.local_directory, LEADER_EPOCH_CHECKPOINT)
-        LeaderEpochCache.from_text(read_checkpoint_text(path) or "", path=path)
+        read_epochs(plan.local_directory)
         names = {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT}
         if not plan.begins_remotely:
             # Of snapshots only those at the first segment and before count.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kafka_index.errors import StartRefusedError
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import TopicPartition
 from kafka_index.startup.found_files import find_files
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
-from kafka_index.startup.prediction import StartRefusedError
 from tests.support.segments import batch, marker
 
 from .campaign import drawn_cases

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kafka_index.config import IndexConfig, LogConfig
+from kafka_index.dump.small_files import read_topic_id
 from kafka_index.metadata import ClusterImage, PartitionImage, TopicImage
 from kafka_index.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.startup import PartitionPrediction, Prediction, StartConditions, Verdict
 from kafka_index.startup.directories import predict_directories
-from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.startup.retention import TopicSettings
 from tests.support.command_line import DUMP
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow.csv as pc
 import pytest
 
+from kafka_index.dump.united_listing import list_united
 from kafka_index.layout.names import segment_file_name
 from kafka_index.stores import store_of
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.tiered.dump import list_tiered_dump
 from kafka_index.tiered.options import TieredOptions
 from tests.support.command_line import Argument, build_here, kafka_index
 from tests.support.tiered import ENCRYPTED, SETTINGS, Setting, keys, setting
@@ -46,7 +46,7 @@ def test_a_build_writes_the_files_that_the_brokers_uploaded(name: str, tmp_path:
     noted = {row["log_path"]: row["note"] for row in rows if "stored" in row["note"]}
     equal = 0
     with keys(at.keys):
-        listing = list_tiered_dump([at.data], TieredOptions((at.remote,)), topics=None)
+        listing = list_united([at.data], TieredOptions((at.remote,)), topics=None)
         for segment in listing.segments:
             if not is_segment_path(segment.log_path):
                 continue

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.dump.united_listing import list_united
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
@@ -23,7 +24,6 @@ from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource, read_batches
 from kafka_index.storage import Listing, SegmentFile
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.tiered.dump import list_tiered_dump
 from kafka_index.tiered.options import TieredOptions
 from tests.support.tiered import SETTINGS, Setting, keys, setting
 
@@ -48,7 +48,7 @@ def _records(segment: SegmentFile) -> list[_Row]:
 
 def _union(at: Setting, *, with_data: bool) -> Listing:
     inputs = [at.data] if with_data else []
-    return list_tiered_dump(inputs, TieredOptions((at.remote,)), topics=None)
+    return list_united(inputs, TieredOptions((at.remote,)), topics=None)
 
 
 def _found(listing: Listing) -> dict[tuple[str, int], list[tuple[object, ...]]]:
@@ -165,7 +165,7 @@ def test_without_events_a_set_that_lacks_an_object_is_a_hole_where_the_log_conti
     )[:2]
     os.remove(f"{at.remote}/{second.name}{suffix}")
 
-    listing = list_tiered_dump([], TieredOptions((at.remote,)), topics=re.compile("log_gz"))
+    listing = list_united([], TieredOptions((at.remote,)), topics=re.compile("log_gz"))
 
     paths = [segment.log_path for segment in listing.segments]
     assert at.file(first, ".log") in paths
@@ -197,10 +197,8 @@ def test_another_topic_of_the_same_name_is_listed_and_can_be_chosen(tmp_path: Pa
     folder = Path(at.remote) / "kafka-tiered-storage"
     live = next(each for each in folder.iterdir() if each.name.startswith("log_gz-0-"))
     shutil.copytree(live, folder / f"log_gz-0-{old}")
-    with_data = list_tiered_dump(
-        [at.data], TieredOptions((at.remote,)), topics=re.compile("log_gz")
-    )
-    chosen = list_tiered_dump(
+    with_data = list_united([at.data], TieredOptions((at.remote,)), topics=re.compile("log_gz"))
+    chosen = list_united(
         [at.data], TieredOptions((at.remote,), topic_ids=(old,)), topics=re.compile("log_gz")
     )
 
@@ -237,24 +235,24 @@ def test_a_remote_segment_serves_up_to_where_the_local_log_starts(tmp_path: Path
 def test_an_unknown_topic_id_is_refused() -> None:
     at = setting("local")
     with pytest.raises(InputError, match="no topic has this id"):
-        list_tiered_dump([], TieredOptions((at.remote,), topic_ids=("x" * 22,)), topics=None)
+        list_united([], TieredOptions((at.remote,), topic_ids=("x" * 22,)), topics=None)
 
 
 def test_a_key_prefix_selects_the_keys_that_begin_with_it() -> None:
     at = setting("aiven-zstd")
     everything = _union(at, with_data=False)
     options = TieredOptions((at.remote,), "aiven", "golden/tier.a_b-")
-    assert list_tiered_dump([], options, topics=None).segments == everything.segments
+    assert list_united([], options, topics=None).segments == everything.segments
 
     with pytest.raises(InputError, match="no remote segments found"):
-        list_tiered_dump([], TieredOptions((at.remote,), None, "golden/tier.a_c-"), topics=None)
+        list_united([], TieredOptions((at.remote,), None, "golden/tier.a_c-"), topics=None)
 
 
 def test_a_file_uri_is_the_folder_that_it_names() -> None:
     at = setting("aiven-plain")
     options = TieredOptions((f"file://{at.remote}/",))
 
-    found = list_tiered_dump([], options, topics=None)
+    found = list_united([], options, topics=None)
 
     assert found.segments == _union(at, with_data=False).segments
 
@@ -265,6 +263,6 @@ def test_iceberg_segments_are_refused_by_name(tmp_path: Path) -> None:
     (folder / "bKI9IZIyRVqFtx14oB1G3w.puffin").write_bytes(b"PFA1")
 
     with pytest.raises(InputError, match="the segments are in Iceberg format") as caught:
-        list_tiered_dump([], TieredOptions((str(tmp_path),)), topics=None)
+        list_united([], TieredOptions((str(tmp_path),)), topics=None)
 
     assert caught.value.path == str(folder / "bKI9IZIyRVqFtx14oB1G3w.puffin")

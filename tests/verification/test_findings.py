@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from kafka_index import verify
+from kafka_index.dump.listing import list_logs
+from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError
 from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.tiered.listing import list_logs
 from kafka_index.verification import FileClass, FileKind, Finding, Verification
 from kafka_index.verification.settings import known_topics
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log

@@ -11,8 +11,9 @@ import pytest
 
 from kafka_index import verify
 from kafka_index.config import LogConfig
+from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.startup import StartConditions, Verdict, predict_directories
-from kafka_index.verification.data_directory import DataDirectory, identity_findings
+from kafka_index.verification.root_files import JudgedRoot, identity_findings
 from tests.support.command_line import DUMP
 from tests.support.restoring import copy_dump
 
@@ -159,7 +160,9 @@ def test_a_metadata_log_beside_that_of_the_same_broker_is_harmful(data: Path) ->
     property_of("directory.id", _ID)(log.parent)
 
     def rows() -> list[str]:
-        found = identity_findings([DataDirectory.read(str(data))], str(log))
+        found = identity_findings(
+            [JudgedRoot.of(DataDirectory(str(data), tolerated=True))], str(log)
+        )
         return [row.path for row in found if row.harmful]
 
     assert rows() == [str(data / "__cluster_metadata-0")]

@@ -16,10 +16,10 @@ import pytest
 
 import kafka_index
 from kafka_index.config import LogConfig
+from kafka_index.dump.listing import list_logs
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import Resolve
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from tests.conformance.kafka_jars import tiered_storage_jar
 from tests.support.command_line import build_here, run_here

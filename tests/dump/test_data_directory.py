@@ -6,29 +6,30 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.small_files import read_text
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
-from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 
 DUMP = Path(__file__).parents[2] / "examples" / "dump"
 ORDERS = TopicPartition("orders", 0)
 
 
 def test_a_brokers_own_checkpoints_are_read() -> None:
-    directory = LogDirectory(str(DUMP))
+    directory = DataDirectory(str(DUMP))
     assert directory.log_start_offset(TopicPartition("shipments.tracking", 0)) == 1500
     assert directory.high_watermark(TopicPartition("page-views", 1)) == 6569
     assert directory.has_high_watermarks
 
 
 def test_what_was_not_noted_is_none() -> None:
-    directory = LogDirectory(str(DUMP))
+    directory = DataDirectory(str(DUMP))
     assert directory.log_start_offset(TopicPartition("page-views", 1)) is None
     assert directory.high_watermark(ORDERS) is None
 
 
 def test_a_directory_without_checkpoints_notes_nothing(tmp_path: Path) -> None:
-    directory = LogDirectory(str(tmp_path))
+    directory = DataDirectory(str(tmp_path))
     assert directory.log_start_offset(ORDERS) is None
     assert directory.high_watermark(ORDERS) is None
     assert not directory.has_high_watermarks
@@ -36,7 +37,7 @@ def test_a_directory_without_checkpoints_notes_nothing(tmp_path: Path) -> None:
 
 def test_an_empty_checkpoint_is_one_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").write_bytes(b"")
-    directory = LogDirectory(str(tmp_path))
+    directory = DataDirectory(str(tmp_path))
     assert directory.has_high_watermarks
     assert directory.high_watermark(ORDERS) is None
 
@@ -44,7 +45,7 @@ def test_an_empty_checkpoint_is_one_all_the_same(tmp_path: Path) -> None:
 def test_each_checkpoint_is_read_only_when_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nbroken\n")
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 7\n")
-    assert LogDirectory(str(tmp_path)).log_start_offset(ORDERS) == 7
+    assert DataDirectory(str(tmp_path)).log_start_offset(ORDERS) == 7
 
 
 @pytest.mark.parametrize(
@@ -62,16 +63,16 @@ def test_a_malformed_checkpoint_is_refused_with_its_path(
     path = tmp_path / "log-start-offset-checkpoint"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
-        LogDirectory(str(tmp_path)).log_start_offset(ORDERS)
+        DataDirectory(str(tmp_path)).log_start_offset(ORDERS)
     assert caught.value.path == str(path)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").mkdir()
-    with pytest.raises(InputError, match="cannot read the checkpoint: Is a directory"):
-        _ = LogDirectory(str(tmp_path)).has_high_watermarks
+    with pytest.raises(InputError, match="replication-offset-checkpoint is a directory"):
+        _ = DataDirectory(str(tmp_path)).has_high_watermarks
 
 
 def test_line_ends_are_left_to_the_parser(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"0\r\n1\r\n")
-    assert read_checkpoint_text(str(tmp_path / "checkpoint")) == "0\r\n1\r\n"
+    assert read_text(str(tmp_path / "checkpoint")) == "0\r\n1\r\n"

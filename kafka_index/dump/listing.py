@@ -17,7 +17,7 @@ def list_logs(
     """List the segments of log directories, joined with remote ones, of topics that match in full.
 
     With tiered storage there may be no log directories. Raises the errors of `list_dump` and
-    `kafka_index.tiered.dump.list_tiered_dump`.
+    `kafka_index.dump.united_listing.list_united`.
     """
     if tiered is None:
         return list_dump(inputs, topics=topics)
@@ -25,6 +25,6 @@ def list_logs(
         # They are options of the stores, which every task of Spark gets.
         configure_stores(replace(storage_options(), tiered_keys=tiered.keys))
     # Most runs need nothing of it, and a single lookup lasts about as long as its imports.
-    from kafka_index.tiered.dump import list_tiered_dump  # noqa: PLC0415
+    from kafka_index.dump.united_listing import list_united  # noqa: PLC0415
 
-    return list_tiered_dump(inputs, tiered, topics=topics)
+    return list_united(inputs, tiered, topics=topics)

@@ -11,66 +11,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from kafka_index.dump.data_directory import DataDirectory, refuse_held
+from kafka_index.dump.listing import list_logs
+from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import (
-    CLEAN_SHUTDOWN,
     CLUSTER_METADATA_TOPIC,
-    META_PROPERTIES,
-    OFFSET_CHECKPOINTS,
     TopicPartition,
 )
 from kafka_index.scan import LogFileSource
-from kafka_index.startup.directory_files import read_properties, read_topic_id, refuse_held
 from kafka_index.storage import Listing, SegmentFile, Skipped, expand_directories
 from kafka_index.storage.directories import scan_input
 from kafka_index.storage.listing import list_any
-from kafka_index.storage.log_directory import RootOffsets, read_checkpoint_text
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
-from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
 _WHILE_RUNNING = "restore from a snapshot or a copy, or after the broker has stopped"
-
-
-@dataclass(slots=True)
-class DumpDirectory(RootOffsets):
-    """A data directory of a dump, and what the files at its root say."""
-
-    properties: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    is_clean: bool = False
-
-    @classmethod
-    def read(cls, path: str) -> DumpDirectory:
-        """Read the files at the root of a data directory."""
-        directory = cls(path)
-        for name in OFFSET_CHECKPOINTS:
-            place = os.path.join(path, name)
-            try:
-                text = read_checkpoint_text(place)
-                directory.offsets[name] = parse_offset_checkpoint(text or "", path=place)
-            except InputError as error:
-                directory._note(error)
-        try:
-            marker = read_checkpoint_text(os.path.join(path, CLEAN_SHUTDOWN))
-            directory.is_clean = marker is not None
-        except KafkaIndexError as error:
-            directory._note(error)
-        try:
-            place = os.path.join(path, META_PROPERTIES)
-            if read_checkpoint_text(place) is not None:
-                directory.properties = read_properties(place)
-        except KafkaIndexError as error:
-            directory._note(error)
-        return directory
-
-    def _note(self, error: KafkaIndexError) -> None:
-        if is_retriable(error):
-            raise error
-        self.notes.append(f"ignored: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,34 +38,31 @@ class Replica:
     partition: TopicPartition
     directory: str
     segments: PartitionSegments
-    root: DumpDirectory
+    root: DataDirectory
     topic_id: str | None
     tiered: TieredPartition | None = None
 
     def alone(self) -> Replica:
         """Return the replica without what its data directory says of other partitions."""
-        own = {
-            name: {self.partition: offsets[self.partition]}
-            for name, offsets in self.root.offsets.items()
-            if self.partition in offsets
-        }
-        return replace(self, root=DumpDirectory(self.root.path, own, is_clean=self.root.is_clean))
+        return replace(self, root=self.root.only(self.partition))
 
 
 @dataclass(slots=True)
 class Dump:
-    """One or more dumps."""
+    """One or more dumps; `notes` name the files that count as absent, for people."""
 
     replicas: dict[TopicPartition, list[Replica]] = field(default_factory=dict)
-    directories: dict[str, DumpDirectory] = field(default_factory=dict)
+    directories: dict[str, DataDirectory] = field(default_factory=dict)
     without_logs: dict[TopicPartition, str] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
     metadata_logs: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
-    @property
-    def notes(self) -> list[str]:
-        """The files that could not be read, for people."""
-        return [note for each in self.directories.values() for note in each.notes]
+    def note(self, error: KafkaIndexError) -> None:
+        """Note the fault of a file; raises it if this process may not read the file."""
+        if is_retriable(error):
+            raise error
+        self.notes.append(f"ignored: {error}")
 
 
 def read_dumps(
@@ -134,7 +89,9 @@ def _add(dump: Dump, listing: Listing) -> None:
         if path not in dump.directories:
             if not is_remote(path):
                 refuse_running(path, _WHILE_RUNNING)
-            dump.directories[path] = DumpDirectory.read(path)
+            root = dump.directories[path] = DataDirectory(path, tolerated=True)
+            for fault in root.faults():
+                dump.note(fault)
     dump.skipped += listing.skipped
     with_logs = set()
     for segments in SegmentTable.of(listing.segments).partitions:
@@ -142,14 +99,15 @@ def _add(dump: Dump, listing: Listing) -> None:
         if segments.partition.topic == CLUSTER_METADATA_TOPIC:
             dump.metadata_logs.append(segments.directory)
             continue
-        root = dump.directories.get(os.path.dirname(segments.directory))
+        home = os.path.dirname(segments.directory)
+        tiered = listing.tiered.get(segments.partition)
         replica = Replica(
             segments.partition,
             segments.directory,
             segments,
-            root or DumpDirectory(os.path.dirname(segments.directory)),
-            _topic_id(segments.directory, root, listing.tiered.get(segments.partition)),
-            listing.tiered.get(segments.partition),
+            dump.directories.get(home) or DataDirectory(home, tolerated=True),
+            _topic_id(dump, segments.directory, tiered),
+            tiered,
         )
         known = dump.replicas.setdefault(segments.partition, [])
         if all(each.directory != replica.directory for each in known):
@@ -165,17 +123,13 @@ def _add(dump: Dump, listing: Listing) -> None:
             dump.metadata_logs.append(directory)
 
 
-def _topic_id(
-    directory: str, root: DumpDirectory | None, tiered: TieredPartition | None
-) -> str | None:
+def _topic_id(dump: Dump, directory: str, tiered: TieredPartition | None) -> str | None:
     if tiered is not None and tiered.topic_id:
         return tiered.topic_id
     try:
         return read_topic_id(directory)
     except KafkaIndexError as error:
-        if root is None or is_retriable(error):
-            raise
-        root.notes.append(f"ignored: {error}")
+        dump.note(error)
         return None
 
 

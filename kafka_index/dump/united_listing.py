@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from kafka_index.errors import InputError, InvalidEpochError, is_retriable
+from kafka_index.dump.data_directory import DataDirectories
+from kafka_index.dump.small_files import read_epochs_or_skip, read_topic_id
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
-    LEADER_EPOCH_CHECKPOINT,
     REMOTE_LOG_METADATA_TOPIC,
     TopicPartition,
     parse_partition_directory,
 )
-from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import Listing, Skipped
 from kafka_index.storage.listing import list_any, no_topic_matches
-from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 from kafka_index.storage.partition_files import SegmentFile
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores.tiered.segment_paths import Layout, SegmentKey
@@ -29,14 +28,13 @@ from kafka_index.tiered.remote_objects import (
     RemoteObjects,
     choose_topic_ids,
     list_remote_objects,
-    local_topic_ids,
     topic_names,
 )
 from kafka_index.tiered.union import LocalPartition, unite
 from kafka_index.tiered.uploads import UnfinishedUpload, uploads_of_events, uploads_of_objects
 
 
-def list_tiered_dump(
+def list_united(
     inputs: Sequence[str], options: TieredOptions, *, topics: re.Pattern[str] | None
 ) -> Listing:
     """List the segments of a dump, remote and local, of topics that match in full.
@@ -113,13 +111,13 @@ class _Union:
         self.listing = local
         self._metadata = metadata
         self._options = options
-        self._local_ids = local_topic_ids(local.partition_directories)
         self._directories = {
             partition: directory
             for directory in local.partition_directories
             if (partition := _partition_of(directory)) is not None
         }
-        self._log_directories: dict[str, LogDirectory] = {}
+        self._local_ids = self._topic_ids()
+        self._roots = DataDirectories()
         self.remote_segments: list[SegmentFile] = []
         self._local_segments = {
             partition: list(members)
@@ -252,22 +250,30 @@ class _Union:
         directory = self._directories.get(partition)
         if directory is None:
             return LocalPartition(None, [], None, ())
-        parent = os.path.dirname(directory)
-        log_directory = self._log_directories.setdefault(parent, LogDirectory(parent))
-        path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        try:
-            epochs = LeaderEpochCache.from_text(read_checkpoint_text(path) or "", path=path).entries
-        except (InputError, InvalidEpochError) as error:
-            if is_retriable(error):
-                raise
-            self.listing.skipped.append(Skipped(path, f"no epochs: {error.message}"))
-            epochs = ()
         return LocalPartition(
             directory,
             self._local_segments.get(partition, []),
-            log_directory.log_start_offset(partition),
-            epochs,
+            self._roots.of(directory).log_start_offset(partition),
+            read_epochs_or_skip(directory, self.listing.skipped).entries,
         )
+
+    def _topic_ids(self) -> dict[str, str]:
+        """Return the id of each topic that has a local partition, by its name."""
+        ids: dict[str, str] = {}
+        for partition, directory in self._directories.items():
+            if partition.topic in ids:
+                continue
+            try:
+                topic_id = read_topic_id(directory)
+            except KafkaIndexError as error:
+                if is_retriable(error):
+                    raise
+                path = error.path or directory
+                self.listing.skipped.append(Skipped(path, f"no topic id: {error.message}"))
+            else:
+                if topic_id is not None:
+                    ids[partition.topic] = topic_id
+        return ids
 
 
 def _place_of(elsewhere: RemoteObjects, topic_id: str, name: str, partition: int) -> RemoteObjects:

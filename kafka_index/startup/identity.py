@@ -1,129 +1,24 @@
-"""The ``meta.properties`` of a broker's directories, and whether they belong together.
+"""The identity of a broker, and whether its directories belong together.
 
-Sources: Kafka's ``MetaProperties``, ``MetaPropertiesEnsemble`` and
-``KafkaRaftServer.initializeLogDirs``, in their order.
+Sources: Kafka's ``MetaPropertiesEnsemble`` and ``KafkaRaftServer.initializeLogDirs``, in their
+order.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from kafka_index.dump.meta_properties import MetaProperties
+from kafka_index.errors import DirectoryFailsError, KafkaIndexError
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
-from kafka_index.layout.java_texts import (
-    Property,
-    is_reserved_directory_id,
-    load_properties,
-    parse_java_uuid,
-)
-from kafka_index.layout.names import META_PROPERTIES
+from kafka_index.layout.java_texts import is_reserved_directory_id
+from kafka_index.layout.names import META_PROPERTIES, METADATA_LOG
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.directory_files import read_root_file
 from kafka_index.startup.found_files import parse_log_directory
-from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
+from kafka_index.startup.prediction import Refusal
 from kafka_index.storage.directories import scan_directory
-
-#: A broker with its metadata log elsewhere does not start beside one.
-METADATA_DIRECTORY = "__cluster_metadata-0"
-# Java's trim cuts these and nothing else.
-_CONTROLS = "".join(map(chr, range(33)))
-
-
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
-    """The content of a ``meta.properties``.
-
-    Parameters
-    ----------
-    path : str
-        Of the file.
-    properties : mapping of str to Property
-        All of it.
-    node_id : int or None
-        Of version 0, ``broker.id``.
-    directory_id : str or None
-        As Kafka writes it.
-    """
-
-    path: str
-    properties: Mapping[str, Property] = field(default_factory=dict)
-    node_id: int | None = None
-    directory_id: str | None = None
-
-    @property
-    def cluster_id(self) -> str | None:
-        """The cluster that the directory belongs to."""
-        return self.value("cluster.id")
-
-    def value(self, name: str) -> str | None:
-        """Return a property, with the blanks after it."""
-        found = self.properties.get(name)
-        return None if found is None else found.value
-
-    def line(self, name: str) -> int | None:
-        """Return the line of a property."""
-        found = self.properties.get(name)
-        return None if found is None else found.line
-
-    @classmethod
-    def read(cls, directory: str) -> MetaProperties | None:
-        """Read the file of a directory; None where there is none.
-
-        Raises
-        ------
-        DirectoryFailsError
-            A broker cannot read it, and takes the directory offline.
-        """
-        path = os.path.join(directory, META_PROPERTIES)
-        data = read_root_file(path)
-        return None if data is None else cls.of(data, path)
-
-    @classmethod
-    def of(cls, data: bytes, path: str) -> MetaProperties:
-        """Return what the bytes of a file say.
-
-        Raises
-        ------
-        DirectoryFailsError
-            A broker cannot read it.
-        """
-        try:
-            found = load_properties(data)
-        except ValueError as error:
-            raise DirectoryFailsError(str(error), path=path) from error
-        read = cls(path, found)
-        version = parse_java_integer((read.value("version") or "0").strip(_CONTROLS), INT32_MAX)
-        if "version" in found and not found["version"].value:
-            version = None
-        if version not in (0, 1):
-            raise read._unreadable("version", "0 or 1")
-        name = "node.id" if version else "broker.id"
-        text = read.value(name)
-        node_id = None if text is None else parse_java_integer(text, INT32_MAX)
-        if node_id is None and (version or text is not None):
-            raise read._unreadable(name, "a 32-bit integer in decimal digits")
-        text = read.value("directory.id")
-        directory_id = None if text is None else parse_java_uuid(text)
-        if text is not None and directory_id is None:
-            raise read._unreadable("directory.id", "a UUID in base64")
-        if version and read.cluster_id is None:
-            raise read._unreadable("cluster.id", "the cluster")
-        return cls(path, found, node_id, directory_id)
-
-    def _unreadable(self, name: str, expected: str) -> DirectoryFailsError:
-        found = self.properties.get(name)
-        if found is None:
-            return DirectoryFailsError(
-                f"{name} is missing", path=self.path, expected=expected, found="no such property"
-            )
-        return DirectoryFailsError(
-            f"{name} cannot be read",
-            path=self.path,
-            expected=expected,
-            found=quote_content(found.value, self.path),
-            line=found.line,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +75,12 @@ def metadata_directory_of(
     directories = [os.path.abspath(path) for path in paths]
     if given is not None:
         given = os.path.abspath(given)
-        if os.path.basename(given) == METADATA_DIRECTORY:
+        if os.path.basename(given) == METADATA_LOG:
             given = os.path.dirname(given)
         if given in directories or not _has_logs(given):
             return given
     configured = _configured_metadata(properties)
-    holding = [one for one in directories if os.path.isdir(os.path.join(one, METADATA_DIRECTORY))]
+    holding = [one for one in directories if os.path.isdir(os.path.join(one, METADATA_LOG))]
     if configured is None:
         return min(holding, default=None)
     # The settings of a broker on another machine name directories of that machine.
@@ -219,7 +114,7 @@ def _is_metadata_apart(properties: Mapping[str, str] | None) -> bool:
 def _has_logs(directory: str) -> bool:
     """Return whether it is a data directory: the metadata in it may be that of a copy."""
     names = (entry.name for entry in scan_directory(directory) if entry.is_directory())
-    return any(name != METADATA_DIRECTORY and parse_log_directory(name) for name in names)
+    return any(name != METADATA_LOG and parse_log_directory(name) for name in names)
 
 
 def check_identity(
@@ -258,13 +153,13 @@ def check_identity(
     if metadata_directory is not None:
         refused += [
             Refusal(
-                os.path.join(directory, METADATA_DIRECTORY),
+                os.path.join(directory, METADATA_LOG),
                 None,
                 f"unexpected metadata location: the metadata log is in {metadata_directory}",
             )
             for directory in found
             if directory != metadata_directory
-            and os.path.exists(os.path.join(directory, METADATA_DIRECTORY))
+            and os.path.exists(os.path.join(directory, METADATA_LOG))
         ]
     refused += [
         Refusal(os.path.join(directory, META_PROPERTIES), None, "there is no meta.properties")
@@ -277,7 +172,7 @@ def check_identity(
     return Identity(found, offline, tuple(refused))
 
 
-def refusal_of(error: StartRefusedError) -> Refusal:
+def refusal_of(error: KafkaIndexError) -> Refusal:
     """Return why a broker does not start, or does not use a directory."""
     details = [
         f"{name} {value}"

@@ -1,0 +1,1 @@
+"""A dump: data directories and their root files, partitions and their copies, missing offsets."""

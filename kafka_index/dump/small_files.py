@@ -1,0 +1,165 @@
+"""The small files of a dump, at the root of a data directory and in a partition directory.
+
+Each is read whole, in one way. A file that is not there is None, one that Kafka cannot read as a
+file or as text is a `BadFileError`, and one that this process may not read an `InputError` that is
+worth a retry.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from kafka_index.errors import (
+    BadFileError,
+    InputError,
+    InvalidEpochError,
+    OfflineAtOnceError,
+    StartRefusedError,
+    is_retriable,
+)
+from kafka_index.layout.checkpoints import java_lines
+from kafka_index.layout.integers import INT32_MAX, parse_java_integer
+from kafka_index.layout.java_texts import parse_java_uuid
+from kafka_index.layout.message_fields import ZERO_UUID
+from kafka_index.layout.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    OFFSET_CHECKPOINTS,
+    PARTITION_METADATA,
+)
+from kafka_index.layout.quoted_content import quote_content
+from kafka_index.state.leader_epochs import LeaderEpochCache
+from kafka_index.storage import Skipped
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.inputs import refuse_linked_out
+from kafka_index.stores.tiered.segment_paths import is_segment_path
+
+# A broker creates these before it reads them, which a link to nothing keeps it from
+# (CheckpointFile).
+_CREATED_FIRST = frozenset({*OFFSET_CHECKPOINTS, LEADER_EPOCH_CHECKPOINT})
+_SPLIT = re.compile(r":[ \t\n\v\f\r]+")
+
+
+def read_file(path: str) -> bytes | None:
+    """Return the bytes of a file, by its path or URI; None where there is none.
+
+    Raises `BadFileError` if it is not a file, and `InputError` if this process may not read it,
+    which says nothing of a broker.
+    """
+    if is_segment_path(path):
+        # There are none beside the segments of tiered storage.
+        return None
+    if is_remote(path):
+        try:
+            return store_of(path).read(path)
+        except FileNotFoundError:
+            return None
+    refuse_linked_out(path, any_name=True)
+    name = os.path.basename(path)
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            # A named pipe would be waited for.
+            kind = "a directory" if os.path.isdir(path) else "not a regular file"
+            raise BadFileError(f"{name} is {kind}", path=path)
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        if name in _CREATED_FIRST and os.path.islink(path):
+            raise BadFileError("a link to nothing", path=path) from None
+        return None
+    except OSError as error:
+        kind_of_error = InputError if is_retriable(error) else BadFileError
+        raise kind_of_error(f"cannot read the file: {error.strerror}", path=path) from error
+
+
+def read_text(path: str) -> str | None:
+    """Return the text of a file as it is, with its line ends; None where there is none.
+
+    Raises the errors of `read_file`, and `BadFileError` if it is not UTF-8.
+    """
+    data = read_file(path)
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError as error:
+        raise BadFileError("not UTF-8 text", path=path, position_bytes=error.start) from error
+
+
+def read_epochs(directory: str) -> LeaderEpochCache:
+    """Return the leader epochs of a partition directory; none where there is no file of them.
+
+    Raises the errors of `read_text`, and those of `LeaderEpochCache.from_text`.
+    """
+    path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+    return LeaderEpochCache.from_text(read_text(path) or "", path=path)
+
+
+def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCache:
+    """Return the leader epochs as `read_epochs`; none, with why, if the file is malformed.
+
+    One answer column of one partition is not worth the run. Raises `InputError` if this process may
+    not read the file.
+    """
+    try:
+        return read_epochs(directory)
+    except (InputError, InvalidEpochError) as error:
+        if is_retriable(error):
+            raise
+        path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+        skipped.append(Skipped(path, f"no epochs: {error.message}"))
+        return LeaderEpochCache()
+
+
+def read_topic_id(directory: str) -> str | None:
+    """Return the topic id of a partition directory; None where there is no file of it.
+
+    Raises the errors of `read_text`, `OfflineAtOnceError` if the file is malformed, so that a
+    broker takes the data directory offline, and `StartRefusedError` if a broker exits: a line is
+    missing, or the id is not one. Source: ``PartitionMetadataReadBuffer``.
+    """
+    path = os.path.join(directory, PARTITION_METADATA)
+    text = read_text(path)
+    if text is None:
+        return None
+    lines = java_lines(text)
+    version = parse_java_integer(_value(lines, 0, path), INT32_MAX)
+    if version is None or version < 0:
+        raise OfflineAtOnceError(
+            "malformed partition metadata",
+            path=path,
+            expected="version: 0 and topic_id",
+            found=quote_content(lines[0], path),
+            line=1,
+        )
+    topic_id = parse_java_uuid(_value(lines, 1, path))
+    if topic_id is None or topic_id == ZERO_UUID:
+        error_class = StartRefusedError if topic_id is None else OfflineAtOnceError
+        raise error_class(
+            "no topic id in the partition metadata",
+            path=path,
+            found=quote_content(lines[1], path),
+            line=2,
+        )
+    return topic_id
+
+
+def _value(lines: list[str], at: int, path: str) -> str:
+    if at >= len(lines):
+        raise StartRefusedError(
+            "malformed partition metadata: a line is missing",
+            path=path,
+            expected="version: 0 and topic_id",
+            found=f"{len(lines)} lines",
+            line=at + 1,
+        )
+    parts = _SPLIT.split(lines[at])
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    if len(parts) != 2:
+        raise OfflineAtOnceError(
+            "malformed partition metadata",
+            path=path,
+            expected="version: 0" if at == 0 else "topic_id: ID",
+            found=quote_content(lines[at], path),
+            line=at + 1,
+        )
+    return parts[1]

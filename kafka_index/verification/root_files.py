@@ -1,0 +1,268 @@
+"""The files at the root of a data directory: their entries for its partitions, and their faults.
+
+The rules are those of a starting broker, as `kafka_index.startup` has them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from kafka_index.dump.data_directory import DataDirectory, FaultEffect
+from kafka_index.dump.meta_properties import MetaProperties
+from kafka_index.dump.small_files import read_text
+from kafka_index.errors import (
+    BadFileError,
+    InputError,
+    KafkaIndexError,
+    StartRefusedError,
+    is_retriable,
+)
+from kafka_index.layout.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    METADATA_LOG,
+    OFFSET_CHECKPOINTS,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
+from kafka_index.layout.quoted_content import quote_content
+from kafka_index.startup.identity import (
+    check_identity,
+    configured_directories,
+    configured_node,
+    metadata_directory_of,
+)
+from kafka_index.startup.metadata_log import why_not_snapshots, why_not_topic_id
+from kafka_index.startup.prediction import Refusal
+from kafka_index.startup.quorum_state import why_not_quorum_state
+from kafka_index.stores import is_remote
+from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
+
+_EXITS = "A broker exits before it touches anything."
+_MISSING_EFFECTS = {
+    RECOVERY_POINT_CHECKPOINT: "After an unclean shutdown every segment is read again.",
+    REPLICATION_CHECKPOINT: "High watermarks begin at 0, and rise once replicas are in sync.",
+}
+_OFFLINE = "A broker takes the data directory offline; with only one it exits."
+_RESET = {
+    RECOVERY_POINT_CHECKPOINT: "All of it counts as 0: segments are read again.",
+    LOG_START_CHECKPOINT: "All of it counts as 0: deleted records are visible again.",
+}
+_EFFECTS = {
+    FaultEffect.OFFLINE: _OFFLINE,
+    FaultEffect.OFFLINE_LATER: _OFFLINE,
+    FaultEffect.CLEANER_OFFLINE: _OFFLINE,
+    FaultEffect.EXITS: "A broker exits.",
+    FaultEffect.SERVES_NONE: "A broker starts, and serves none of the partitions.",
+    FaultEffect.CLEANS_NONE: "The cleaner stops.",
+}
+_REGISTERS_UNCLEAN = "Logs are loaded as after a clean shutdown; the broker registers as unclean."
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRoot:
+    """The root of a data directory, with a row per file.
+
+    `identity` is its ``meta.properties``, None if a broker cannot read it; `refused` are the
+    reasons why a broker exits over that, or does not use the directory.
+    """
+
+    directory: DataDirectory
+    findings: Sequence[Finding]
+    identity: MetaProperties | None = None
+    refused: Sequence[Refusal] = ()
+
+    @property
+    def path(self) -> str:
+        """The path of the directory."""
+        return self.directory.path
+
+    @classmethod
+    def of(cls, directory: DataDirectory) -> JudgedRoot:
+        """Judge the files of a directory whose faults are tolerated."""
+        path = directory.path
+        if not directory.has_root_files:
+            effect = "Partitions only: a broker needs meta.properties beside them."
+            row = Finding(None, None, None, path, FileKind.ROOT, FileClass.MISSING, effect=effect)
+            return cls(directory, [row])
+        identity, refused, findings = _judge_properties(directory)
+        if directory.is_clean:
+            findings.append(_judge_marker(directory))
+        for name, checkpoint in directory.checkpoints().items():
+            row = _row(checkpoint.path, FileClass.VALID)
+            if checkpoint.fault is not None:
+                findings.append(_judge_fault(row, checkpoint.fault, checkpoint.effect, name))
+            elif checkpoint.is_there:
+                findings.append(row)
+        findings += [
+            replace(_row(directory.file(name), FileClass.MISSING), effect=effect)
+            for name, effect in _MISSING_EFFECTS.items()
+            if not directory.checkpoint(name).is_there
+        ]
+        return cls(directory, findings, identity, refused)
+
+
+def _judge_properties(
+    directory: DataDirectory,
+) -> tuple[MetaProperties | None, Sequence[Refusal], list[Finding]]:
+    path = directory.path
+    row = _row(directory.file(META_PROPERTIES), FileClass.VALID)
+    try:
+        found = check_identity([path], None, None)
+    except KafkaIndexError as error:
+        return None, (), [row.unreadable(error)]
+    identity, offline = found.by_directory.get(path), tuple(found.offline.values())
+    if identity is None and not offline:
+        missing = replace(row, file_class=FileClass.MISSING, harmful=True, effect=_EXITS)
+        return None, (), [missing]
+    refused = offline or found.refused
+    effect = _OFFLINE if offline else _EXITS
+    return identity, refused, [_refused_row(each, effect) for each in refused] or [row]
+
+
+def _judge_marker(directory: DataDirectory) -> Finding:
+    path = directory.file(CLEAN_SHUTDOWN)
+    row = _row(path, FileClass.CORRUPT)
+    if directory.is_marker_stuck:
+        found = "a directory that is not empty, and cannot be deleted"
+        return replace(row, harmful=True, found=found, effect=_OFFLINE)
+    try:
+        text = read_text(path) or ""
+        content = orjson.loads(text)
+    except BadFileError as error:
+        return replace(row, found=error.message, effect=_REGISTERS_UNCLEAN)
+    except InputError as error:
+        return row.unreadable(error)
+    except orjson.JSONDecodeError:
+        content = None
+    if isinstance(content, dict) and "brokerEpoch" in content:
+        return _row(path, FileClass.VALID)
+    return replace(row, found=quote_content(text, path), effect=_REGISTERS_UNCLEAN)
+
+
+def _judge_fault(
+    row: Finding, fault: KafkaIndexError, effect: FaultEffect | None, name: str
+) -> Finding:
+    if effect is None:
+        return row.unreadable(fault)
+    return replace(
+        row,
+        file_class=FileClass.CORRUPT,
+        harmful=effect is not FaultEffect.RESET,
+        expected=fault.expected,
+        found=": ".join(filter(None, (fault.message, fault.found))),
+        effect=_RESET[name] if effect is FaultEffect.RESET else _EFFECTS[effect],
+    )
+
+
+def _row(path: str, file_class: FileClass) -> Finding:
+    return Finding(None, None, None, path, FileKind.ROOT, file_class)
+
+
+def checkpoint_findings(
+    directory: DataDirectory, partition: TopicPartition, log_end_offset: int
+) -> Iterator[Finding]:
+    """Yield a row per checkpoint whose entry for a partition its log contradicts."""
+    for name in OFFSET_CHECKPOINTS:
+        offset = directory.offset(name, partition)
+        if offset is None or offset <= log_end_offset:
+            continue
+        if name == LOG_START_CHECKPOINT:
+            effect = "A broker deletes the whole partition, and begins an empty log there."
+        elif name == CLEANER_CHECKPOINT:
+            effect = "The cleaner begins at the log start again."
+        else:
+            effect = f"Offsets {log_end_offset} to {offset - 1} were in the log once, and are gone."
+        yield Finding(
+            partition.topic,
+            partition.partition,
+            None,
+            directory.file(name),
+            FileKind.ROOT,
+            FileClass.STALE,
+            harmful=name != CLEANER_CHECKPOINT,
+            expected=f"{log_end_offset} or less, where the log ends",
+            found=str(offset),
+            effect=effect,
+        )
+
+
+def identity_findings(
+    roots: Sequence[JudgedRoot],
+    metadata: str | None,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[Finding]:
+    """Yield a row for each reason why directories of one broker do not belong together.
+
+    The directories may be of several brokers; the metadata log that was given counts if it is of
+    the same broker. The settings are those of the broker with their node id, or with their data
+    directories; where no directory has that node id, each is compared with it.
+    """
+    given = None
+    if metadata is not None and not is_remote(metadata):
+        try:
+            given = MetaProperties.read(metadata_directory_of([], None, metadata) or metadata)
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                row = Finding(None, None, None, metadata, FileKind.ROOT, FileClass.UNREADABLE)
+                yield row.unreadable(error)
+    brokers: dict[tuple[str | None, int | None], dict[str, MetaProperties]] = {}
+    for root in roots:
+        if root.identity is not None and not root.refused:
+            key = root.identity.cluster_id, root.identity.node_id
+            brokers.setdefault(key, {})[root.path] = root.identity
+    configured = configured_node(properties)
+    is_found = any(node_id == configured for _, node_id in brokers)
+    for key, members in brokers.items():
+        is_configured = (
+            not is_found
+            or key[1] == configured
+            or not configured_directories(properties).isdisjoint(members)
+        )
+        is_given = (
+            given is not None
+            and (given.cluster_id, given.node_id) == key
+            # A copy of a directory of the dump says nothing of where the metadata log is.
+            and not any(
+                one.directory_id == given.directory_id
+                and os.path.isdir(os.path.join(path, METADATA_LOG))
+                for path, one in members.items()
+            )
+        )
+        paths = sorted(members)
+        place = metadata_directory_of(paths, properties, metadata if is_given else None)
+        for refusal in check_identity(paths, place, configured if is_configured else None).refused:
+            yield _refused_row(refusal, _EXITS)
+    for root in roots:
+        yield from _metadata_log_findings(os.path.join(root.path, METADATA_LOG))
+
+
+def _metadata_log_findings(path: str) -> Iterator[Finding]:
+    """Yield a row for what a node exits over in its metadata log, beside the log's own files."""
+    if is_remote(path) or not os.path.isdir(path):
+        return
+    for why_not in (why_not_topic_id, why_not_snapshots, why_not_quorum_state):
+        try:
+            refusal = why_not(path)
+        except StartRefusedError:
+            # The row of its partition.metadata says so.
+            continue
+        except KafkaIndexError as error:
+            row = Finding(None, None, None, path, FileKind.ROOT, FileClass.UNREADABLE)
+            yield row.unreadable(error)
+        else:
+            if refusal is not None:
+                yield _refused_row(refusal, _EXITS)
+
+
+def _refused_row(refusal: Refusal, effect: str) -> Finding:
+    reason = refusal.reason if refusal.line is None else f"line {refusal.line}: {refusal.reason}"
+    row = Finding(None, None, None, refusal.file, FileKind.ROOT, FileClass.CORRUPT)
+    return row.judged(Judgement(FileClass.CORRUPT, harmful=True, found=reason, effect=effect))
