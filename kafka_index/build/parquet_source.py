@@ -18,7 +18,7 @@ from kafka_index.build.parquet_columns import BATCH, METADATA_COLUMNS, POSITION,
 from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.parquet_rows import SegmentRows
 from kafka_index.errors import InputError
-from kafka_index.kernels.markers import (
+from kafka_index.kernels.headers import (
     CONTROL_COMPRESSED,
     CONTROL_EMPTY,
     CONTROL_MESSAGE,

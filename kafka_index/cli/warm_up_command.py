@@ -39,7 +39,7 @@ class WarmUpOptions:
 
 
 def _run(options: WarmUpOptions) -> ExitCode:
-    from kafka_index.kernels.cache_folders import (  # noqa: PLC0415, slow to import
+    from kafka_index.kernels.compile_cache import (  # noqa: PLC0415, slow to import
         cache_folders,
         keep_in_shared_folder,
     )

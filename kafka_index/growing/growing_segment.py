@@ -41,7 +41,7 @@ from kafka_index.kernels.appending import (
     NO_BATCH,
 )
 from kafka_index.kernels.batch_header import AT_END, max_timestamp_of
-from kafka_index.kernels.index_fit import largest_timestamp_after
+from kafka_index.kernels.walk import largest_timestamp_after
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP

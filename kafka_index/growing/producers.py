@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
 from kafka_index.growing.incoming_batches import IncomingBatches
-from kafka_index.kernels.markers import CONTROL_EMPTY
-from kafka_index.kernels.open_transactions import last_stable_offset, next_open_offset
+from kafka_index.kernels.headers import CONTROL_EMPTY
 from kafka_index.kernels.producer_state import fill_last_sequences
-from kafka_index.kernels.producer_tables import add_batch
+from kafka_index.kernels.producer_tables import add_batch, last_stable_offset, next_open_offset
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     ABORTED_TXN,

@@ -3,6 +3,11 @@
 Two targets that follow each other lie close together, so the search for the second begins where
 the first one ended and doubles its steps: the cost is that of a merge where targets are dense, and
 that of a binary search over the gap where they are not.
+
+Targets are sorted before, several times as fast as numpy sorts integers. Their answers are runs of
+neighbours that found the same: the fewer batches a log has for its queries, the shorter the table
+of runs, which stays in the processor's cache while the answers are put back in the order of the
+queries.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from numpy.typing import NDArray
 from kafka_index.kernels.big_endian import Integer, read_int32, read_int64
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.search import NOT_FOUND, read_key
+from kafka_index.layout.integers import Longs
 
 _INT32_BYTES = 4
 _STRIDE = 512
@@ -166,3 +172,124 @@ def is_ascending(values: NDArray[np.int64]) -> bool:
         if falls:
             return False
     return True
+
+
+# So many places at a time are written to; more of them than the TLB has pages for would be slower.
+_DIGIT_BITS = 10
+_DIGITS = 1 << _DIGIT_BITS
+
+
+@compiled
+def radix_sort(keys: Longs, scratch: Longs, low_bits: int, high_bits: int) -> Longs:
+    """Sort keys by their high bits; those of equal high bits keep their order.
+
+    Parameters
+    ----------
+    keys : ndarray of int64, shape (n,)
+        0 or more. Overwritten.
+    scratch : ndarray of int64, shape (n,)
+        Overwritten.
+    low_bits : int
+        How many low bits do not count.
+    high_bits : int
+        How many bits above them do; those above are 0.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        ``keys`` or ``scratch``, whichever holds the sorted keys.
+    """
+    passes = (high_bits + _DIGIT_BITS - 1) // _DIGIT_BITS
+    places = np.zeros((passes, _DIGITS), np.int64)
+    for row in range(len(keys)):
+        rest = keys[row] >> low_bits
+        for number in range(passes):
+            places[number, rest & (_DIGITS - 1)] += 1
+            rest >>= _DIGIT_BITS
+    for number in range(passes):
+        starts = places[number]
+        start = 0
+        for digit in range(_DIGITS):
+            count = starts[digit]
+            starts[digit] = start
+            start += count
+        shift = low_bits + number * _DIGIT_BITS
+        for row in range(len(keys)):
+            key = keys[row]
+            digit = (key >> shift) & (_DIGITS - 1)
+            place = starts[digit]
+            starts[digit] = place + 1
+            scratch[place] = key
+        keys, scratch = scratch, keys
+    return keys
+
+
+@compiled
+def number_runs(batches: Longs, entries: Longs, runs: Longs, firsts: Longs) -> int:
+    """Assign a run to each query: neighbours that found the same batch and index entry share one.
+
+    Parameters
+    ----------
+    batches, entries : ndarray of int64, shape (n,)
+        What each query found.
+    runs : ndarray of int64, shape (n,)
+        Filled with the run of each query, from 0 on.
+    firsts : ndarray of int64, shape (n,)
+        Filled with the first query of each run.
+
+    Returns
+    -------
+    int
+        The number of runs.
+    """
+    run = -1
+    for query in range(len(batches)):
+        if run < 0 or batches[query] != batches[query - 1] or entries[query] != entries[query - 1]:
+            run += 1
+            firsts[run] = query
+        runs[query] = run
+    return run + 1
+
+
+@compiled
+def put_back_runs(
+    values: Longs, runs: Longs, rows: Longs, run_of_row: NDArray[np.int32], answers: Longs
+) -> None:
+    """Put what runs have found where the answers to their queries go.
+
+    Parameters
+    ----------
+    values : ndarray of int64, shape (k, m)
+        What each run found.
+    runs : ndarray of int64, shape (n,)
+        The run of each query.
+    rows : ndarray of int64, shape (n,)
+        Where the answers go.
+    run_of_row : ndarray of int32, shape (n,)
+        Scratch space; empty where `rows` are not 0 to n - 1, in any order.
+    answers : ndarray of int64, shape (k, ...)
+        Filled there.
+    """
+    if len(run_of_row):
+        # One column is written in any order, all others in order.
+        for query in range(len(rows)):
+            run_of_row[rows[query]] = runs[query]
+        for column in range(len(values)):
+            for row in range(len(rows)):
+                answers[column, row] = values[column, run_of_row[row]]
+        return
+    for column in range(len(values)):
+        for query in range(len(rows)):
+            answers[column, rows[query]] = values[column, runs[query]]
+
+
+def warm_up(address: np.uint64, nothing: Longs) -> None:
+    """Load or compile the kernels of this module."""
+    find_entries(address, 0, 8, 4, 0, 0, 0, nothing, nothing, nothing, nothing)
+    count_entries(address, 0, 8)
+    find_disorder(address, 0, 8, 4, 1)
+    is_ascending(nothing)
+    radix_sort(nothing, nothing, 0, 0)
+    number_runs(nothing, nothing, nothing, nothing)
+    table = nothing.reshape(1, 0)
+    put_back_runs(table, nothing, nothing, np.empty(0, np.int32), table)

@@ -1,7 +1,7 @@
 """The state of decoding between two calls of `kafka_index.kernels.record_columns.decode_batches`.
 
 An array of int64 holds it, since a call may end anywhere: with a chunk that is full, or at records
-that the caller has to decompress.
+that the caller has to decompress. Another array has the addresses of the columns of a chunk.
 """
 
 from __future__ import annotations
@@ -12,6 +12,32 @@ from numpy.typing import NDArray
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.records import RecordSection
+
+#: What is wanted besides offsets and timestamps, as bits.
+PART_KEYS, PART_VALUES, PART_HEADERS = 1, 2, 4
+
+#: The array that says where the columns of a chunk are: addresses of offsets and timestamps; of
+#: keys and of values the addresses of their ends (int32, one more than rows, the first one filled
+#: in), of a byte each for whether they are present, and of their bytes, and how many of these
+#: there may be, `UNPACK_SLACK_BYTES` aside; the address of the array of header places, and how many
+#: bytes its rows have; and how many records there may be.
+(
+    CHUNK_OFFSETS,
+    CHUNK_TIMESTAMPS,
+    CHUNK_KEY_ENDS,
+    CHUNK_KEY_PRESENT,
+    CHUNK_KEYS,
+    CHUNK_KEY_BYTES,
+    CHUNK_VALUE_ENDS,
+    CHUNK_VALUE_PRESENT,
+    CHUNK_VALUES,
+    CHUNK_VALUE_BYTES,
+    CHUNK_PLACES,
+    CHUNK_PLACE_STRIDE,
+    CHUNK_ROWS,
+) = range(13)
+CHUNK_FIELDS = 13
+
 
 #: Why a call returned: the batches are done; the chunk is full, or the arena is; the next record
 #: alone has more bytes (``STATE_NEEDED_KEY_BYTES``, ``STATE_NEEDED_VALUE_BYTES``) than the chunk

@@ -1,14 +1,342 @@
 """CRC-32C in machine code of our own, for what x86 processors of different ages can do.
 
-Two methods are faster than google-crc32c on batches, which are short: ``vpclmulqdq``
-(`kafka_index.kernels.crc32c_folding`) and ``pclmulqdq`` (`kafka_index.kernels.crc32c_streams`).
+Two methods are faster than google-crc32c on batches, which are short: folding with ``vpclmulqdq``,
+and streams with ``pclmulqdq``, both in LLVM assembly.
+
+Folding is the method of V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using
+PCLMULQDQ Instruction" (Intel, 2009): 128 bits of a message stand D bits before 128 others; as
+polynomials modulo P they may be replaced there by their two halves times x^(D + 32) and
+x^(D - 32). So a register of four such lanes is folded over the message 256 or 64 bytes at a time,
+the lanes are folded into one, and the ``crc32`` instruction does those last 16 bytes. Memory is
+then the only limit.
+
+The ``crc32`` instruction takes three cycles but can be started in each of them. The method of
+streams is that of V. Gopal and others, "Fast CRC Computation for iSCSI Polynomial Using CRC32
+Instruction" (Intel, 2011): the message is cut into three pieces of the same number of words, and
+the checksum of a piece that n bits follow is multiplied by x^n. With a multiplier for every number
+of words up to 128, three streams serve all messages of 72 to 3,095 bytes. Longer ones are left to
+google-crc32c, which does the same from 1,008 bytes on.
 """
 
 from __future__ import annotations
 
-from kafka_index.kernels.crc32c_folding import folding_source
-from kafka_index.kernels.crc32c_streams import streams_source
 from kafka_index.kernels.machine_code import compile_function, host_has
+
+#: The polynomial of CRC-32C, without its highest term.
+POLYNOMIAL = 0x1EDC6F41
+
+#: What a module of a method declares.
+DECLARATIONS = """
+declare <8 x i64> @llvm.x86.pclmulqdq.512(<8 x i64>, <8 x i64>, i8 immarg)
+declare <2 x i64> @llvm.x86.pclmulqdq(<2 x i64>, <2 x i64>, i8 immarg)
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+declare i64 @llvm.x86.sse42.crc32.64.64(i64, i64)
+declare i32 @llvm.x86.sse42.crc32.32.8(i32, i8)
+"""
+
+
+def last_words(*arrivals: tuple[str, str, str, str]) -> str:
+    """Return code for the words and bytes that are left, from where either method gets to.
+
+    The last 1 to 7 bytes are one step: shifted to the end of a word, with the checksum so far added
+    to them, they follow nothing but zeros. They are loaded with the bytes before them, so that
+    nothing after the end is read.
+
+    Parameters
+    ----------
+    arrivals : tuple of str
+        For each block that leads here: its name, and the values of the checksum so far, the address
+        and the size of what is left.
+    """
+    crcs, addresses, sizes = (
+        "".join(f"[ {arrival[value]}, %{arrival[0]} ], " for arrival in arrivals)
+        for value in (1, 2, 3)
+    )
+    return f"""
+words:
+  %wc = phi i64 {crcs}[ %wc.next, %word ]
+  %wa = phi i64 {addresses}[ %wa.next, %word ]
+  %ws = phi i64 {sizes}[ %ws.next, %word ]
+  %word_more = icmp uge i64 %ws, 8
+  br i1 %word_more, label %word, label %words_end
+word:
+  %word.pointer = inttoptr i64 %wa to ptr
+  %word.data = load i64, ptr %word.pointer, align 1
+  %wc.next = call i64 @llvm.x86.sse42.crc32.64.64(i64 %wc, i64 %word.data)
+  %wa.next = add i64 %wa, 8
+  %ws.next = sub i64 %ws, 8
+  br label %words
+words_end:
+  %has_word = icmp uge i64 %size, 8
+  br i1 %has_word, label %tail, label %tiny
+tail:
+  %tail.end = add i64 %wa, %ws
+  %tail.at = sub i64 %tail.end, 8
+  %tail.pointer = inttoptr i64 %tail.at to ptr
+  %tail.data = load i64, ptr %tail.pointer, align 1
+  %tail.bits = shl i64 %ws, 3
+  %tail.gap = sub i64 63, %tail.bits
+  ; Shifts by 64 - bits in two steps, because there may be no bytes left.
+  %tail.low = lshr i64 %tail.data, 1
+  %tail.bytes = lshr i64 %tail.low, %tail.gap
+  %tail.both = xor i64 %tail.bytes, %wc
+  %tail.high = shl i64 %tail.both, 1
+  %tail.shifted = shl i64 %tail.high, %tail.gap
+  %tail.crc = call i64 @llvm.x86.sse42.crc32.64.64(i64 0, i64 %tail.shifted)
+  %tail.over = lshr i64 %wc, %tail.bits
+  %tail.result = xor i64 %tail.crc, %tail.over
+  %tail.narrow = trunc i64 %tail.result to i32
+  br label %done
+tiny:
+  %wc.narrow = trunc i64 %wc to i32
+  br label %bytes
+bytes:
+  %bc = phi i32 [ %wc.narrow, %tiny ], [ %bc.next, %byte ]
+  %ba = phi i64 [ %wa, %tiny ], [ %ba.next, %byte ]
+  %bs = phi i64 [ %ws, %tiny ], [ %bs.next, %byte ]
+  %byte_more = icmp ne i64 %bs, 0
+  br i1 %byte_more, label %byte, label %done
+byte:
+  %byte.pointer = inttoptr i64 %ba to ptr
+  %byte.data = load i8, ptr %byte.pointer, align 1
+  %bc.next = call i32 @llvm.x86.sse42.crc32.32.8(i32 %bc, i8 %byte.data)
+  %ba.next = add i64 %ba, 1
+  %bs.next = sub i64 %bs, 1
+  br label %bytes
+done:
+  %inverse = phi i32 [ %tail.narrow, %tail ], [ %bc, %bytes ]
+  %result = xor i32 %inverse, -1
+  ret i32 %result
+}}"""
+
+
+# The CPU's own prefetching ends with a page of memory.
+_PREFETCH_BYTES = 4096
+
+
+def folding_source(name: str) -> str:
+    """Return a module that defines ``uint32 (uint32 crc, address, size)`` by this name."""
+    registers = range(4)
+    end = last_words(
+        ("entry", "%start", "%address", "%size"), ("one_end", "%crc.high", "%oa", "%os")
+    )
+    return f"""{DECLARATIONS}
+define i32 @{name}(i32 %crc, i64 %address, i64 %size) #0 {{
+entry:
+  %inverted = xor i32 %crc, -1
+  %start = zext i32 %inverted to i64
+  %long = icmp uge i64 %size, 64
+  br i1 %long, label %first, label %words
+first:{_load("%block", "%address")}
+  %seed = insertelement <8 x i64> zeroinitializer, i64 %start, i32 0
+  %head = xor <8 x i64> %block, %seed
+  %very_long = icmp uge i64 %size, 256
+  br i1 %very_long, label %four_first, label %one_first
+one_first:
+  %one_address = add i64 %address, 64
+  %one_size = sub i64 %size, 64
+  br label %one_loop
+four_first:{"".join(_load(f"%h{n}", "%address", 64 * n) for n in registers[1:])}
+  %four_address = add i64 %address, 256
+  %four_size = sub i64 %size, 256
+  br label %four_loop
+four_loop:
+  %x0 = phi <8 x i64> [ %head, %four_first ], [ %y0, %four ]
+  %x1 = phi <8 x i64> [ %h1, %four_first ], [ %y1, %four ]
+  %x2 = phi <8 x i64> [ %h2, %four_first ], [ %y2, %four ]
+  %x3 = phi <8 x i64> [ %h3, %four_first ], [ %y3, %four ]
+  %fa = phi i64 [ %four_address, %four_first ], [ %fa.next, %four ]
+  %fs = phi i64 [ %four_size, %four_first ], [ %fs.next, %four ]
+  %four_more = icmp uge i64 %fs, 256
+  br i1 %four_more, label %four, label %four_end
+four:{"".join(_load(f"%d{n}", "%fa", 64 * n) for n in registers)}
+  {"".join(_fold(f"%y{n}", f"%x{n}", f"%d{n}", 2048) for n in registers)}
+{"".join(_prefetch(f"%p{n}", "%fa", _PREFETCH_BYTES + 64 * n) for n in registers)}
+  %fa.next = add i64 %fa, 256
+  %fs.next = sub i64 %fs, 256
+  br label %four_loop
+four_end:{_fold("%z1", "%x0", "%x1", 512)}
+  {_fold("%z2", "%z1", "%x2", 512)}
+  {_fold("%z3", "%z2", "%x3", 512)}
+  br label %one_loop
+one_loop:
+  %one = phi <8 x i64> [ %head, %one_first ], [ %z3, %four_end ], [ %folded, %next ]
+  %oa = phi i64 [ %one_address, %one_first ], [ %fa, %four_end ], [ %oa.next, %next ]
+  %os = phi i64 [ %one_size, %one_first ], [ %fs, %four_end ], [ %os.next, %next ]
+  %one_more = icmp uge i64 %os, 64
+  br i1 %one_more, label %next, label %one_end
+next:{_load("%data", "%oa")}{_fold("%folded", "%one", "%data", 512)}
+  %oa.next = add i64 %oa, 64
+  %os.next = sub i64 %os, 64
+  br label %one_loop
+one_end:{"".join(_lane(f"%lane{n}", n) for n in registers)}
+  {_fold("%r0", "%lane0", "%lane3", 384, 1)}
+  {_fold("%r1", "%lane1", "%r0", 256, 1)}
+  {_fold("%r2", "%lane2", "%r1", 128, 1)}
+  %rest.low = extractelement <2 x i64> %r2, i32 0
+  %rest.high = extractelement <2 x i64> %r2, i32 1
+  %crc.low = call i64 @llvm.x86.sse42.crc32.64.64(i64 0, i64 %rest.low)
+  %crc.high = call i64 @llvm.x86.sse42.crc32.64.64(i64 %crc.low, i64 %rest.high)
+  br label %words
+{end}
+attributes #0 = {{ nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }}
+"""
+
+
+def _power(exponent: int) -> int:
+    """Return x to a power modulo P, its bits in reverse, as a multiplier for reversed data."""
+    value = 1
+    for digit in f"{exponent:b}":
+        value = _reduced(int(f"{value:b}", 4))  # squared: a zero after each bit but the last
+        if digit == "1":
+            value = _reduced(value << 1)
+    return int(f"{value:032b}"[::-1], 2) << 1
+
+
+def _reduced(value: int) -> int:
+    """Return a polynomial modulo P."""
+    while value >> 32:
+        value ^= (POLYNOMIAL | 1 << 32) << (value.bit_length() - 33)
+    return value
+
+
+def _fold_constants(distance_bits: int, lanes: int) -> str:
+    pair = f"i64 {_power(distance_bits + 32)}, i64 {_power(distance_bits - 32)}"
+    return f"<{', '.join([pair] * lanes)}>"
+
+
+def _fold(result: str, value: str, onto: str, distance_bits: int, lanes: int = 4) -> str:
+    """Return code that folds a register forward over a distance onto another."""
+    kind = f"<{2 * lanes} x i64>"
+    function = "@llvm.x86.pclmulqdq.512" if lanes > 1 else "@llvm.x86.pclmulqdq"
+    by = _fold_constants(distance_bits, lanes)
+    return f"""
+  {result}.low = call {kind} {function}({kind} {value}, {kind} {by}, i8 0)
+  {result}.high = call {kind} {function}({kind} {value}, {kind} {by}, i8 17)
+  {result}.both = xor {kind} {result}.low, {result}.high
+  {result} = xor {kind} {result}.both, {onto}"""
+
+
+def _load(result: str, place: str, offset: int = 0) -> str:
+    return f"""
+  {result}.at = add i64 {place}, {offset}
+  {result}.pointer = inttoptr i64 {result}.at to ptr
+  {result} = load <8 x i64>, ptr {result}.pointer, align 1"""
+
+
+def _prefetch(name: str, place: str, offset: int) -> str:
+    return f"""
+  {name}.at = add i64 {place}, {offset}
+  {name} = inttoptr i64 {name}.at to ptr
+  call void @llvm.prefetch.p0(ptr {name}, i32 0, i32 3, i32 1)"""
+
+
+def _lane(result: str, number: int) -> str:
+    places = f"<i32 {2 * number}, i32 {2 * number + 1}>"
+    return f"""
+  {result} = shufflevector <8 x i64> %one, <8 x i64> poison, <2 x i32> {places}"""
+
+
+_WORD_BITS = 64
+# Words in a stream. With fewer, joining the streams takes longer than one stream does; for more,
+# google-crc32c has a loop that prefetches.
+_MIN_STREAM_WORDS = 3
+_MAX_STREAM_WORDS = 128
+_STREAMS_BYTES = 24
+
+
+def streams_source(name: str, library_address: int) -> str:
+    """Return a module that defines ``uint32 (uint32 crc, address, size)`` by this name.
+
+    Parameters
+    ----------
+    name : str
+        Of the function.
+    library_address : int
+        The same function of google-crc32c, for long messages.
+    """
+    end = last_words(
+        ("short", "%start", "%address", "%size"), ("join", "%crc.joined", "%block_end", "%left")
+    )
+    return f"""{DECLARATIONS}
+@multipliers = private constant [{_MAX_STREAM_WORDS + 1} x <2 x i64>] [{_stream_multipliers()}]
+
+define i32 @{name}(i32 %crc, i64 %address, i64 %size) #0 {{
+entry:
+  %long = icmp uge i64 %size, {_STREAMS_BYTES * (_MAX_STREAM_WORDS + 1)}
+  br i1 %long, label %library, label %short
+library:
+  %library.function = inttoptr i64 {library_address} to ptr
+  %library.result = tail call i32 %library.function(i32 %crc, i64 %address, i64 %size)
+  ret i32 %library.result
+short:
+  %inverted = xor i32 %crc, -1
+  %start = zext i32 %inverted to i64
+  %count = udiv i64 %size, {_STREAMS_BYTES}
+  %worth = icmp uge i64 %count, {_MIN_STREAM_WORDS}
+  br i1 %worth, label %streams_first, label %words
+streams_first:
+  %length = shl i64 %count, 3
+  %second = add i64 %address, %length
+  %third = add i64 %second, %length
+  %block_end = add i64 %third, %length
+  br label %streams
+streams:
+  %a = phi i64 [ %start, %streams_first ], [ %a.next, %streams ]
+  %b = phi i64 [ 0, %streams_first ], [ %b.next, %streams ]
+  %c = phi i64 [ 0, %streams_first ], [ %c.next, %streams ]
+  %a.at = phi i64 [ %address, %streams_first ], [ %a.at.next, %streams ]
+  %b.at = add i64 %a.at, %length
+  %c.at = add i64 %b.at, %length
+  %a.pointer = inttoptr i64 %a.at to ptr
+  %b.pointer = inttoptr i64 %b.at to ptr
+  %c.pointer = inttoptr i64 %c.at to ptr
+  %a.data = load i64, ptr %a.pointer, align 1
+  %b.data = load i64, ptr %b.pointer, align 1
+  %c.data = load i64, ptr %c.pointer, align 1
+  %a.next = call i64 @llvm.x86.sse42.crc32.64.64(i64 %a, i64 %a.data)
+  %b.next = call i64 @llvm.x86.sse42.crc32.64.64(i64 %b, i64 %b.data)
+  %c.next = call i64 @llvm.x86.sse42.crc32.64.64(i64 %c, i64 %c.data)
+  %a.at.next = add i64 %a.at, 8
+  %stream_more = icmp ult i64 %a.at.next, %second
+  br i1 %stream_more, label %streams, label %join
+join:
+  %by.pointer = getelementptr <2 x i64>, ptr @multipliers, i64 %count
+  %by = load <2 x i64>, ptr %by.pointer
+  %a.vector = insertelement <2 x i64> zeroinitializer, i64 %a.next, i32 0
+  %b.vector = insertelement <2 x i64> zeroinitializer, i64 %b.next, i32 0
+  %a.product = call <2 x i64> @llvm.x86.pclmulqdq(<2 x i64> %a.vector, <2 x i64> %by, i8 0)
+  %b.product = call <2 x i64> @llvm.x86.pclmulqdq(<2 x i64> %b.vector, <2 x i64> %by, i8 16)
+  %products = xor <2 x i64> %a.product, %b.product
+  %product = extractelement <2 x i64> %products, i32 0
+  %moved = call i64 @llvm.x86.sse42.crc32.64.64(i64 0, i64 %product)
+  %crc.joined = xor i64 %moved, %c.next
+  %covered = sub i64 %block_end, %address
+  %left = sub i64 %size, %covered
+  br label %words
+{end}
+attributes #0 = {{ nounwind }}
+"""
+
+
+def _stream_multipliers() -> str:
+    """Return, for each number of words, the multipliers for two and for one stream after it."""
+    power = {}
+    value = 1
+    for exponent in range(2 * _WORD_BITS * _MAX_STREAM_WORDS):
+        power[exponent] = value
+        value = (value << 1) ^ (POLYNOMIAL | 1 << 32 if value >> 31 else 0)
+
+    def multiplier(bits: int) -> int:
+        # The product of two reversed values stands one bit off, and crc32 multiplies by x^32.
+        return int(f"{power[bits - 33]:032b}"[::-1], 2) if bits else 0
+
+    rows = (
+        f"<2 x i64> <i64 {multiplier(2 * bits)}, i64 {multiplier(bits)}>"
+        for bits in range(0, _WORD_BITS * (_MAX_STREAM_WORDS + 1), _WORD_BITS)
+    )
+    return ", ".join(rows)
+
 
 #: The methods, the fastest first, and the CPU features that each needs, by LLVM's names.
 METHODS = {

@@ -16,17 +16,10 @@ import numpy as np
 from kafka_index.kernels import producer_tables
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.markers import (
+from kafka_index.kernels.headers import (
     CONTROL_EMPTY,
     CONTROL_INVALID,
     CONTROL_REFUSED,
-)
-from kafka_index.kernels.open_transactions import (
-    close_transaction,
-    drop_closed,
-    fill_last_stable_offsets,
-    next_open_offset_in,
-    open_transaction,
 )
 from kafka_index.kernels.producer_tables import (
     FIRST_MARKER,
@@ -36,6 +29,11 @@ from kafka_index.kernels.producer_tables import (
     NO_NODE,
     ProducerTables,
     Records,
+    close_transaction,
+    drop_closed,
+    fill_last_stable_offsets,
+    next_open_offset_in,
+    open_transaction,
 )
 from kafka_index.kernels.scan import SCAN_COLUMNS, BatchColumns
 from kafka_index.layout.integers import Longs

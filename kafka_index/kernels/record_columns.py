@@ -21,7 +21,14 @@ from kafka_index.kernels.big_endian import (
     write_int32_native,
     write_int64_native,
 )
-from kafka_index.kernels.chunk_layout import (
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.copying import (
+    UNPACK_NO_ROOM,
+    UNPACK_REFUSED,
+    UNPACK_SLACK_BYTES,
+    copy_field,
+)
+from kafka_index.kernels.decode_state import (
     CHUNK_FIELDS,
     CHUNK_KEY_BYTES,
     CHUNK_KEY_ENDS,
@@ -36,18 +43,6 @@ from kafka_index.kernels.chunk_layout import (
     CHUNK_VALUE_ENDS,
     CHUNK_VALUE_PRESENT,
     CHUNK_VALUES,
-    PART_HEADERS,
-    PART_KEYS,
-    PART_VALUES,
-)
-from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import (
-    UNPACK_NO_ROOM,
-    UNPACK_REFUSED,
-    UNPACK_SLACK_BYTES,
-    copy_field,
-)
-from kafka_index.kernels.decode_state import (
     CUT_FIELD,
     DECODE_ARENA_FULL,
     DECODE_DONE,
@@ -58,6 +53,9 @@ from kafka_index.kernels.decode_state import (
     DECODE_SECTION_DONE,
     NEGATIVE_RECORD_COUNT,
     NOT_OPEN,
+    PART_HEADERS,
+    PART_KEYS,
+    PART_VALUES,
     STATE_ARENA_USED,
     STATE_BATCH,
     STATE_CURSOR,
@@ -76,11 +74,11 @@ from kafka_index.kernels.decode_state import (
     rest_of,
     store_section,
 )
-from kafka_index.kernels.message_fields import read_message
 from kafka_index.kernels.record_fields import (
     RECORD_SOUND,
     RECORDS_REMAINING,
     read_fields,
+    read_message,
     read_short_fields,
 )
 from kafka_index.kernels.record_headers import (

@@ -4,7 +4,8 @@ A record is sound only when its fields fill the size that it begins with, to the
 the position far beyond every end, where all later steps fail too, so that one comparison at the end
 stands for all of Kafka's.
 
-Source: Kafka's ``DefaultRecord.readFrom``.
+Sources: Kafka's ``DefaultRecord.readFrom``, ``ByteUtils.readVarint`` and ``readVarlong``; of the
+key and value of messages of magic 0 and 1, ``LegacyRecord``.
 """
 
 from __future__ import annotations
@@ -13,15 +14,77 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kafka_index.kernels.big_endian import Integer, read_int8, read_int16, read_int64
+from kafka_index.kernels.big_endian import Integer, read_int8, read_int16, read_int32, read_int64
 from kafka_index.kernels.compile_cache import compiled, inlined
-from kafka_index.kernels.varints import (
-    VARINT_BYTES,
-    VARINT_CUT,
-    VARINT_TOO_LONG,
-    VARLONG_BYTES,
-    read_varint,
+from kafka_index.layout.records import (
+    MAGIC_POSITION,
+    MESSAGE_V0_HEADER,
+    MESSAGE_V1_HEADER,
+    field_position,
 )
+
+#: The most bytes of a varint of 32 bits and of one of 64.
+VARINT_BYTES = 5
+VARLONG_BYTES = 10
+
+#: Returned as the position after a varint that ends too early, or has more bytes than its kind
+#: allows. Both are beyond every end, and stay there whatever is added: one comparison at the end
+#: of a record finds all of its faults.
+VARINT_CUT = np.int64(1 << 60)
+VARINT_TOO_LONG = np.int64(1 << 61)
+
+_MORE_BITS = 7
+_UINT32 = np.uint64(0xFFFFFFFF)
+
+
+@compiled
+def _read_long_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[Integer, Integer]:
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    for used in range(max_bytes):
+        if position + used >= end:
+            return np.int64(0), VARINT_CUT
+        byte = read_int8(np.uint64(position + used))
+        value |= np.uint64(byte & 0x7F) << shift
+        if byte >= 0:
+            if max_bytes == VARINT_BYTES:
+                # Java shifts in 32 bits: the highest bits of a fifth byte are lost.
+                value &= _UINT32
+            signed = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
+            return signed, position + used + 1
+        shift += np.uint64(_MORE_BITS)
+    return np.int64(0), VARINT_TOO_LONG
+
+
+@compiled
+def read_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[Integer, Integer]:
+    """Read a zigzag varint.
+
+    Parameters
+    ----------
+    position, end : int64
+        Addresses of its first byte, and after the last byte it may have.
+    max_bytes : int
+        `VARINT_BYTES` or `VARLONG_BYTES`.
+
+    Returns
+    -------
+    tuple of int64
+        The value, and the address after it; `VARINT_CUT` or `VARINT_TOO_LONG` for that when it
+        cannot be read.
+    """
+    if position >= end:
+        return np.int64(0), VARINT_CUT
+    value = read_int8(np.uint64(position))
+    if value >= 0:
+        return value >> 1 ^ -(value & 1), position + 1
+    if position + 1 < end:
+        byte = read_int8(np.uint64(position + 1))
+        if byte >= 0:
+            value = value & 0x7F | byte << _MORE_BITS
+            return value >> 1 ^ -(value & 1), position + 2
+    return _read_long_varint(position, end, max_bytes)
+
 
 #: What is wrong with a record, or with what follows the last one.
 (
@@ -252,3 +315,44 @@ def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer,
     if fields.code != RECORD_SOUND:
         return _read_any_record(address, end)
     return np.uint64(fields.end), fields.timestamp_delta, fields.offset_delta, fields.code
+
+
+_INT32_BYTES = 4
+_V0_KEY = field_position(MESSAGE_V0_HEADER, "key_length")
+_V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
+
+
+@compiled
+def read_message(message: np.uint64, following: np.uint64) -> RecordFields:
+    """Read the places of key and value of a message, or find that they do not lie in it.
+
+    Parameters
+    ----------
+    message, following : uint64
+        Addresses of the message and after it.
+
+    Returns
+    -------
+    RecordFields
+        Without deltas and headers, which messages do not have; ``code`` is `RECORD_SOUND` or
+        `RECORD_CUT`.
+    """
+    is_v0 = read_int8(message + np.uint64(MAGIC_POSITION)) == 0
+    end = np.int64(following)
+    none = np.int64(0)
+    key, key_size, position = _read_field(np.int64(message) + (_V0_KEY if is_v0 else _V1_KEY), end)
+    value, value_size, position = _read_field(position, end)
+    code = np.int64(RECORD_SOUND if position <= end else RECORD_CUT)
+    return RecordFields(code, end, none, none, key, key_size, value, value_size, end, none)
+
+
+@compiled
+def _read_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
+    """Return start and size of a field of a message, and the address after it."""
+    start = position + _INT32_BYTES
+    if start > end:
+        return end, np.int64(FIELD_NULL), VARINT_CUT
+    size = read_int32(np.uint64(position))
+    if size > end - start:
+        return end, np.int64(FIELD_NULL), VARINT_CUT
+    return start, max(size, FIELD_NULL), start + max(size, 0)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.copying import UNPACK_SLACK_BYTES, copy_field
-from kafka_index.kernels.record_fields import FIELD_NULL, read_sized_field
-from kafka_index.kernels.varints import VARINT_CUT
+from kafka_index.kernels.record_fields import FIELD_NULL, VARINT_CUT, read_sized_field
 
 #: Rows of the array of places: the row of the chunk, where its headers begin, how many it has, and
 #: where the record ends.

@@ -38,8 +38,8 @@ from kafka_index.kernels.big_endian import (
     write_int64_native,
 )
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.headers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
 from kafka_index.kernels.index_entries import can_convert_to_relative_offset
-from kafka_index.kernels.markers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     CONTROL_MASK,
@@ -73,7 +73,7 @@ class BatchColumns(NamedTuple):
         -1 for none.
     control_type : ndarray of int64, shape (n,)
         Type of the record of a control batch with a producer id, or one of the codes of
-        `kafka_index.kernels.markers`; `CONTROL_NONE` for all other batches.
+        `kafka_index.kernels.headers`; `CONTROL_NONE` for all other batches.
     producer_epoch, base_sequence : ndarray of int64, shape (n,)
         Undefined where there is no producer.
     coordinator_epoch, control_timestamp_ms : ndarray of int64, shape (n,)

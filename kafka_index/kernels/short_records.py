@@ -17,7 +17,9 @@ from kafka_index.kernels.big_endian import (
     write_int32_native,
     write_int64_native,
 )
-from kafka_index.kernels.chunk_layout import (
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.copying import LINE_BYTES, copy_lines
+from kafka_index.kernels.decode_state import (
     CHUNK_KEY_BYTES,
     CHUNK_KEY_ENDS,
     CHUNK_KEY_PRESENT,
@@ -31,8 +33,6 @@ from kafka_index.kernels.chunk_layout import (
     PART_KEYS,
     PART_VALUES,
 )
-from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import LINE_BYTES, copy_lines
 from kafka_index.kernels.record_fields import (
     RECORD_SOUND,
     SHORT_OFFSET_BITS,

@@ -3,7 +3,8 @@
 A call from Python takes longer than to decompress a small batch. So the forms in which clients
 write the codecs are read here: lz4 frames of independent blocks, snappy in xerial framing, and one
 zstd frame or gzip stream. Whatever is in any other form, or not right, is refused, and left to
-`kafka_index.records.packed_streams`, which knows what Kafka makes of it.
+`kafka_index.records.packed_streams`, which knows what Kafka makes of it. Sources: Kafka's
+``Lz4BlockInputStream``, snappy-java's ``SnappyInputStream``, the snappy format.
 """
 
 from __future__ import annotations
@@ -11,20 +12,209 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer
+from kafka_index.kernels.big_endian import (
+    Integer,
+    read_int8,
+    read_int32,
+    read_int32_little,
+    read_int64,
+)
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import UNPACK_REFUSED
+from kafka_index.kernels.copying import (
+    UNPACK_NO_ROOM,
+    UNPACK_REFUSED,
+    copy_bytes,
+    copy_literals,
+    copy_match,
+)
 from kafka_index.kernels.library_codecs import (
     CONTEXT_GZIP,
     CONTEXT_LZ4,
     CONTEXT_ZSTD,
     CONTEXTS,
     unpack_gzip,
+    unpack_lz4_block,
     unpack_zstd,
 )
-from kafka_index.kernels.lz4 import unpack_lz4
-from kafka_index.kernels.snappy import unpack_snappy
 from kafka_index.layout.records import COMPRESSION_NAMES
+
+_INT32_BYTES = 4
+_BYTE = 0xFF
+_LZ4_MAGIC = 0x184D2204
+_LZ4_HEADER_BYTES = 7
+_LZ4_STORED = 0x80000000
+_LZ4_UINT32 = 0xFFFFFFFF
+_LZ4_CONTENT_CHECKSUM = 4
+#: Flags (with or without a checksum of the content), block descriptor, and the checksum of both;
+#: and the most bytes of a block.
+_LZ4_HEADERS = np.array(
+    [
+        (0x60, 0x40, 0x82, 1 << 16),
+        (0x60, 0x50, 0xFB, 1 << 18),
+        (0x60, 0x60, 0x51, 1 << 20),
+        (0x60, 0x70, 0x73, 1 << 22),
+        (0x64, 0x40, 0xA7, 1 << 16),
+        (0x64, 0x50, 0x08, 1 << 18),
+        (0x64, 0x60, 0x85, 1 << 20),
+        (0x64, 0x70, 0xB9, 1 << 22),
+    ],
+    np.int64,
+)
+
+
+@compiled
+def unpack_lz4(  # noqa: PLR0911, PLR0912, C901, because each refusal is one exit
+    context: Integer, source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
+) -> Integer:
+    """Decompress a frame; parameters and result as for `unpack`."""
+    if np.int64(end) - np.int64(source) < _LZ4_HEADER_BYTES + _INT32_BYTES:
+        return np.int64(UNPACK_REFUSED)
+    if read_int32_little(source) != _LZ4_MAGIC:
+        return np.int64(UNPACK_REFUSED)
+    flags = read_int8(source + np.uint64(4)) & _BYTE
+    max_block = np.int64(0)
+    for row in range(len(_LZ4_HEADERS)):
+        if (
+            flags == _LZ4_HEADERS[row, 0]
+            and read_int8(source + np.uint64(5)) & _BYTE == _LZ4_HEADERS[row, 1]
+            and read_int8(source + np.uint64(6)) & _BYTE == _LZ4_HEADERS[row, 2]
+        ):
+            max_block = _LZ4_HEADERS[row, 3]
+    if max_block == 0:
+        return np.int64(UNPACK_REFUSED)
+    source += np.uint64(_LZ4_HEADER_BYTES)
+    total = np.int64(0)
+    while np.int64(end) - np.int64(source) >= _INT32_BYTES:
+        size = read_int32_little(source) & _LZ4_UINT32
+        source += np.uint64(_INT32_BYTES)
+        is_stored = size & _LZ4_STORED
+        size &= _LZ4_STORED - 1
+        if size == 0:
+            # Kafka reads no further, but a checksum of the content has to be there.
+            rest = np.int64(end) - np.int64(source)
+            if flags & _LZ4_CONTENT_CHECKSUM and rest < _INT32_BYTES:
+                return np.int64(UNPACK_REFUSED)
+            return total
+        if size > np.int64(end) - np.int64(source):
+            return np.int64(UNPACK_REFUSED)
+        if is_stored:
+            if size > max_block:
+                return np.int64(UNPACK_REFUSED)
+            if size > room - total:
+                return np.int64(UNPACK_NO_ROOM)
+            copy_bytes(out + np.uint64(total), source, size)
+            found: Integer = size
+        else:
+            block_room = min(max_block, room - total)
+            found = unpack_lz4_block(context, source, size, out + np.uint64(total), block_room)
+            if found < 0:
+                # A block that does not fit in what its frame allows is for others to judge.
+                is_full = found == UNPACK_NO_ROOM and block_room < max_block
+                return np.int64(UNPACK_NO_ROOM if is_full else UNPACK_REFUSED)
+        total += found
+        source += np.uint64(size)
+    return np.int64(UNPACK_REFUSED)
+
+
+_XERIAL_MAGIC = int.from_bytes(b"\x82SNAPPY\0", "big", signed=True)
+_XERIAL_HEADER_BYTES = 16
+
+
+@compiled
+def _snappy_block(  # noqa: PLR0911, PLR0912, C901, because each refusal is one exit
+    source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
+) -> Integer:
+    """Decompress a block; return its size, or a refusal."""
+    size = np.int64(0)
+    shift = np.int64(0)
+    while True:
+        if source >= end or shift > 28:
+            return np.int64(UNPACK_REFUSED)
+        byte = read_int8(source)
+        source += np.uint64(1)
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte >= 0:
+            break
+    # Snappy cannot make more than 64 bytes of 3.
+    if size > 64 * (np.int64(end) - np.int64(source)):
+        return np.int64(UNPACK_REFUSED)
+    if size > room:
+        return np.int64(UNPACK_NO_ROOM)
+    target = out
+    limit = out + np.uint64(size)
+    while source < end:
+        tag = read_int8(source) & _BYTE
+        source += np.uint64(1)
+        kind = tag & 3
+        left = np.int64(end) - np.int64(source)
+        distance = np.int64(0)
+        if kind == 0:
+            length = tag >> 2
+            if length >= 60:
+                count = length - 59
+                if left < count:
+                    return np.int64(UNPACK_REFUSED)
+                length = np.int64(0)
+                for at in range(count):
+                    length |= (read_int8(source + np.uint64(at)) & _BYTE) << 8 * at
+                source += np.uint64(count)
+                left -= count
+            length += 1
+            if length > left or length > np.int64(limit) - np.int64(target):
+                return np.int64(UNPACK_REFUSED)
+            copy_literals(target, source, length, end)
+            source += np.uint64(length)
+            target += np.uint64(length)
+            continue
+        count = 1 if kind == 1 else (2 if kind == 2 else 4)
+        if left < count:
+            return np.int64(UNPACK_REFUSED)
+        for at in range(count):
+            distance |= (read_int8(source + np.uint64(at)) & _BYTE) << 8 * at
+        source += np.uint64(count)
+        if kind == 1:
+            distance |= (tag >> 5) << 8
+            length = 4 + (tag >> 2 & 7)
+        else:
+            length = 1 + (tag >> 2)
+        if (
+            distance == 0
+            or distance > np.int64(target) - np.int64(out)
+            or length > np.int64(limit) - np.int64(target)
+        ):
+            return np.int64(UNPACK_REFUSED)
+        copy_match(target, np.uint64(distance), length)
+        target += np.uint64(length)
+    return size if target == limit else np.int64(UNPACK_REFUSED)
+
+
+@compiled
+def unpack_snappy(source: np.uint64, end: np.uint64, out: np.uint64, room: Integer) -> Integer:
+    """Decompress blocks; parameters and result as for `unpack`."""
+    if np.int64(end) - np.int64(source) < _XERIAL_HEADER_BYTES:
+        return np.int64(UNPACK_REFUSED)
+    if read_int64(source) != _XERIAL_MAGIC:
+        return np.int64(UNPACK_REFUSED)
+    source += np.uint64(_XERIAL_HEADER_BYTES)
+    total = np.int64(0)
+    while source < end:
+        left = np.int64(end) - np.int64(source) - _INT32_BYTES
+        size: Integer = np.int64(-1)
+        if left >= 0:
+            size = read_int32(source)
+        if size < 0 or size > left:
+            return np.int64(UNPACK_REFUSED)
+        source += np.uint64(_INT32_BYTES)
+        found = _snappy_block(
+            source, source + np.uint64(size), out + np.uint64(total), room - total
+        )
+        if found < 0:
+            return found
+        total += found
+        source += np.uint64(size)
+    return total
+
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, len(COMPRESSION_NAMES))
 

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kafka_index.kernels.answer_runs import warm_up as warm_up_answer_runs
 from kafka_index.kernels.appending import warm_up as warm_up_appending
-from kafka_index.kernels.bulk_search import (
-    count_entries,
-    find_disorder,
-    find_entries,
-    is_ascending,
-)
+from kafka_index.kernels.bulk_search import warm_up as warm_up_bulk_search
 from kafka_index.kernels.checksums import crc32c
 from kafka_index.kernels.find_records import warm_up as warm_up_find_records
 from kafka_index.kernels.headers import warm_up as warm_up_headers
@@ -21,9 +15,7 @@ from kafka_index.kernels.index_entries import (
     can_convert_to_relative_offset,
     choose_entries,
 )
-from kafka_index.kernels.index_fit import warm_up as warm_up_index_fit
 from kafka_index.kernels.producer_state import warm_up as warm_up_producer_state
-from kafka_index.kernels.radix_sort import warm_up as warm_up_radix_sort
 from kafka_index.kernels.record_columns import warm_up as warm_up_record_columns
 from kafka_index.kernels.record_headers import warm_up as warm_up_record_headers
 from kafka_index.kernels.record_writing import warm_up as warm_up_record_writing
@@ -47,18 +39,12 @@ def warm_up() -> None:
     choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
     can_convert_to_relative_offset(0, 0)
     address = np.uint64(data.ctypes.data)
-    find_entries(address, 0, 8, 4, 0, 0, 0, nothing, nothing, nothing, nothing)
-    count_entries(address, 0, 8)
-    find_disorder(address, 0, 8, 4, 1)
-    is_ascending(nothing)
+    warm_up_bulk_search(address, nothing)
     warm_up_records()
     warm_up_record_columns(address, nothing)
     warm_up_record_headers(address, nothing)
     warm_up_record_writing(nothing)
-    warm_up_index_fit(address, nothing)
     warm_up_walk(address, nothing)
-    warm_up_answer_runs(nothing)
-    warm_up_radix_sort(nothing)
     warm_up_find_records(address, nothing)
     warm_up_producer_state()
     warm_up_appending(data, nothing)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.index import ascending
-from kafka_index.kernels.answer_runs import put_back_runs
 from kafka_index.kernels.batch_header import (
     AT_DAMAGE,
     AT_END,
@@ -26,6 +25,7 @@ from kafka_index.kernels.batch_header import (
     damage_at,
     read_batch_fields,
 )
+from kafka_index.kernels.bulk_search import put_back_runs
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES

@@ -17,8 +17,8 @@ import numpy as np
 from kafka_index.errors import InputError, KafkaIndexError, ReadError, RetriableError
 from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex, OffsetIndex, TimeIndex
 from kafka_index.kernels.batch_header import AT_DAMAGE, read_batch_fields
-from kafka_index.kernels.index_fit import entry_end, largest_timestamp_after, time_entry_end
 from kafka_index.kernels.search import NOT_FOUND
+from kafka_index.kernels.walk import entry_end, largest_timestamp_after, time_entry_end
 from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.layout.records import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES

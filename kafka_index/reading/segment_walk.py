@@ -15,9 +15,9 @@ from typing import Self
 import numpy as np
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.kernels import batch_header, index_fit, walk
+from kafka_index.kernels import batch_header, walk
 from kafka_index.kernels import find_records as finder
-from kafka_index.kernels.answer_runs import number_runs
+from kafka_index.kernels.bulk_search import number_runs
 from kafka_index.kernels.records import EMPTY_SECTION
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -202,7 +202,7 @@ def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Re
 def _read_largest(
     log: SegmentLog, size: int, floor: int, timestamp: int, resolve: Resolve
 ) -> Located:
-    at = int(index_fit.first_with_timestamp(log.address, size, floor, timestamp))
+    at = int(walk.first_with_timestamp(log.address, size, floor, timestamp))
     located = Located(Answers.empty(1, resolve).values, np.array([at], np.int64))
     located.read_headers(log)
     if at >= 0 and resolve is Resolve.RECORD:
@@ -289,7 +289,7 @@ def _walk_to_timestamps(
             log.check_faults()
             # Where offsets go back, a right entry may lead past the batch it was made of.
             entries = indexes.time_index.read_entries()
-            hold = index_fit.time_entries_hold(log.address, size_bytes, *entries)
+            hold = walk.time_entries_hold(log.address, size_bytes, *entries)
             log.check_faults()
             if not hold:
                 timestamp, offset = (
@@ -310,9 +310,9 @@ def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, positi
     log.check_faults()
     address, size = log.address, log.size_bytes
     before = indexes.offset_index.lookup(offset - 1)
-    is_damaged = index_fit.entry_end(
+    is_damaged = walk.entry_end(
         address, size, position, offset
-    ) == batch_header.AT_DAMAGE and index_fit.reaches(address, size, before.position, position)
+    ) == batch_header.AT_DAMAGE and walk.reaches(address, size, before.position, position)
     log.check_faults()
     if is_damaged:
         return position

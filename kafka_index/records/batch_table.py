@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from kafka_index.kernels.markers import CONTROL_NONE
+from kafka_index.kernels.headers import CONTROL_NONE
 from kafka_index.kernels.scan import BatchColumns
 
 __all__ = ["BATCH_SCHEMA", "CONTROL_NONE", "BatchColumns"]

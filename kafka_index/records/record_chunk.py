@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.kernels.chunk_layout import (
+from kafka_index.kernels.decode_state import (
     PART_HEADERS,
     PART_KEYS,
     PART_VALUES,

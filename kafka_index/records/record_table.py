@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
 from kafka_index.kernels.headers import (
+    CONTROL_MESSAGE,
     HEADER_BASE_SEQUENCE,
     HEADER_COLUMNS,
     HEADER_MAGIC,
     HEADER_PRODUCER_EPOCH,
     read_headers,
 )
-from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.kernels.producer_state import fill_last_sequences
 from kafka_index.layout.byte_text import decode_utf8
 from kafka_index.layout.integers import Longs

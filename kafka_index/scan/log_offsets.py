@@ -12,8 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptLogError, TooLargeError
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, read_headers
-from kafka_index.kernels.markers import CONTROL_MESSAGE
+from kafka_index.kernels.headers import (
+    CONTROL_MESSAGE,
+    HEADER_COLUMNS,
+    HEADER_RECORD_COUNT,
+    read_headers,
+)
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import COMPRESSION_MASK, DELETE_HORIZON_MASK
 from kafka_index.records.batch_table import BatchColumns

@@ -13,7 +13,7 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, StartRefusedError
 from kafka_index.growing.growing_segment import translate_offset
 from kafka_index.index import OffsetIndex
-from kafka_index.kernels.markers import CONTROL_MESSAGE
+from kafka_index.kernels.headers import CONTROL_MESSAGE
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     HEADER_SIZE_UP_TO_MAGIC,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.kernels.markers import CONTROL_COMPRESSED, CONTROL_MESSAGE
+from kafka_index.kernels.headers import CONTROL_COMPRESSED, CONTROL_MESSAGE
 from kafka_index.kernels.producer_state import (
     PRODUCERS_MARKER_INVALID,
     PRODUCERS_MARKER_REFUSED,

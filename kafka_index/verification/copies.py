@@ -17,12 +17,12 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import KafkaIndexError
 from kafka_index.execution import Workers
 from kafka_index.kernels.headers import (
+    CONTROL_MESSAGE,
     HEADER_COLUMNS,
     HEADER_CRC,
     HEADER_RECORD_COUNT,
     read_headers,
 )
-from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import DELETE_HORIZON_MASK
 from kafka_index.records.decompression import DecompressionBudget, shared_budget

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import CorruptLogError
-from kafka_index.kernels.markers import CONTROL_MESSAGE
+from kafka_index.kernels.headers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import TRANSACTIONAL_MASK

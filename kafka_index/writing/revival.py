@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.kernels.markers import CONTROL_MESSAGE
+from kafka_index.kernels.headers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import TRANSACTIONAL_MASK
 from kafka_index.reading.transactions import AbortedTransactions

@@ -7,8 +7,13 @@ import struct
 import numpy as np
 from hypothesis import given, settings
 
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_CONTROL_TYPE, read_headers
-from kafka_index.kernels.markers import CONTROL_COMPRESSED, CONTROL_EMPTY
+from kafka_index.kernels.headers import (
+    CONTROL_COMPRESSED,
+    CONTROL_EMPTY,
+    HEADER_COLUMNS,
+    HEADER_CONTROL_TYPE,
+    read_headers,
+)
 from tests.support import twins
 from tests.support.segments import (
     LOG_APPEND_TIME,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_index.kernels import batch_header, index_fit, walk
+from kafka_index.kernels import batch_header, walk
 from tests.support import walk_twin
 from tests.support.campaign import drawn
 from tests.support.segments import batch, message
@@ -218,9 +218,7 @@ def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.Da
         return
     begin = data.draw(st.integers(0, len(headers) - 1))
     offset = data.draw(st.integers(0, 60))
-    found = index_fit.entry_end(
-        address_of(log.array), len(log.data), headers[begin].position, offset
-    )
+    found = walk.entry_end(address_of(log.array), len(log.data), headers[begin].position, offset)
     ends = [one.position for one in headers[begin:] if one.last_offset == offset]
     # Which of the two it is depends on what stands in the way first.
     assert found == ends[0] if ends else found in (batch_header.AT_END, batch_header.AT_DAMAGE)
@@ -240,13 +238,13 @@ def test_the_largest_timestamp_after_a_batch_is_its_first_occurrence(
         key=lambda pair: pair[0],
         default=(-1, -1),
     )
-    found = index_fit.largest_timestamp_after(address_of(log.array), len(log.data), start)
+    found = walk.largest_timestamp_after(address_of(log.array), len(log.data), start)
     assert found == (*expected, len(log.data))
 
 
 def test_the_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
-    found = index_fit.largest_timestamp_after(address_of(log.array), len(log.data), 0)
+    found = walk.largest_timestamp_after(address_of(log.array), len(log.data), 0)
     assert found == (5, 2, len(batch(0)))
 
 
@@ -254,11 +252,11 @@ def test_the_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
 @given(logs(), st.integers(-3, 12))
 def test_the_first_batch_with_this_very_timestamp_is_found(log: Log, timestamp: int) -> None:
     same = [one.position for one in log.headers if one.max_timestamp == timestamp]
-    found = index_fit.first_with_timestamp(address_of(log.array), len(log.data), 0, timestamp)
+    found = walk.first_with_timestamp(address_of(log.array), len(log.data), 0, timestamp)
     assert found == (same[0] if same else batch_header.AT_END)
 
 
 def test_a_search_for_this_very_timestamp_ends_at_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
-    found = index_fit.first_with_timestamp(address_of(log.array), len(log.data), 0, 9)
+    found = walk.first_with_timestamp(address_of(log.array), len(log.data), 0, 9)
     assert found == batch_header.damage_at(len(batch(0)))

@@ -30,11 +30,11 @@ print(sum(is_ascending.stats.cache_hits.values()), is_ascending.stats.cache_path
 SHARED = """
 import os, sys, tempfile
 sys.prefix, tempfile.tempdir = sys.argv[1], os.environ["TMPDIR"]
-from kafka_index.kernels import cache_folders
+from kafka_index.kernels import compile_cache
 if sys.argv[2] == "keep":
-    cache_folders.keep_in_shared_folder()
+    compile_cache.keep_in_shared_folder()
 else:
-    assert cache_folders.cache_folders().writable is None
+    assert compile_cache.cache_folders().writable is None
 """
 
 

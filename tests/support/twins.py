@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from kafka_index.kernels import markers, scan
+from kafka_index.kernels import headers, scan
 
 INT32_MAX = 2**31 - 1
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -77,7 +77,7 @@ def _batch_row(entry: bytes, position: int) -> Row:
     (base, _, epoch, _, _, attributes, delta, _, latest, producer, *more, _) = (
         BATCH_HEADER.unpack_from(entry)
     )
-    control = markers.CONTROL_NONE
+    control = headers.CONTROL_NONE
     if attributes & CONTROL and producer >= 0:
         control = control_type(entry)
     return Row(
@@ -106,7 +106,7 @@ def _message_row(entry: bytes, position: int) -> Row:
         -1,
         attributes,
         -1,
-        markers.CONTROL_MESSAGE,
+        headers.CONTROL_MESSAGE,
         0,
         0,
     )
@@ -155,24 +155,24 @@ def control_type(entry: bytes) -> int:
     """What recovery makes of a control batch with a producer."""
     attributes, count = BATCH_HEADER.unpack_from(entry)[5], BATCH_HEADER.unpack_from(entry)[-1]
     if count == 0:
-        return markers.CONTROL_EMPTY
+        return headers.CONTROL_EMPTY
     if attributes & 7 > 4:
-        return markers.CONTROL_REFUSED
+        return headers.CONTROL_REFUSED
     if attributes & 7:
-        return markers.CONTROL_COMPRESSED
+        return headers.CONTROL_COMPRESSED
     if count < 0:
-        return markers.CONTROL_INVALID
+        return headers.CONTROL_INVALID
     try:
         return _marker_type(_Reader(entry[BATCH_HEADER.size :]), only=count == 1)
     except InvalidRecord:
-        return markers.CONTROL_INVALID
+        return headers.CONTROL_INVALID
 
 
 def _marker_type(reader: _Reader, *, only: bool) -> int:
     try:
         size = reader.varint()
     except LongVarint:
-        return markers.CONTROL_REFUSED
+        return headers.CONTROL_REFUSED
     try:
         key, value = _key_and_value(reader, size)
     except LongVarint:
@@ -180,15 +180,15 @@ def _marker_type(reader: _Reader, *, only: bool) -> int:
     if only and reader.at != len(reader.data):
         raise InvalidRecord
     if key is None:
-        return markers.CONTROL_REFUSED
+        return headers.CONTROL_REFUSED
     if len(key) < 4 or struct.unpack_from(">h", key)[0] < 0:
         raise InvalidRecord
     kind: int = struct.unpack_from(">h", key, 2)[0]
     if kind not in {0, 1} or value is None or len(value) < 2:
-        return markers.CONTROL_REFUSED
+        return headers.CONTROL_REFUSED
     if struct.unpack_from(">h", value)[0] < 0:
         raise InvalidRecord
-    return kind if len(value) >= 6 else markers.CONTROL_REFUSED
+    return kind if len(value) >= 6 else headers.CONTROL_REFUSED
 
 
 def _key_and_value(reader: _Reader, size: int) -> tuple[bytes | None, bytes | None]:
