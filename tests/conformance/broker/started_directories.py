@@ -11,6 +11,8 @@ from typing import Self
 
 import google_crc32c
 
+from kafka_index.layout.checkpoints import java_lines
+
 # Java's \s.
 _ENTRY = re.compile(r"(\S+)[ \t\v\f]+(\d+)[ \t\v\f]+([+-]?\d+)")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -65,8 +67,7 @@ def visible(
     for directory in directories:
         path = directory / "log-start-offset-checkpoint"
         data = path.read_bytes() if path.is_file() else b""
-        lines = data.decode(errors="replace").splitlines()[2:]
-        for line in lines:
+        for line in java_lines(data.decode(errors="replace"))[2:]:
             entry = _ENTRY.fullmatch(line)
             name = f"{entry[1]}-{int(entry[2])}" if entry else ""
             if entry and (directory / name).is_dir():
