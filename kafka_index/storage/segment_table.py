@@ -291,7 +291,8 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
             continue
         base_offset = parsed.base_offset
         log_name = segment_file_name(base_offset, LOG_SUFFIX)
-        if any(log_name + ending in by_name for ending in _LOG_ENDINGS):
+        logs = (by_name.get(log_name + ending) for ending in _LOG_ENDINGS)
+        if any(log is not None and log.why_not_a_file() is None for log in logs):
             continue
         before = bisect(bases, base_offset)
         # What a swapped log replaces is being deleted, or was.

@@ -6,6 +6,7 @@ import fcntl
 import re
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def predict(data: Path, cluster: ClusterImage | None = None) -> Prediction:
 
 
 def contents(data: Path) -> dict[str, tuple[int, int]]:
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in data.rglob("*")}
+    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in data.rglob("*")}
 
 
 def of(found: Prediction, name: str = PARTITION) -> PartitionPrediction:
@@ -190,6 +191,21 @@ def test_a_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
     assert one.lost.records == 2402
     assert one.loaded is not None
     assert one.loaded.log_end_offset == 999999
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nothing-here")])
+def test_what_has_the_name_of_a_log_and_is_no_file_is_a_log_that_is_gone(
+    data: Path, make: Callable[[Path], None]
+) -> None:
+    first, second, *_ = logs(data)
+    first.unlink()
+    make(first)
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.LOSES
+    (missing,) = of(found).missing
+    assert (missing.first_offset, missing.end_offset) == (0, int(second.stem))
 
 
 def test_a_missing_middle_segment_is_a_gap(data: Path) -> None:
