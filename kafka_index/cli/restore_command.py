@@ -257,7 +257,9 @@ def _run(options: RestoreOptions) -> ExitCode:
                 if file is None:
                     return
                 lost.extend(one for each in result.partitions for one in each.lost)
-                file.write_table(report_rows(result.partitions, result.beyond_end))
+                file.write_table(
+                    report_rows(result.partitions, [*result.beyond_end, *result.not_renamed])
+                )
                 reporting.close()
                 if not is_remote(file.path):
                     if result.runbook is not None:

@@ -18,6 +18,7 @@ from kafka_index.restore.report import LEFT_OUT, LOST, RESTORED, SALVAGED, statu
 from kafka_index.restore.restored_partition import (
     BEYOND_END,
     CLAMPED,
+    NOT_RENAMED,
     LostRange,
     RestoredPartition,
     RestoreResult,
@@ -34,6 +35,7 @@ EXPLAINED = {
 _LOST = "a range of offsets that no log has any more"
 _CLAMPED = "an offset of a group after the end of its log, set to that end"
 _BEYOND_END = "an offset of a group after the end of its log, which stays"
+_NOT_RENAMED = "an offset of a group under the old name of a topic, where it stays"
 
 
 class RestoreOutcome(Outcome):
@@ -136,6 +138,7 @@ class RestoreOutcome(Outcome):
         """Count the committed offsets after the ends of logs; name those not clamped as asked."""
         beyond = [one for one in result.beyond_end if one.status == BEYOND_END]
         run_summary().add_count("offsets_clamped", len(result.beyond_end) - len(beyond))
+        run_summary().add_count("offsets_not_renamed", len(result.not_renamed))
         run_summary().add_count("offsets_beyond_end", len(beyond))
         if not result.has_unclamped:
             return []
@@ -197,6 +200,7 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
     explained[LOST] = Explained(BAD, _LOST, DUMP)
     explained[CLAMPED] = Explained(NOTABLE, _CLAMPED)
     explained[BEYOND_END] = Explained(BAD if job.request.clamp_groups else NOTABLE, _BEYOND_END)
+    explained[NOT_RENAMED] = Explained(NOTABLE, _NOT_RENAMED)
 
     until = job.request.until
     chosen = " up to --until" if until.is_given else ""
@@ -215,9 +219,11 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
             text += f", {plural(clamped, 'committed offset')} clamped"
         if beyond:
             text += f", {plural(beyond, 'committed offset')} after the end of a log"
+        if renamed := totals.others[NOT_RENAMED]:
+            text += f", {plural(renamed, 'committed offset')} under the old name of a topic"
         if left_out or totals.bad_others:
             return Verdict(BAD, text)
-        return Verdict(NOTABLE if clamped or beyond else GOOD, text)
+        return Verdict(NOTABLE if clamped or beyond or renamed else GOOD, text)
 
     page = Page(
         "restore",

@@ -1,4 +1,6 @@
-"""Committed offsets after the end of a restored log: found, and clamped where that is asked for.
+"""Offsets that groups committed after the end of a restored log, or of a topic with a new name.
+
+The former are found, and clamped where that is asked for; the latter are named.
 
 A consumer whose committed offset lies after the end of the log is out of range, and begins where
 ``auto.offset.reset`` says: perhaps at the start. Clamped, it begins at the end of the log. As a
@@ -26,7 +28,12 @@ from kafka_index.metadata.decoding import GROUP_CODEC
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.journal import Journal
-from kafka_index.restore.restored_partition import CLAMPED, OffsetBeyondEnd, RestoredPartition
+from kafka_index.restore.restored_partition import (
+    CLAMPED,
+    NOT_RENAMED,
+    GroupOffset,
+    RestoredPartition,
+)
 from kafka_index.restore.root_files import (
     STAGING,
     make_directory,
@@ -46,7 +53,7 @@ _DAMAGED = "records of its partition of __consumer_offsets are lost or unreadabl
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """A partition of ``__consumer_offsets``, and what it has beyond the ends of logs."""
+    """A partition of ``__consumer_offsets``, and offsets that it has."""
 
     home: RestoredPartition
     committed: Sequence[CommittedOffset]
@@ -55,7 +62,7 @@ class GroupOffsets:
 
     def beyond_end(
         self, ends: Mapping[TopicPartition, int], output: str, reason: str
-    ) -> list[OffsetBeyondEnd]:
+    ) -> list[GroupOffset]:
         """Return all of them as they are; `reason` is why those that count were not clamped."""
         path = os.path.join(output, self.home.partition.directory_name)
         return [
@@ -72,24 +79,61 @@ def ends_of(
     return {**dict.fromkeys(empty, 0), **ends}
 
 
-def offsets_beyond(
-    output: str,
-    partitions: Sequence[RestoredPartition],
-    ends: Mapping[TopicPartition, int],
-    budget: DecompressionBudget,
+def read_offsets(
+    output: str, partitions: Sequence[RestoredPartition], budget: DecompressionBudget
 ) -> list[GroupOffsets]:
-    """Find the offsets that groups committed after the ends of restored logs."""
+    """Read the offsets that groups committed from the partitions in the output."""
     found = []
     for each in partitions:
         if each.partition.topic != CONSUMER_OFFSETS_TOPIC or each.is_left_out:
             continue
         directory = os.path.join(output, each.partition.directory_name)
         read = read_metadata([directory], budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
-        committed = [one for one in read.offsets or () if _is_beyond(one, ends)]
-        pending = [one for one in read.open_offsets if _is_beyond(one, ends)]
-        if committed or pending:
-            is_damaged = bool(each.lost or read.faults.total)
-            found.append(GroupOffsets(each, committed, pending, is_damaged))
+        is_damaged = bool(each.lost or read.faults.total)
+        found.append(GroupOffsets(each, read.offsets or (), read.open_offsets, is_damaged))
+    return found
+
+
+def offsets_beyond(
+    groups: Iterable[GroupOffsets], ends: Mapping[TopicPartition, int]
+) -> list[GroupOffsets]:
+    """Return the offsets after the ends of restored logs."""
+    found = (
+        replace(
+            each,
+            committed=[one for one in each.committed if _is_beyond(one, ends)],
+            pending=[one for one in each.pending if _is_beyond(one, ends)],
+        )
+        for each in groups
+    )
+    return [each for each in found if each.committed or each.pending]
+
+
+def offsets_of_renamed(
+    groups: Iterable[GroupOffsets],
+    renames: Mapping[str, str],
+    ends: Mapping[TopicPartition, int],
+    output: str,
+) -> list[GroupOffset]:
+    """Return the offsets that stay under the old names of topics."""
+    found = []
+    for each in groups:
+        path = os.path.join(output, each.home.partition.directory_name)
+        for one in (*each.committed, *each.pending):
+            if one.topic in renames:
+                renamed = TopicPartition(renames[one.topic], one.partition)
+                found.append(
+                    GroupOffset(
+                        one.topic,
+                        one.partition,
+                        one.group,
+                        one.offset,
+                        ends.get(renamed),
+                        path,
+                        NOT_RENAMED,
+                        f"the topic is restored as {renamed.topic}",
+                    )
+                )
     return found
 
 
@@ -98,14 +142,14 @@ def clamp_offsets(
     ends: Mapping[TopicPartition, int],
     groups: Sequence[GroupOffsets],
     config: IndexConfig,
-) -> list[OffsetBeyondEnd]:
+) -> list[GroupOffset]:
     """Clamp what is found to the ends of logs; return what is not clamped, and why."""
     settings = LogSettings(
         index_interval_bytes=config.index_interval_bytes,
         segment_index_bytes=config.index_size_max_bytes,
         cleanup_policy="compact",
     )
-    left: list[OffsetBeyondEnd] = []
+    left: list[GroupOffset] = []
     for found in groups:
         if found.is_damaged:
             left += found.beyond_end(ends, output, _DAMAGED)
@@ -205,8 +249,6 @@ def _is_beyond(one: CommittedOffset, ends: Mapping[TopicPartition, int]) -> bool
 
 def _beyond(
     one: CommittedOffset, ends: Mapping[TopicPartition, int], path: str, reason: str
-) -> OffsetBeyondEnd:
+) -> GroupOffset:
     end = ends[TopicPartition(one.topic, one.partition)]
-    return OffsetBeyondEnd(
-        one.topic, one.partition, one.group, one.offset, end, path, reason=reason
-    )
+    return GroupOffset(one.topic, one.partition, one.group, one.offset, end, path, reason=reason)

@@ -21,7 +21,13 @@ from kafka_index.restore.cluster import (
     refuse_used_metadata,
     without_strays,
 )
-from kafka_index.restore.group_offsets import clamp_offsets, ends_of, offsets_beyond
+from kafka_index.restore.group_offsets import (
+    clamp_offsets,
+    ends_of,
+    offsets_beyond,
+    offsets_of_renamed,
+    read_offsets,
+)
 from kafka_index.restore.journal import BegunPlan, Journal
 from kafka_index.restore.log_files import Link, choose_link
 from kafka_index.restore.old_cluster import OldCluster, read_transactions
@@ -48,7 +54,7 @@ from kafka_index.restore.report import RunbookFacts, runbook
 from kafka_index.restore.request import RestoreRequest, choices_of, read_old_cluster
 from kafka_index.restore.restored_partition import (
     NO_LOGS,
-    OffsetBeyondEnd,
+    GroupOffset,
     RestoredPartition,
     RestoreResult,
 )
@@ -285,7 +291,7 @@ class RestoreJob:
             restored.partitions.append(stray)
             on_restored(stray)
         _add_missing(self._not_in_dump(), restored, on_restored)
-        beyond_end = self._beyond_end(restored)
+        beyond_end, not_renamed = self._group_offsets(restored)
         notes = [
             *self._not_asked_for(restored),
             *plan.dump.notes,
@@ -310,14 +316,17 @@ class RestoreJob:
             notes,
             request.cluster,
             [each.path for each in self.seeds],
-            self.old.groups_of([*plan.choices.topic_ids, *request.renames]),
+            self.old.groups_of(set(plan.choices.topic_ids).difference(request.renames.values())),
             beyond_end,
+            not_renamed,
+            request.renames,
         )
         return RestoreResult(
             restored.partitions,
             runbook(facts),
             output.path,
             beyond_end,
+            not_renamed,
             request.clamp_groups,
             request.cluster is ClusterMode.SAME and self.old.is_damaged,
         )
@@ -360,23 +369,27 @@ class RestoreJob:
             *cleaned_after(cleaned),
         ]
 
-    def _beyond_end(self, restored: Restored) -> list[OffsetBeyondEnd]:
-        """Return the offsets that groups committed after the ends of logs; clamp them if asked."""
-        partitions = restored.partitions
-        left: list[OffsetBeyondEnd] = []
+    def _group_offsets(self, restored: Restored) -> tuple[list[GroupOffset], list[GroupOffset]]:
+        """Return the offsets that groups committed after the ends of logs, clamped if asked.
+
+        The others are those of renamed topics, under the old names.
+        """
+        request, output, partitions = self.request, self.output.path, restored.partitions
+        left: list[GroupOffset] = []
+        not_renamed: list[GroupOffset] = []
         empty = self._begin_empty(partitions)
         is_cut = bool(empty) or any(each.is_limited or each.lost for each in partitions)
-        if is_cut or self.request.clamp_groups:
+        if is_cut or request.clamp_groups or request.renames:
             ends = ends_of(partitions, empty)
-            groups = offsets_beyond(self.output.path, partitions, ends, self._budget())
-            if self.request.clamp_groups:
-                config = self.request.config.for_topic(CONSUMER_OFFSETS_TOPIC)
-                left = clamp_offsets(self.output.path, ends, groups, config)
-            else:
-                left = [
-                    one for each in groups for one in each.beyond_end(ends, self.output.path, "")
-                ]
-        return [*(one for each in partitions for one in each.clamped), *left]
+            groups = read_offsets(output, partitions, self._budget())
+            not_renamed = offsets_of_renamed(groups, request.renames, ends, output)
+            groups = offsets_beyond(groups, ends)
+            if request.clamp_groups:
+                config = request.config.for_topic(CONSUMER_OFFSETS_TOPIC)
+                left = clamp_offsets(output, ends, groups, config)
+            elif is_cut:
+                left = [one for each in groups for one in each.beyond_end(ends, output, "")]
+        return [*(one for each in partitions for one in each.clamped), *left], not_renamed
 
     def _budget(self) -> DecompressionBudget:
         return shared_budget(self.request.max_decompressed_bytes)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from kafka_index.errors import InputError, PublishError, printable
 from kafka_index.layout.names import TopicPartition
-from kafka_index.restore.restored_partition import LostRange, OffsetBeyondEnd, RestoredPartition
+from kafka_index.restore.restored_partition import GroupOffset, LostRange, RestoredPartition
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 
 JOURNAL_FILE = ".kafka-index-restore.journal"
@@ -160,7 +160,7 @@ def _decoded(line: dict[str, object]) -> RestoredPartition:
     return RestoredPartition(
         partition=TopicPartition(**partition),
         lost=[LostRange(**each) for each in lost],
-        clamped=[OffsetBeyondEnd(**each) for each in clamped],
+        clamped=[GroupOffset(**each) for each in clamped],
         **fields,  # type: ignore[arg-type]
     )
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from kafka_index.errors import printable
 from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.restored_partition import LostRange, OffsetBeyondEnd, RestoredPartition
+from kafka_index.restore.restored_partition import GroupOffset, LostRange, RestoredPartition
 
 RESTORED = "restored"
 SALVAGED = "salvaged"
@@ -53,14 +54,14 @@ def status_of(restored: RestoredPartition) -> str:
 
 
 def report_rows(
-    partitions: Iterable[RestoredPartition], beyond_end: Iterable[OffsetBeyondEnd]
+    partitions: Iterable[RestoredPartition], offsets: Iterable[GroupOffset]
 ) -> pa.Table:
     """Return the report: each partition, and what was lost of it; then offsets of groups."""
     rows: list[dict[str, object]] = []
     for each in partitions:
         rows.append(_partition_row(each))
         rows += [_lost_row(each, lost) for lost in each.lost]
-    rows += map(_offset_row, beyond_end)
+    rows += map(_offset_row, offsets)
     return pa.Table.from_pylist(rows, schema=RESTORE_SCHEMA)
 
 
@@ -106,7 +107,7 @@ def _lost_row(restored: RestoredPartition, lost: LostRange) -> dict[str, object]
     }
 
 
-def _offset_row(one: OffsetBeyondEnd) -> dict[str, object]:
+def _offset_row(one: GroupOffset) -> dict[str, object]:
     return {
         "topic": one.topic,
         "partition": one.partition,
@@ -134,7 +135,9 @@ class RunbookFacts:
     cluster: ClusterMode
     seeds: Sequence[str]
     groups: Mapping[str, Sequence[str]]
-    beyond_end: Sequence[OffsetBeyondEnd]
+    beyond_end: Sequence[GroupOffset]
+    not_renamed: Sequence[GroupOffset] = ()
+    renames: Mapping[str, str] = field(default_factory=dict)
 
 
 def runbook(facts: RunbookFacts) -> str:
@@ -209,7 +212,8 @@ def _not_restored(facts: RunbookFacts) -> Iterator[str]:
     left_out = [each for each in facts.partitions if each.is_left_out]
     salvaged = [each for each in facts.partitions if each.lost and not each.is_left_out]
     yield "WHAT CANNOT BE RESTORED"
-    if not (left_out or salvaged or facts.notes or facts.groups or facts.beyond_end):
+    offsets = (*facts.beyond_end, *facts.not_renamed)
+    if not (left_out or salvaged or facts.notes or facts.groups or offsets):
         yield "  Nothing is missing that the dump shows. What it cannot show: records that no log,"
         yield "  checkpoint or header of it has."
     for each in left_out[:_SHOWN]:
@@ -229,8 +233,24 @@ def _not_restored(facts: RunbookFacts) -> Iterator[str]:
         yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
     for topic, groups in facts.groups.items():
         yield f"  {topic} has a new id: these groups may lose their offsets: {', '.join(groups)}"
+    yield from _renamed(facts)
     yield from _first(list(map(str, facts.beyond_end)), "committed offsets more, in the report")
     yield from _first(facts.notes, "notes more")
+
+
+def _renamed(facts: RunbookFacts) -> Iterator[str]:
+    """Yield the number of offsets that groups committed of each topic under its old name."""
+    for old, new in facts.renames.items():
+        groups = Counter(one.group for one in facts.not_renamed if one.topic == old)
+        if groups:
+            shown = ", ".join(sorted(groups)[:_SHOWN])
+            yield (
+                f"  {old} is restored as {new}, and what groups committed stays under the old name "
+                f"(offsets: {groups.total():,}, groups: {len(groups):,}): they begin in {new} as "
+                "auto.offset.reset says. To set them, give kafka-consumer-groups.sh "
+                "--reset-offsets --from-file the rows not_renamed of the report, under the new "
+                f"name: {shown}"
+            )
 
 
 def _kept_by_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:

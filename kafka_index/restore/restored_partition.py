@@ -66,9 +66,11 @@ class LostRange:
         return first is not None and last is not None and last < first
 
 
-#: What became of an offset that a group committed: it is the end of the log now, or what it was.
+#: The outcome of an offset that a group committed: it is the end of the log now, or what it was,
+#: after that end, or under the old name of the topic.
 CLAMPED = "clamped"
 BEYOND_END = "beyond_end"
+NOT_RENAMED = "not_renamed"
 
 DAMAGED = "damaged"
 LOG_START_ABOVE_END = "log_start_above_end"
@@ -79,24 +81,27 @@ ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetBeyondEnd:
-    """An offset that a group committed, and that lies after the end of the restored log."""
+class GroupOffset:
+    """An offset that a group committed, and that does not fit what is restored.
+
+    The end offset is None where the partition is not in the output.
+    """
 
     topic: str
     partition: int
     group: str
     offset: int
-    end_offset: int
+    end_offset: int | None
     path: str
     status: str = BEYOND_END
     reason: str = ""
 
     def __str__(self) -> str:
         """Return it for people."""
-        what = (
-            f"group {self.group} committed {self.offset} of {self.topic}-{self.partition}, which "
-            f"ends at {self.end_offset}"
-        )
+        what = f"group {self.group} committed {self.offset} of {self.topic}-{self.partition}"
+        if self.status == NOT_RENAMED:
+            return f"{what}, which stays under that name: {self.reason}"
+        what += f", which ends at {self.end_offset}"
         if self.status == CLAMPED:
             return f"{what}: clamped to that"
         return f"{what}; not clamped: {self.reason}" if self.reason else what
@@ -128,7 +133,7 @@ class RestoredPartition:
         The producers with a transaction that is open at the end.
     lost : list of LostRange
         What is not in the output.
-    clamped : list of OffsetBeyondEnd
+    clamped : list of GroupOffset
         Of a partition of ``__consumer_offsets``: the offsets that were clamped in it.
     notes : list of str
         What is worth knowing.
@@ -151,7 +156,7 @@ class RestoredPartition:
     is_limited: bool = False
     open_producers: list[int] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)
-    clamped: list[OffsetBeyondEnd] = field(default_factory=list)
+    clamped: list[GroupOffset] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     code: str | None = None
     reason: str | None = None
@@ -179,8 +184,10 @@ class RestoreResult:
         What remains to be done; None where the restore has to be run again to be complete.
     output : str
         The output directory.
-    beyond_end : sequence of OffsetBeyondEnd
+    beyond_end : sequence of GroupOffset
         Offsets that groups committed after the ends of logs.
+    not_renamed : sequence of GroupOffset
+        Offsets that groups committed of topics under their old names.
     clamps : bool
         Whether they were to be clamped.
     lacks_metadata : bool
@@ -190,7 +197,8 @@ class RestoreResult:
     partitions: Sequence[RestoredPartition]
     runbook: str | None
     output: str
-    beyond_end: Sequence[OffsetBeyondEnd] = ()
+    beyond_end: Sequence[GroupOffset] = ()
+    not_renamed: Sequence[GroupOffset] = ()
     clamps: bool = False
     lacks_metadata: bool = False
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import run_here
 from tests.support.restoring import contents, copy_dump, partition_contents, restore
 
 
@@ -28,6 +30,26 @@ def test_a_renamed_topic_has_the_same_files_and_a_new_id(tmp_path: Path, dump: P
     text = (tmp_path / "out/recovery-point-offset-checkpoint").read_text()
     assert "paid 0 " in text
     assert "payments" not in text
+
+
+def test_offsets_that_stay_under_the_old_name_are_counted_and_named(tmp_path: Path) -> None:
+    name = "orders.eu-west"
+    dump = copy_dump(tmp_path / "dump", f"{name}-0", f"{name}-1", "__consumer_offsets-0")
+    listed = run_here("metadata", dump, "--what", "offsets", "--json")
+    committed = [json.loads(line) for line in listed.stdout.splitlines()]
+    summary = tmp_path / "summary.json"
+
+    run = restore(dump, tmp_path / "out", "--rename", f"{name}=orders", "--summary", summary)
+
+    assert [
+        [row[column] for column in ("topic", "partition", "group", "committed_offset")]
+        for row in run.rows
+        if row["status"] == "not_renamed"
+    ] == [[name, one["partition"], one["group"], one["offset"]] for one in committed]
+    assert len(committed) == 3
+    assert "stays under the old name (offsets: 3, groups: 1)" in run.done.stdout
+    assert json.loads(summary.read_text())["counts"]["offsets_not_renamed"] == 3
+    assert run.code == 0
 
 
 def test_the_checkpoints_of_the_old_name_count(tmp_path: Path, dump: Path) -> None:
