@@ -225,20 +225,20 @@ def add_unread(code: int) -> ExitCode:
     files = drain_unread()
     if not files:
         return ExitCode(code)
-    for reason, count, why, hint in (
-        (NOT_A_FILE, "not_files", "they are not files", ""),
-        (BROKEN_LINK, "links_not_followed", "links lead to nothing", ""),
+    for reason, count, text, hint in (
+        (NOT_A_FILE, "not_files", "not read, as they are not files: ", ""),
+        (BROKEN_LINK, "links_not_followed", "not read, as links lead to nothing: ", ""),
         (
             LINKED_OUT,
             "links_not_followed",
-            "links lead out of the input",
+            "not read, as links lead out of the input: ",
             "; --follow-links reads what they lead to",
         ),
     ):
         found = [each for each in files if each.reason == reason]
         if found:
             run_summary().add_count(count, len(found))
-            print_error(f"not read, as {why}: {_first_of(found)}{hint}")
+            print_error(f"{text}{_first_of(found)}{hint}")
     return ExitCode.first([ExitCode(code), ExitCode.DAMAGE])
 
 
