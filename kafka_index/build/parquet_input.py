@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,6 +19,7 @@ from kafka_index.build.parquet_columns import (
     choose_form,
 )
 from kafka_index.errors import InputError
+from kafka_index.execution import map_requests
 from kafka_index.storage.directories import list_stored_input, walk
 from kafka_index.storage.paths import expand_input
 from kafka_index.stores import FileInfo, is_remote, store_of
@@ -108,8 +108,7 @@ def is_parquet_path(path: str) -> bool:
 
 def for_each_footer(files: Sequence[FileInfo], read: Callable[[FileInfo], _Found]) -> list[_Found]:
     """Return what is read of the footer of each file, several at a time."""
-    with ThreadPoolExecutor(_FOOTERS_AT_A_TIME, thread_name_prefix="footer") as pool:
-        return list(pool.map(read, files))
+    return list(map_requests(read, files, threads=_FOOTERS_AT_A_TIME, name="footer"))
 
 
 def _files(root: str) -> list[FileInfo]:

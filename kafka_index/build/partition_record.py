@@ -14,10 +14,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, lru_cache
-from itertools import islice
 from typing import cast
 
 import numpy as np
@@ -39,6 +38,7 @@ from kafka_index.build.settings import BuildSettings, Output, ScanSettings
 from kafka_index.build.staged_segment import PublishedFile, SegmentPaths, StagedSegment
 from kafka_index.dump.data_directory import DataDirectories
 from kafka_index.errors import KafkaIndexError
+from kafka_index.execution import map_requests
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     SNAPSHOT_SUFFIX,
@@ -68,7 +68,6 @@ _DIGEST_BYTES = 16
 _CACHED_PARTITIONS = 64
 # Requests to a store, or folders of a disk, that are looked at at a time.
 _LOOKS_AT_A_TIME = 8
-_PARTITIONS_AT_A_TIME = 256
 _COUNTS = tuple(field.name for field in fields(SegmentCounts))
 _STATE_KINDS = (SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 
@@ -359,13 +358,13 @@ class UnchangedPartitions:
 
     def split(self, segments: SegmentTable) -> Iterator[tuple[PartitionSegments, pa.Table | None]]:
         """Yield each partition with its report; without one where it has to be built."""
-        partitions = iter(segments.partitions)
+        partitions = segments.partitions
         if not wants_record(self._settings) or self._settings.force:
             yield from ((members, None) for members in partitions)
             return
-        with ThreadPoolExecutor(_LOOKS_AT_A_TIME, thread_name_prefix="unchanged") as pool:
-            while some := list(islice(partitions, _PARTITIONS_AT_A_TIME)):
-                yield from zip(some, pool.map(self.rows_of, some), strict=True)
+        found = map_requests(self.rows_of, partitions, threads=_LOOKS_AT_A_TIME, name="unchanged")
+        with closing(found):
+            yield from zip(partitions, found, strict=True)
 
     def rows_of(self, segments: PartitionSegments) -> pa.Table | None:
         """Return the report of a partition, if it is right as it is; None to build it."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.execution import Engine, Listener, ThreadEngine
+from kafka_index.execution import Engine, Listener
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import DirectoryLock
 from kafka_index.writing.import_record import (
@@ -21,6 +21,8 @@ from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
 from kafka_index.writing.sorted_records import sorted_records
 from kafka_index.writing.table_files import TableFile
+
+_AFTER_FAILURE = "run again to continue"
 
 OnPartition = Callable[[TopicPartition, ImportCounts], None]
 
@@ -55,13 +57,15 @@ def run_import(
         Whether anything was to do: an import that has finished is not run again.
     """
     digest = digest_of_import(files, settings)
-    if isinstance(engine, ThreadEngine):
-        listener.on_begin()
-        with ImportTarget(root, settings.mode) as target:
+    if not engine.on_spark:
+        with (
+            engine.start("import", after_failure=_AFTER_FAILURE, listener=listener) as workers,
+            ImportTarget(root, settings.mode) as target,
+        ):
             finished = finished_import(root, digest, settings.mode)
             if not finished:
                 with journal(root, digest, settings) as continued:
-                    _import_here(engine.threads, files, target, continued, on_partition)
+                    _import_here(workers.count, files, target, continued, on_partition)
     else:
         os.makedirs(root, exist_ok=True)
         # A running broker is refused before anything is written, and again by the job.
@@ -111,15 +115,12 @@ def _import_on_spark(
     listener: Listener,
 ) -> None:
     from kafka_index.spark.import_tables import import_tables  # noqa: PLC0415, PySpark
-    from kafka_index.spark.workers import SparkWorkers  # noqa: PLC0415, PySpark
 
     with engine.start(
         "import",
-        after_failure="run again to continue",
+        after_failure=_AFTER_FAILURE,
         inputs=[each.path for each in files],
         outputs=[root],
     ) as workers:
-        if not isinstance(workers, SparkWorkers):
-            raise TypeError("an import runs on threads or on Spark")
         listener.on_begin()
-        import_tables(workers.session, files, root, settings, properties, jobs=workers.jobs)
+        import_tables(workers, files, root, settings, properties)

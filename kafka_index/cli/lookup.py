@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -76,7 +76,6 @@ from kafka_index.stores.registry import whole_file
 
 if TYPE_CHECKING:
     from kafka_index.cli.lookup_command import QueryOptions
-    from kafka_index.spark.workers import SparkWorkers
 
 # What a run over the same inputs would end with again.
 _FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
@@ -204,7 +203,7 @@ def _prepare(engine: Engine, workers: Workers, unindexed: Unindexed) -> Prepare 
         return None
     from kafka_index.spark.missing_indexes import build_missing_indexes  # noqa: PLC0415, PySpark
 
-    return partial(build_missing_indexes, cast("SparkWorkers", workers), unindexed)
+    return partial(build_missing_indexes, workers, unindexed)
 
 
 def _print_done(done: AnswerRecord, output: str, options: QueryOptions) -> ExitCode:

@@ -12,7 +12,7 @@ from kafka_index.execution.engine import (
     Waves,
     Workers,
 )
-from kafka_index.execution.threads import ThreadEngine
+from kafka_index.execution.threads import ThreadEngine, map_requests
 
 __all__ = [
     "GROWN_WAVE",
@@ -22,4 +22,5 @@ __all__ = [
     "ThreadEngine",
     "Waves",
     "Workers",
+    "map_requests",
 ]

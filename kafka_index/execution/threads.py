@@ -51,6 +51,16 @@ class ThreadEngine:
             workers.stop()
 
 
+def map_requests(
+    function: Callable[[Work], Result], works: Sequence[Work], *, threads: int, name: str
+) -> Generator[Result, None, None]:
+    """Yield the results of a function over works in order, by threads that wait more than work."""
+    with ThreadEngine(threads).start(name) as workers:
+        yield from workers.run(
+            works, lambda work, _: function(work), sizes=(), what="", ordered=True
+        )
+
+
 class ThreadWorkers:
     """Threads that run functions over works, each run with its own.
 

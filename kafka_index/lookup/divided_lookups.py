@@ -5,11 +5,10 @@ For remote logs, where a thread mostly waits: a query file of one split would le
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.execution import map_requests
 from kafka_index.layout.integers import Longs
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.keys import Keys, integers, plain_array
@@ -23,7 +22,6 @@ class DividedLookups(Lookups):
     def __init__(self, inventory: Inventory, settings: LookupSettings, threads: int) -> None:
         super().__init__(inventory, settings)
         self._own = [Lookups(inventory, settings) for _ in range(threads)]
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="partitions")
 
     def answer(
         self,
@@ -44,7 +42,8 @@ class DividedLookups(Lookups):
             return rows, own.answer(topics.take(chosen), partitions.take(chosen), asked)
 
         answers = Answers.empty(len(keys), self.settings.resolve, Status.UNKNOWN_PARTITION)
-        for rows, found in self._pool.map(answer, range(len(self._own))):
+        threads = len(self._own)
+        for rows, found in map_requests(answer, range(threads), threads=threads, name="partitions"):
             answers.put(rows, found)
         return answers
 
@@ -58,6 +57,5 @@ class DividedLookups(Lookups):
 
     def close(self) -> None:
         """Close what is open; findings can still be drained."""
-        self._pool.shutdown(cancel_futures=True)
         for own in self._own:
             own.close()

@@ -9,9 +9,10 @@ from dataclasses import astuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from kafka_index.execution import Workers
 from kafka_index.spark.data_source import KafkaLogSource
-from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.tasks import spark_schema, task
+from kafka_index.spark.workers import spark_workers
 from kafka_index.writing.import_columns import check_columns
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema
@@ -21,13 +22,11 @@ _FILE_ROWS = 1 << 40
 
 
 def import_tables(
-    session: SparkSession,
+    workers: Workers,
     files: Sequence[TableFile],
     root: str,
     settings: ImportSettings,
     properties: dict[str, str],
-    *,
-    jobs: Jobs,
 ) -> None:
     """Import files of records, each read by one task, into a data directory.
 
@@ -37,13 +36,14 @@ def import_tables(
     schema = table_schema(files[0], settings.order_by)
     check_columns(schema.remove(len(schema) - 1), settings)
     by = settings.order_by or "offset"
-    rows = _read(session, files, schema)
+    spark = spark_workers(workers)
+    rows = _read(spark.session, files, schema)
     sorted_rows = (
         rows.repartition("topic", "partition")
         .sortWithinPartitions("topic", "partition", by, ROW_NUMBER)
         .drop(ROW_NUMBER)
     )
-    session.dataSource.register(KafkaLogSource)
+    spark.session.dataSource.register(KafkaLogSource)
     overwrite = settings.mode is ImportMode.OVERWRITE
     writer = sorted_rows.write.format(KafkaLogSource.name()).mode(
         "overwrite" if overwrite else "append"
@@ -56,7 +56,7 @@ def import_tables(
     }
     if settings.order_by is not None:
         options["orderBy"] = settings.order_by
-    with jobs.job(f"import {len(files):,} files"):
+    with spark.jobs.job(f"import {len(files):,} files"):
         writer.options(**options).save(root)
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import InputError
+from kafka_index.execution import Workers
 from kafka_index.layout.integers import Longs
 from kafka_index.lookup import By, Inventory, Keys, Lookups, QueryBatch, read_split
 from kafka_index.lookup.answering import SplitWork
@@ -27,7 +28,7 @@ from kafka_index.lookup.shared_lookups import SharedLookups
 from kafka_index.lookup.unindexed import Unindexed
 from kafka_index.reading.answers import Resolve
 from kafka_index.spark.tasks import spark_schema, task
-from kafka_index.spark.workers import SparkWorkers, read_works
+from kafka_index.spark.workers import read_works, spark_workers
 
 _CODE, _SEGMENT, _KEY = "code", "segment", "key"
 # Instead of a segment's number: the latest time asked for. A special timestamp, which is negative,
@@ -44,7 +45,7 @@ NEED_SCHEMA = pa.schema(
 
 
 def build_missing_indexes(
-    workers: SparkWorkers,
+    workers: Workers,
     unindexed: Unindexed,
     lookups: SharedLookups,
     works: Sequence[SplitWork],
@@ -54,10 +55,11 @@ def build_missing_indexes(
     There is at least one segment without index files, and the lookups have a folder.
     """
     by_time = lookups.settings.by is By.TIMESTAMP
-    bare = workers.session.createDataFrame(unindexed.rows)
-    splits = workers.frame(works, [each.split.size_bytes for each in works])
+    spark = spark_workers(workers)
+    bare = spark.session.createDataFrame(unindexed.rows)
+    splits = spark.frame(works, [each.split.size_bytes for each in works])
     place = [_CODE] if by_time else [_CODE, _SEGMENT]
-    with workers.jobs.job("find the segments without index files that are asked"):
+    with spark.jobs.job("find the segments without index files that are asked"):
         needs = (
             splits.mapInArrow(task(partial(find_needs, lookups=lookups)), spark_schema(NEED_SCHEMA))
             .groupBy(_CODE, _SEGMENT)
