@@ -52,8 +52,7 @@ from kafka_index.lookup import (
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status
 from kafka_index.spark.lookup import lookup_offsets, raw_columns, with_answers
 from kafka_index.spark.session import build_session
-from kafka_index.spark.tasks import spark_schema
-from kafka_index.spark.workers import session_workers
+from kafka_index.spark.workers import session_workers, spark_schema
 
 _PARTITIONS = 16
 _ENTRIES = 65_536

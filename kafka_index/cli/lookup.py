@@ -201,7 +201,7 @@ def _prepare(engine: Engine, workers: Workers, unindexed: Unindexed) -> Prepare 
     """Return what builds missing indexes once for all tasks; threads share what they build."""
     if not engine.on_spark or not unindexed.segments:
         return None
-    from kafka_index.spark.missing_indexes import build_missing_indexes  # noqa: PLC0415, PySpark
+    from kafka_index.spark.lookup import build_missing_indexes  # noqa: PLC0415, PySpark
 
     return partial(build_missing_indexes, workers, unindexed)
 

@@ -52,9 +52,8 @@ from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.times import now_ms
 from kafka_index.reading import PartitionFiles
 from kafka_index.records.record_table import CORRUPT_RECORD
-from kafka_index.spark.source_options import SourceOptions, parse_options
-from kafka_index.spark.source_partitions import check_partitions
-from kafka_index.spark.tasks import arrow_schema
+from kafka_index.spark.source_options import SourceOptions, check_partitions, parse_options
+from kafka_index.spark.workers import arrow_schema
 from kafka_index.storage import expand_directories
 from kafka_index.stores import configure_stores, is_remote
 from kafka_index.stores.inputs import reading_inputs

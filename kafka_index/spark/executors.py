@@ -1,29 +1,36 @@
-"""The check of the executors of a cluster before a run, so that a fault of theirs is one line."""
+"""Executors before a run: a fault of theirs is one line, and they write where the driver looks.
+
+Executors of a cluster are asked what they have. In the folders of the output the driver leaves a
+marker, a hidden file of a name that no other run has, and every task looks for it before it writes.
+An executor that sees another file system under the same path would otherwise write its files there,
+and report them as built.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import re
+import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import EngineError
-from kafka_index.spark.jobs import Jobs, is_connect
+from kafka_index.execution.tasks import new_run_id
+from kafka_index.spark.jobs import DEPENDENCY_HINT, Jobs, is_connect
 from kafka_index.spark.session import is_on_this_machine
-from kafka_index.spark.shared_target import NOT_SHARED_HINT, SharedTarget
 from kafka_index.stores import is_remote, scheme_of
+from kafka_index.stores.durable_files import publish_error
 from kafka_index.stores.store import HDFS_SCHEME, OBJECT_SCHEMES
 
 _LOGGER = logging.getLogger(__name__)
 
-DEPENDENCY_HINT = (
-    "install it into the Python of the executors, or send them a packed environment "
-    "(docs/clusters.md)"
-)
 # What tasks import besides this package, always and for the stores of some paths.
 _MODULES = ("numpy", "pandas", "pyarrow", "llvmlite", "numba", "google_crc32c", "orjson")
 _OF_OBJECT_STORES = ("arro3.core", "obstore")
@@ -197,3 +204,66 @@ def _probe_of(
         return json.dumps(found)
 
     return probe
+
+
+NOT_SHARED_HINT = (
+    "give a place that all nodes see under one path: an object store, HDFS, or a mounted file "
+    "system (docs/clusters.md)"
+)
+_MARKER = ".kafka-index.{run_id}.shared"
+_LEFTOVER = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTarget:
+    """Markers by which a task recognises the folders of the driver.
+
+    Each is a path in a folder that exists as long as the run. Stores that are no file systems are
+    the same from everywhere and need none.
+    """
+
+    markers: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Look for the markers, in a task.
+
+        Raises `EngineError` if this executor does not see one.
+        """
+        for marker in self.markers:
+            if not os.path.exists(marker):
+                raise EngineError(
+                    f"the executor on {socket.gethostname()} does not see the driver's folder",
+                    path=os.path.dirname(marker),
+                    hint=NOT_SHARED_HINT,
+                )
+
+
+@contextlib.contextmanager
+def shared_target(directories: Sequence[str]) -> Iterator[SharedTarget]:
+    """Mark existing folders, or URIs, as those of this run, as long as the context is open.
+
+    Enter it while holding their locks: a marker that exists was left by a killed run. Raises
+    `PublishError` if a marker cannot be written.
+    """
+    name = _MARKER.format(run_id=new_run_id())
+    markers: list[str] = []
+    try:
+        for directory in directories:
+            if is_remote(directory):
+                continue
+            marker = os.path.join(directory, name)
+            try:
+                for entry in os.listdir(directory):
+                    if _LEFTOVER.fullmatch(entry):
+                        os.unlink(os.path.join(directory, entry))
+                os.close(
+                    os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                )
+                markers.append(marker)
+            except OSError as error:
+                raise publish_error(error, directory, "mark the folder") from error
+        yield SharedTarget(tuple(markers))
+    finally:
+        for marker in markers:
+            with contextlib.suppress(OSError):
+                os.unlink(marker)

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_index.execution import Workers
 from kafka_index.spark.data_source import KafkaLogSource
-from kafka_index.spark.tasks import spark_schema, task
-from kafka_index.spark.workers import spark_workers
+from kafka_index.spark.workers import spark_schema, spark_workers, task
 from kafka_index.writing.import_columns import check_columns
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema

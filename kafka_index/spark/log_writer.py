@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition
-from kafka_index.spark.shared_target import NOT_SHARED_HINT
-from kafka_index.spark.tasks import arrow_schema
+from kafka_index.spark.executors import NOT_SHARED_HINT
+from kafka_index.spark.workers import arrow_schema
 from kafka_index.storage import DirectoryLock, local_path
 from kafka_index.stores import is_remote
 from kafka_index.writing.import_columns import OrderError, check_columns, partitions_of

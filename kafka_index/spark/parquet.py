@@ -25,8 +25,15 @@ from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.build.waves import failed_rows
 from kafka_index.execution import Workers
 from kafka_index.execution.tasks import BIN, balance
-from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
-from kafka_index.spark.workers import SparkWorkers, check_results, read_works, spark_workers
+from kafka_index.spark.workers import (
+    SparkWorkers,
+    check_results,
+    current_attempt_id,
+    read_works,
+    spark_schema,
+    spark_workers,
+    task,
+)
 
 _BINS_PER_CORE = 4
 # Rows are read, and sorted.

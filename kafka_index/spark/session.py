@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING
 import kafka_index
 from kafka_index.errors import EngineError
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.spark.gateway import check_java, owned_jvm
-from kafka_index.spark.job_errors import failure_reason, job_failure
-from kafka_index.spark.masters import CONNECT_SCHEME, check_master
+from kafka_index.spark.gateway import CONNECT_SCHEME, check_java, check_master, owned_jvm
+from kafka_index.spark.jobs import failure_reason, job_failure
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

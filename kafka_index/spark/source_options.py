@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -18,20 +18,21 @@ from kafka_index.layout.names import (
     CONSUMER_OFFSETS_TOPIC,
     SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
+    TopicPartition,
 )
 from kafka_index.layout.times import now_ms
 from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.reading import PartitionFiles
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.spark.option_values import (
     malformed,
+    parse_bounds,
     parse_choice,
     parse_flag,
     parse_json,
     parse_names,
     parse_number,
 )
-from kafka_index.spark.source_bounds import parse_bounds
-from kafka_index.spark.source_names import STORAGE_PREFIX, SUBSCRIPTIONS, check_names
 from kafka_index.stores.store import StorageOptions, parse_storage_options
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
 from kafka_index.tables.bounds import BoundOptions
@@ -243,3 +244,128 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     # As in Spark's Kafka source, headers are a column on request.
     with_headers = parse_flag(options, "includeheaders", default=False)
     return DEFAULT_COLUMNS if with_headers else DEFAULT_COLUMNS[:-1]
+
+
+#: The options that choose topics or partitions, one of them at a time.
+SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+#: The prefix of options of the stores.
+STORAGE_PREFIX = "storage."
+_KNOWN = frozenset(
+    name.lower()
+    for name in (
+        "path",
+        "indexes",
+        *SUBSCRIPTIONS,
+        "startingOffsets",
+        "endingOffsets",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp",
+        "startingTimestamp",
+        "endingTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "failOnDataLoss",
+        "includeHeaders",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "kafka.isolation.level",
+        "tiered",
+        "tieredFormat",
+        "keyPrefix",
+        "tieredKeys",
+        "topicIds",
+        "columns",
+        "includeControlRecords",
+        "rows",
+        "mode",
+        "pushFilters",
+        "followLinks",
+        "maxDecompressedBytes",
+    )
+)
+#: What Spark's Kafka source refuses too: they change rows, or where a read begins.
+_REFUSED = frozenset(
+    f"kafka.{name}"
+    for name in (
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "interceptor.classes",
+        "key.deserializer",
+        "value.deserializer",
+    )
+)
+#: Options of Spark's Kafka source that change no rows of a batch read.
+_IGNORED = frozenset(
+    name.lower()
+    for name in (
+        "groupIdPrefix",
+        "kafka.group.id",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+    )
+)
+
+
+def check_names(names: Iterable[str]) -> list[str]:
+    """Return the options without effect, by their names in lower case.
+
+    Raises `InputError` if there is no such option, or it cannot be honoured.
+    """
+    ignored = []
+    for name in names:
+        if name in _KNOWN or name.startswith(STORAGE_PREFIX):
+            continue
+        if name in _REFUSED:
+            raise InputError(
+                "logs at rest cannot honour this option, nor does Spark's Kafka source", found=name
+            )
+        if name in _IGNORED or name.startswith("kafka."):
+            ignored.append(name)
+            continue
+        raise InputError("kafka-log has no such option", found=name, hint="see docs/records.md")
+    return sorted(ignored)
+
+
+def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) -> None:
+    """Refuse names of partitions that the dump does not have, as Spark's Kafka source does.
+
+    Raises `InputError` if a topic or a partition that is named is not in the dump, or bounds by
+    partition leave one out.
+    """
+    found = {(one.topic, one.partition) for one in files}
+    topics = {topic for topic, _ in found}
+    where = ", ".join(options.paths)
+    for name in options.topic_names:
+        if name not in topics:
+            raise InputError("the topic is not in the logs", path=where, found=name)
+    assigned = {
+        (topic, number)
+        for topic, numbers in (options.partitions or {}).items()
+        for number in numbers
+    }
+    _refuse_difference(assigned - found, "assigned partitions that are not in the logs", where)
+    bounds = options.bounds
+    for bound in (
+        bounds.starting_offsets,
+        bounds.ending_offsets,
+        bounds.starting_timestamp,
+        bounds.ending_timestamp,
+    ):
+        if isinstance(bound, Mapping):
+            named = {(topic, number) for topic, numbers in bound.items() for number in numbers}
+            _refuse_difference(named - found, "bounds of partitions that are not read", where)
+            _refuse_difference(found - named, "bounds by partition leave some out", where)
+
+
+def _refuse_difference(partitions: set[tuple[str, int]], what: str, where: str) -> None:
+    if partitions:
+        names = [TopicPartition(*one).directory_name for one in sorted(partitions)[:5]]
+        raise InputError(
+            what,
+            path=where,
+            found=", ".join(names),
+            hint="name all partitions that are read, and no others",
+        )

@@ -9,15 +9,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
-from kafka_index.errors import EngineError
+from kafka_index.errors import EngineError, KafkaIndexError, RetriableError, is_retriable
 from kafka_index.execution import Listener, Parts, Waves, Workers
-from kafka_index.execution.tasks import BIN, balance, split_waves
-from kafka_index.spark.executors import check_executors
+from kafka_index.execution.tasks import BIN, attempt_id, balance, split_waves
+from kafka_index.spark.executors import SharedTarget, check_executors, shared_target
 from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.shared_target import SharedTarget, shared_target
-from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
+from kafka_index.stores import StorageOptions, configure_stores, storage_options
 
 _Work = TypeVar("_Work")
 _Result = TypeVar("_Result")
@@ -207,3 +209,58 @@ def _run_parts(
     work: _Work, attempt_id: str, *, divide: Callable[[_Work], Parts[_Result]]
 ) -> _Result:
     return divide(work).run(attempt_id)
+
+
+_ON_DRIVER = "driver"
+_Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def task(function: _Function, target: SharedTarget | None = None) -> _Function:
+    """Return a function for ``mapInArrow`` that opens stores as this process does.
+
+    Options travel as they were given: each process reads the files of secrets for itself. With a
+    target, the function first checks that it writes where the driver looks.
+    """
+    return partial(_run_task, function=function, options=storage_options(), target=target)
+
+
+def _run_task(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    function: _Function,
+    options: StorageOptions,
+    target: SharedTarget | None,
+) -> Iterator[pa.RecordBatch]:
+    configure_stores(options)
+    if target is not None:
+        target.check()
+    try:
+        yield from function(batches)
+    except KafkaIndexError as error:
+        # Its class and text reach the driver, but not its cause.
+        if is_retriable(error) and not isinstance(error, RetriableError):
+            raise EngineError(str(error)) from error
+        raise
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return an Arrow schema as a Spark one: the same names, types and nullability."""
+    return from_arrow_schema(schema)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the schema that Spark expects of record batches."""
+    try:
+        found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    except TypeError:
+        # Spark before 4.2, where that is not a parameter.
+        found = to_arrow_schema(schema)
+    return found
+
+
+def current_attempt_id() -> str:
+    """Return the id of the attempt that runs here: no two of a run may share scratch files."""
+    context = TaskContext.get()
+    if context is None:
+        return _ON_DRIVER
+    return attempt_id(context.taskAttemptId(), context.attemptNumber())

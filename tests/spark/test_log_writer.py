@@ -15,7 +15,7 @@ import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.import_tables import import_tables
-from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.workers import session_workers
 from kafka_index.storage import DirectoryLock
 from kafka_index.writing.import_record import counts_of_run
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
@@ -115,16 +115,16 @@ def test_files_are_imported_on_spark(session: SparkSession, tmp_path: Path) -> N
     settings = ImportSettings.of_properties({"segment.bytes": "65536"}, mode=ImportMode.CREATE)
     root = tmp_path / "logs"
 
-    with Jobs(session) as jobs:
+    with session_workers(session) as workers:
         properties = {"segment.bytes": "65536"}
-        import_tables(session, files, str(root), settings, properties, jobs=jobs)
+        import_tables(workers, files, str(root), settings, properties)
         assert kafka_index.read_records(root).read_all().equals(table)
         counts = [counts_of_run(str(path), settings.run_id) for path in root.iterdir()]
         assert sum(each.records for each in counts if each is not None) == len(table)
         before = {path: path.stat() for path in root.rglob("*.log")}
         # The same run again continues: all is there.
-        import_tables(session, files, str(root), settings, properties, jobs=jobs)
+        import_tables(workers, files, str(root), settings, properties)
         assert {path: path.stat() for path in root.rglob("*.log")} == before
         other = replace(settings, run_id="other")
         with pytest.raises(PySparkException, match="the partition exists"):
-            import_tables(session, files, str(root), other, properties, jobs=jobs)
+            import_tables(workers, files, str(root), other, properties)

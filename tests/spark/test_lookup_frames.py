@@ -15,7 +15,7 @@ from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
-from kafka_index.spark.tasks import spark_schema
+from kafka_index.spark.workers import spark_schema
 from tests.spark.lookups import make_dump, make_queries
 from tests.support.segments import batch
 

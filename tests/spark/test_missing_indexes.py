@@ -30,8 +30,8 @@ from kafka_index.lookup.splits import QueryBatch
 from kafka_index.lookup.unindexed import find_unindexed
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.segment_indexes import SegmentIndexes
-from kafka_index.spark import missing_indexes
-from kafka_index.spark.missing_indexes import build_missing_indexes, build_needed, find_needs
+from kafka_index.spark import lookup
+from kafka_index.spark.lookup import build_missing_indexes, build_needed, find_needs
 from kafka_index.spark.workers import session_workers
 from tests.servers.faults import fault_proxy
 from tests.servers.s3 import S3Server
@@ -104,7 +104,7 @@ def test_queries_of_no_partition_need_no_index(tmp_path: Path, by: By, rows: int
     batch = QueryBatch(
         pa.RecordBatch.from_pydict({"topic": topics}), topics, codes, Keys.of(keys, by)
     )
-    assert list(missing_indexes._asked(batch, inventory)) == []
+    assert list(lookup._asked(batch, inventory)) == []
 
 
 def test_each_log_is_read_by_one_request_of_one_worker(

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.errors import CorruptLogError, InputError, PublishError, StartRefusedError
-from kafka_index.spark.job_errors import job_failure
+from kafka_index.spark.jobs import job_failure
 from kafka_index.spark.session import launch_settings, settle
-from kafka_index.spark.tasks import task
+from kafka_index.spark.workers import task
 
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

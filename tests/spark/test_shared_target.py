@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import EngineError, PublishError
-from kafka_index.spark.shared_target import shared_target
+from kafka_index.spark.executors import shared_target
 
 
 def test_a_task_that_sees_the_marker_goes_on_and_nothing_is_left(tmp_path: Path) -> None:

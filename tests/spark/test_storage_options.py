@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from kafka_index.spark.tasks import task
+from kafka_index.spark.workers import task
 from kafka_index.stores import (
     StorageOptions,
     configure_stores,
