@@ -97,18 +97,11 @@ def largest_timestamps(
 ) -> None:
     """Read the records of plain batches of magic 2, for their largest timestamps.
 
-    Parameters
-    ----------
-    window : ndarray of uint8
-        The batches.
-    positions, sizes, counts : ndarray of int64, shape (n,)
-        Where each batch is, its bytes, and the record count of its header.
-    min_timestamp, max_timestamp_bound : int
-        Bounds for timestamps other than -1, in ms.
-    largest : ndarray of int64, shape (n,)
-        Filled with the largest timestamp of the records, -1 for none.
-    codes : ndarray of int64, shape (n,)
-        Filled with `RECORD_SOUND` or what is wrong.
+    `window` (uint8): the batches; `positions`, `sizes`, `counts` (int64, (n,)): where each batch
+    is, its bytes, and the record count of its header; `min_timestamp`, `max_timestamp_bound`:
+    bounds for timestamps other than -1, in ms; `largest` (int64, (n,)): filled with the largest
+    timestamp of the records, -1 for none; `codes` (int64, (n,)): filled with `RECORD_SOUND` or what
+    is wrong.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
@@ -151,20 +144,11 @@ def stamp_batches(
 ) -> int:
     """Write into batches of magic 2 what a leader gives them; return the offset after the last.
 
-    Parameters
-    ----------
-    window : ndarray of uint8
-        The batches, changed in place; a checksum only where its bytes changed.
-    positions, sizes : ndarray of int64, shape (n,)
-        Where each batch is, and its bytes.
-    next_offset, leader_epoch : int
-        The first offset to give, and the epoch of the leader.
-    timestamp_type : int
-        0, or `TIMESTAMP_TYPE_MASK` for the time of the append.
-    max_timestamps : ndarray of int64, shape (n,)
-        What the headers get.
-    base_offsets, last_offsets : ndarray of int64, shape (n,)
-        Filled with the offsets given.
+    `window` (uint8): the batches, changed in place; a checksum only where its bytes changed.
+    `positions`, `sizes` (int64, (n,)): where each batch is, and its bytes; `next_offset`,
+    `leader_epoch`: the first offset to give, and the epoch of the leader; `timestamp_type`: 0, or
+    `TIMESTAMP_TYPE_MASK` for the time of the append; `max_timestamps` (int64, (n,)): what the
+    headers get; `base_offsets`, `last_offsets` (int64, (n,)): filled with the offsets given.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
@@ -206,27 +190,13 @@ def plan_appends(
 ) -> tuple[int, int, Integer]:
     """Plan appends to a segment until it has to be rolled, and choose their index entries.
 
-    Parameters
-    ----------
-    ends : ndarray of int64, shape (m,)
-        The row after the last batch of each append.
-    first_append : int
-        The first of them to plan.
-    positions : ndarray of int64, shape (n,)
-        Filled with the places in the log of the batches that are taken.
-    sizes, last_offsets, max_timestamps : ndarray of int64, shape (n,)
-        The batches.
-    may_roll : bool
-        Whether the first append may ask for a roll: not when it just did.
-    limits, state : ndarray of int64
-        As above; the state is changed.
-    entry_rows, entry_timestamps, entry_timestamp_offsets : ndarray of int64, shape (n,)
-        Filled: the batch of each offset entry, and the time entry with it.
-
-    Returns
-    -------
-    tuple of int
-        One of the ``PLAN_`` codes, the next append (of a fault: its row), and the entries filled.
+    `ends` (int64, (m,)): the row after the last batch of each append; `first_append`: the first of
+    them to plan; `positions` (int64, (n,)): filled with the places in the log of the batches that
+    are taken; `sizes`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches; `may_roll`:
+    whether the first append may ask for a roll: not when it just did. `limits`, `state`: as above;
+    the state is changed. `entry_rows`, `entry_timestamps`, `entry_timestamp_offsets` (int64, (n,)):
+    filled: the batch of each offset entry, and the time entry with it. Returns one of the ``PLAN_``
+    codes, the next append (of a fault: its row), and the entries filled.
     """
     base = limits[LIMIT_BASE_OFFSET]
     size = state[GROWTH_SIZE]

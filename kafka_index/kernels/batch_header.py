@@ -88,13 +88,9 @@ def magic_of(start: np.uint64) -> Integer:
 def batch_size(start: np.uint64, left: Integer) -> Integer:
     """Return the size in bytes of a batch, `AT_END`, or the code of what is wrong with it.
 
-    Parameters
-    ----------
-    start : uint64
-        Address of the batch.
-    left : int
-        How many bytes of the log there are from it on. All of the batch is in them, or the result
-        is `TORN_BATCH`; no more than the header up to the magic is read.
+    `start`: address of the batch. `left`: how many bytes of the log there are from it on. All of
+    the batch is in them, or the result is `TORN_BATCH`; no more than the header up to the magic is
+    read.
     """
     if left <= HEADER_SIZE_UP_TO_MAGIC:
         return AT_END if left == 0 else TORN_HEADER
@@ -187,14 +183,8 @@ def fill_checksum_matches(
 ) -> None:
     """Find out whether the checksums of batches are right.
 
-    Parameters
-    ----------
-    window : ndarray of uint8
-        Bytes of a log.
-    starts, sizes : ndarray of int64, shape (n,)
-        Where in the window each batch begins, and how many bytes it has.
-    matches : ndarray of bool, shape (n,)
-        Filled.
+    `window` (uint8): bytes of a log; `starts`, `sizes` (int64, (n,)): where in the window each
+    batch begins, and how many bytes it has; `matches` (bool, (n,)): filled.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(starts)):
@@ -217,14 +207,9 @@ def read_batch_fields(
 ) -> None:
     """Read the headers of batches; rows without a position are left as they are.
 
-    Parameters
-    ----------
-    log : int
-        Memory address of the log.
-    batches : ndarray of int64, shape (n,)
-        Positions of batches; negative for none.
-    base_offsets, last_offsets, sizes : ndarray of int64, shape (n,)
-        Filled; with `NOT_IN_HEADER` for the base offset of a compressed message of magic 0 or 1.
+    `log`: memory address of the log. `batches` (int64, (n,)): positions of batches; negative for
+    none. `base_offsets`, `last_offsets`, `sizes` (int64, (n,)): filled; with `NOT_IN_HEADER` for
+    the base offset of a compressed message of magic 0 or 1.
     """
     for row in range(len(batches)):
         if row + _BATCHES_AHEAD < len(batches) and batches[row + _BATCHES_AHEAD] >= 0:

@@ -45,12 +45,8 @@ def _reader(bits: int, *, swap: bool = True, offset: int = 0, signed: bool = Tru
 def field_reader(layout: np.dtype[np.void], name: str) -> Any:
     """Make the function that reads a big-endian field of a structure at an address, as int64.
 
-    Parameters
-    ----------
-    layout : numpy structured dtype
-        The structure.
-    name : str
-        The field: an integer of 8 to 64 bits, signed or not.
+    `layout` (numpy structured dtype): the structure; `name`: the field: an integer of 8 to 64 bits,
+    signed or not.
     """
     kind = layout[name]
     return _reader(

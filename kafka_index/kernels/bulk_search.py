@@ -30,16 +30,10 @@ def gallop_floor(
 ) -> int:
     """Find the last slot whose key is at or below a target, at or after a slot known to be so.
 
-    Parameters
-    ----------
-    address : int
-        Memory address of the entries, each of which begins with its key.
-    entries, entry_bytes, key_bytes : int
-        How many there are, and how wide entries and keys are (keys of 4 or 8 bytes).
-    target : int
-        A key as stored.
-    slot : int
-        Where to begin: its key is not above the target; or `NOT_FOUND`.
+    `address`: memory address of the entries, each of which begins with its key; `entries`,
+    `entry_bytes`, `key_bytes`: how many there are, and how wide entries and keys are (keys of 4 or
+    8 bytes); `target`: a key as stored. `slot`: where to begin: its key is not above the target; or
+    `NOT_FOUND`.
     """
     step = 1
     high = slot + 1
@@ -74,21 +68,12 @@ def find_entries(
 ) -> None:
     """Look up the last entries at or below ascending targets.
 
-    Parameters
-    ----------
-    address, entries, entry_bytes, key_bytes : int
-        As for `gallop_floor`; an int32 follows the key of an entry.
-    key_base, value_base : int
-        Added to a key and to an int32 that were found: the base offset where they are offsets
-        relative to it, else 0.
-    missing_key : int
-        The key that is given where all entries are above the target; the value is `value_base`.
-    targets : ndarray of int64, shape (n,)
-        Ascending, `key_base` included.
-    rows : ndarray of int64, shape (n,)
-        Where the answer to each target goes.
-    keys, values : ndarray of int64
-        Filled there.
+    `address`, `entries`, `entry_bytes`, `key_bytes`: as for `gallop_floor`; an int32 follows the
+    key of an entry. `key_base`, `value_base`: added to a key and to an int32 that were found: the
+    base offset where they are offsets relative to it, else 0. `missing_key`: the key that is given
+    where all entries are above the target; the value is `value_base`. `targets` (int64, (n,)):
+    ascending, `key_base` included; `rows` (int64, (n,)): where the answer to each target goes;
+    `keys`, `values`: filled there.
     """
     slot = NOT_FOUND
     key: Integer = missing_key
@@ -132,17 +117,9 @@ def find_disorder(
 ) -> int:
     """Return the first slot that no broker could have written after the one before it.
 
-    Parameters
-    ----------
-    address, entries, entry_bytes, key_bytes : int
-        As for `gallop_floor`; an int32 follows the key of an entry.
-    least_step : int
-        By how much that int32 has to grow from entry to entry; keys have to grow by 1 or more.
-
-    Returns
-    -------
-    int
-        A slot, or `NOT_FOUND`.
+    `address`, `entries`, `entry_bytes`, `key_bytes`: as for `gallop_floor`; an int32 follows the
+    key of an entry. `least_step`: by how much that int32 has to grow from entry to entry; keys have
+    to grow by 1 or more. Returns a slot, or `NOT_FOUND`.
     """
     last_key = np.int64(0)
     last_value = np.int64(0)
@@ -183,21 +160,9 @@ _DIGITS = 1 << _DIGIT_BITS
 def radix_sort(keys: Longs, scratch: Longs, low_bits: int, high_bits: int) -> Longs:
     """Sort keys by their high bits; those of equal high bits keep their order.
 
-    Parameters
-    ----------
-    keys : ndarray of int64, shape (n,)
-        0 or more. Overwritten.
-    scratch : ndarray of int64, shape (n,)
-        Overwritten.
-    low_bits : int
-        How many low bits do not count.
-    high_bits : int
-        How many bits above them do; those above are 0.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        ``keys`` or ``scratch``, whichever holds the sorted keys.
+    `keys` (int64, (n,)): 0 or more. Overwritten. `scratch` (int64, (n,)): overwritten; `low_bits`:
+    how many low bits do not count. `high_bits`: how many bits above them do; those above are 0.
+    Returns (int64, (n,)) ``keys`` or ``scratch``, whichever holds the sorted keys.
     """
     passes = (high_bits + _DIGIT_BITS - 1) // _DIGIT_BITS
     places = np.zeros((passes, _DIGITS), np.int64)
@@ -228,19 +193,9 @@ def radix_sort(keys: Longs, scratch: Longs, low_bits: int, high_bits: int) -> Lo
 def number_runs(batches: Longs, entries: Longs, runs: Longs, firsts: Longs) -> int:
     """Assign a run to each query: neighbours that found the same batch and index entry share one.
 
-    Parameters
-    ----------
-    batches, entries : ndarray of int64, shape (n,)
-        What each query found.
-    runs : ndarray of int64, shape (n,)
-        Filled with the run of each query, from 0 on.
-    firsts : ndarray of int64, shape (n,)
-        Filled with the first query of each run.
-
-    Returns
-    -------
-    int
-        The number of runs.
+    `batches`, `entries` (int64, (n,)): what each query found; `runs` (int64, (n,)): filled with the
+    run of each query, from 0 on; `firsts` (int64, (n,)): filled with the first query of each run.
+    Returns the number of runs.
     """
     run = -1
     for query in range(len(batches)):
@@ -257,18 +212,9 @@ def put_back_runs(
 ) -> None:
     """Put what runs have found where the answers to their queries go.
 
-    Parameters
-    ----------
-    values : ndarray of int64, shape (k, m)
-        What each run found.
-    runs : ndarray of int64, shape (n,)
-        The run of each query.
-    rows : ndarray of int64, shape (n,)
-        Where the answers go.
-    run_of_row : ndarray of int32, shape (n,)
-        Scratch space; empty where `rows` are not 0 to n - 1, in any order.
-    answers : ndarray of int64, shape (k, ...)
-        Filled there.
+    `values` (int64, (k, m)): what each run found; `runs` (int64, (n,)): the run of each query;
+    `rows` (int64, (n,)): where the answers go. `run_of_row` (int32, (n,)): scratch space; empty
+    where `rows` are not 0 to n - 1, in any order. `answers` (int64, (k, ...)): filled there.
     """
     if len(run_of_row):
         # One column is written in any order, all others in order.

@@ -100,10 +100,7 @@ def shared_folder() -> Path:
 def keep_in_shared_folder() -> None:
     """Keep the kernels that this process compiles in `shared_folder`.
 
-    Raises
-    ------
-    OSError
-        It cannot be written.
+    Raises `OSError` if it cannot be written.
     """
     folder = shared_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,15 +176,8 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 def compiled(function: _Function) -> _Function:
     """Compile a kernel at its first call: no GIL, no fast-math, numpy's division, code cached.
 
-    Parameters
-    ----------
-    function : callable
-        A module-level function of `kafka_index.kernels` (any other is compiled, but not cached).
-
-    Returns
-    -------
-    callable
-        The compiled function; `function` itself under ``NUMBA_DISABLE_JIT=1``.
+    `function`: a module-level function of `kafka_index.kernels` (any other is compiled, but not
+    cached). Returns the compiled function; `function` itself under ``NUMBA_DISABLE_JIT=1``.
     """
     if _config.DISABLE_JIT:
         return function

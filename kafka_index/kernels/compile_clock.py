@@ -10,12 +10,8 @@ from collections.abc import Callable
 class CompileClock:
     """Runs while at least one kernel is being compiled.
 
-    Attributes
-    ----------
-    count : int
-        How many compilations have begun.
-    on_first : callable, optional
-        Called once, when the first of them begins.
+    `count`: how many compilations have begun; `on_first` (callable, optional): called once, when
+    the first of them begins.
     """
 
     def __init__(self) -> None:

@@ -42,11 +42,8 @@ def last_words(*arrivals: tuple[str, str, str, str]) -> str:
     to them, they follow nothing but zeros. They are loaded with the bytes before them, so that
     nothing after the end is read.
 
-    Parameters
-    ----------
-    arrivals : tuple of str
-        For each block that leads here: its name, and the values of the checksum so far, the address
-        and the size of what is left.
+    `arrivals` (tuple of str): for each block that leads here: its name, and the values of the
+    checksum so far, the address and the size of what is left.
     """
     crcs, addresses, sizes = (
         "".join(f"[ {arrival[value]}, %{arrival[0]} ], " for arrival in arrivals)
@@ -248,12 +245,8 @@ _STREAMS_BYTES = 24
 def streams_source(name: str, library_address: int) -> str:
     """Return a module that defines ``uint32 (uint32 crc, address, size)`` by this name.
 
-    Parameters
-    ----------
-    name : str
-        Of the function.
-    library_address : int
-        The same function of google-crc32c, for long messages.
+    `name`: of the function; `library_address`: the same function of google-crc32c, for long
+    messages.
     """
     end = last_words(
         ("short", "%start", "%address", "%size"), ("join", "%crc.joined", "%block_end", "%left")
@@ -353,12 +346,7 @@ def supported_methods() -> list[str]:
 def fast_crc32c_address(method: str, library_address: int) -> int:
     """Compile ``uint32 (uint32 crc, address, size)``.
 
-    Parameters
-    ----------
-    method : str
-        One that this CPU supports.
-    library_address : int
-        The same function of google-crc32c.
+    `method`: one that this CPU supports; `library_address`: the same function of google-crc32c.
     """
     name = f"kafka_index_crc32c_{method}"
     source = (

@@ -56,12 +56,7 @@ _handler_address: int | None = None
 class FaultGuard:
     """Guards one mapping, from its making to `release`.
 
-    Parameters
-    ----------
-    address : int
-        Where the mapping begins, on a page.
-    size_bytes : int
-        How long it is.
+    `address`: where the mapping begins, on a page; `size_bytes`: how long it is.
     """
 
     def __init__(self, address: int, size_bytes: int) -> None:

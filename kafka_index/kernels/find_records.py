@@ -76,34 +76,16 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
 ) -> int:
     """Find the first record that fits each of ascending targets, in its batch or a later one.
 
-    Parameters
-    ----------
-    log : int
-        Memory address of the log.
-    log_size : int
-        How many bytes of it count.
-    by_timestamp : bool
-        Whether targets are timestamps; else they are offsets.
-    starting_offset : int
-        No record below it fits.
-    targets : ndarray of int64, shape (n,)
-        Ascending.
-    batches : ndarray of int64, shape (n,)
-        Where to begin for each: the position of a batch, or something negative, which is kept.
-    given : tuple
-        The fields of a `RecordSection`: the records of the batch at ``state[STATE_OPEN]``, which
-        stay in memory until the next call; `EMPTY_SECTION` in the first one.
-    state : ndarray of int64, shape (STATE_SIZE,)
-        From `new_state`. After `FIND_NEEDS_RECORDS` the caller hands in the records of the batch at
-        ``STATE_OPEN``, sets ``STATE_FAULT`` to what is wrong after them, and calls again.
-    found : ndarray of int64, shape (FOUND_ROWS, n)
-        Filled: position of the batch (or `AT_END`, or `damage_at`), offset, timestamp and leader
-        epoch.
-
-    Returns
-    -------
-    int
-        One of the ``FIND_`` codes.
+    `log`: memory address of the log; `log_size`: how many bytes of it count. `by_timestamp`:
+    whether targets are timestamps; else they are offsets. `starting_offset`: no record below it
+    fits; `targets` (int64, (n,)): ascending; `batches` (int64, (n,)): where to begin for each: the
+    position of a batch, or something negative, which is kept. `given` (tuple): the fields of a
+    `RecordSection`: the records of the batch at ``state[STATE_OPEN]``, which stay in memory until
+    the next call; `EMPTY_SECTION` in the first one. `state` (int64, (STATE_SIZE,)): from
+    `new_state`. After `FIND_NEEDS_RECORDS` the caller hands in the records of the batch at
+    ``STATE_OPEN``, sets ``STATE_FAULT`` to what is wrong after them, and calls again. `found`
+    (int64, (FOUND_ROWS, n)): filled: position of the batch (or `AT_END`, or `damage_at`), offset,
+    timestamp and leader epoch. Returns one of the ``FIND_`` codes.
     """
     query = state[STATE_QUERY]
     opened = state[STATE_OPEN]

@@ -91,16 +91,9 @@ def read_control_batch(  # noqa: PLR0911, because each of Kafka's refusals is on
 ) -> tuple[Integer, Integer, Integer]:
     """Read the marker of a control batch with a producer id.
 
-    Parameters
-    ----------
-    start, end : int
-        The addresses where the batch starts and ends.
-
-    Returns
-    -------
-    tuple of int
-        The control type or one of this module's codes, the coordinator epoch (-1 when there is
-        none) and the marker's timestamp in ms (-1 when there is none).
+    `start`, `end`: the addresses where the batch starts and ends. Returns the control type or one
+    of this module's codes, the coordinator epoch (-1 when there is none) and the marker's timestamp
+    in ms (-1 when there is none).
     """
     at = np.uint64(start)
     attributes = read_attributes(at)
@@ -147,17 +140,11 @@ def read_headers(
 ) -> None:
     """Read further header fields of batches that a scan has accepted.
 
-    Parameters
-    ----------
-    window : ndarray of uint8
-        Bytes of the log from ``window_position`` on, the batches whole among them.
-    window_position : int
-        Byte position in the log of ``window[0]``.
-    positions : ndarray of int64, shape (n,)
-        Byte positions of the batches in the log.
-    columns : ndarray of int64, shape (HEADER_COLUMNS, at least n)
-        Filled. A message of magic 0 or 1 counts as one record; control fields are those of
-        `kafka_index.kernels.headers`.
+    `window` (uint8): bytes of the log from ``window_position`` on, the batches whole among them;
+    `window_position`: byte position in the log of ``window[0]``; `positions` (int64, (n,)): byte
+    positions of the batches in the log. `columns` (int64, (HEADER_COLUMNS, at least n)): filled. A
+    message of magic 0 or 1 counts as one record; control fields are those of
+    `kafka_index.kernels.headers`.
     """
     address = window.ctypes.data - window_position
     if _read_fields(address, positions, columns):

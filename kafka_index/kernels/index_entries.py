@@ -43,22 +43,12 @@ def choose_entries(
 ) -> Integer:
     """Choose the batches that get an entry (``LogSegment.recover`` and ``append``).
 
-    Parameters
-    ----------
-    positions, last_offsets, max_timestamps : ndarray of int64, shape (n,)
-        The chunk, in file order; bytes, absolute offsets, ms.
-    index_interval_bytes : int
-        An entry is due when more than this lies since the last.
-    state : ndarray of int64, shape (3,)
-        Changed in place; starts as (0, -1, -1) in an empty segment.
-    rows, entry_timestamps, entry_timestamp_offsets : ndarray of int64, shape (at least n,)
-        Filled: the row of the batch that gets the offset entry, and the largest timestamp so far
-        with the last offset of its batch.
-
-    Returns
-    -------
-    int
-        How many entries were filled in.
+    `positions`, `last_offsets`, `max_timestamps` (int64, (n,)): the chunk, in file order; bytes,
+    absolute offsets, ms. `index_interval_bytes`: an entry is due when more than this lies since the
+    last. `state` (int64, (3,)): changed in place; starts as (0, -1, -1) in an empty segment.
+    `rows`, `entry_timestamps`, `entry_timestamp_offsets` (int64, (at least n,)): filled: the row of
+    the batch that gets the offset entry, and the largest timestamp so far with the last offset of
+    its batch. Returns how many entries were filled in.
     """
     return choose_entries_of_rows(
         positions,
@@ -121,21 +111,10 @@ def append_offset_entries(
 ) -> int:
     """Append offset entries up to the first that must be refused.
 
-    Parameters
-    ----------
-    data : ndarray of uint8
-        The map, with room for what is appended.
-    entries, max_entries : int
-        How many entries there are, and may be.
-    base_offset, last_offset : int
-        Of the segment, and of the last entry; absolute.
-    offsets, positions : ndarray of int64, shape (n,)
-        The new entries: absolute offsets, bytes.
-
-    Returns
-    -------
-    int
-        How many were appended.
+    `data` (uint8): the map, with room for what is appended; `entries`, `max_entries`: how many
+    entries there are, and may be. `base_offset`, `last_offset`: of the segment, and of the last
+    entry; absolute. `offsets`, `positions` (int64, (n,)): the new entries: absolute offsets, bytes.
+    Returns how many were appended.
     """
     address = np.uint64(data.ctypes.data)
     for row in range(len(offsets)):
@@ -166,22 +145,11 @@ def append_time_entries(
 ) -> tuple[int, int, int]:
     """Append time entries, leaving out equal timestamps, up to the first that must be refused.
 
-    Parameters
-    ----------
-    data, entries, max_entries, base_offset, offsets
-        As for `append_offset_entries`.
-    full_entries : int
-        From how many entries on even an entry that would be left out is refused.
-    last_timestamp, last_offset : int
-        Of the last entry; (-1, base offset) when there is none.
-    timestamps : ndarray of int64, shape (n,)
-        In ms.
-
-    Returns
-    -------
-    tuple of int
-        How many were accepted, how many entries there are now, and the row of the last one appended
-        (-1 when none was).
+    `data`, `entries`, `max_entries`, `base_offset`, `offsets`: as for `append_offset_entries`;
+    `full_entries`: from how many entries on even an entry that would be left out is refused.
+    `last_timestamp`, `last_offset`: of the last entry; (-1, base offset) when there is none.
+    `timestamps` (int64, (n,)): in ms. Returns how many were accepted, how many entries there are
+    now, and the row of the last one appended (-1 when none was).
     """
     last_row = -1
     address = np.uint64(data.ctypes.data)

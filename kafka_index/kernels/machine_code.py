@@ -19,17 +19,7 @@ def host_has(*features: str) -> bool:
 def compile_function(name: str, source: str) -> int:
     """Compile LLVM assembly for this CPU.
 
-    Parameters
-    ----------
-    name : str
-        The function wanted.
-    source : str
-        A module that defines it.
-
-    Returns
-    -------
-    int
-        Its address.
+    `name`: the function wanted; `source`: a module that defines it. Returns its address.
     """
     llvmlite.binding.initialize_native_target()
     llvmlite.binding.initialize_native_asmprinter()

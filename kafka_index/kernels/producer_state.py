@@ -123,20 +123,10 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
 ) -> tuple[int, int]:
     """Follow producers and leader epochs through a chunk and stop where recovery would.
 
-    Parameters
-    ----------
-    batches : BatchColumns
-        The chunk, in file order; columns from ``attributes`` on count where there is a producer.
-    first_row : int
-        Where to begin in it.
-    tables : ProducerTables
-        Changed in place.
-
-    Returns
-    -------
-    tuple of int
-        One of the ``PRODUCERS_`` codes, and the row concerned (n when there is none). After
-        `PRODUCERS_NO_ROOM` nothing of that row has been recorded but its leader epoch.
+    `batches` (BatchColumns): the chunk, in file order; columns from ``attributes`` on count where
+    there is a producer. `first_row`: where to begin in it; `tables` (ProducerTables): changed in
+    place. Returns one of the ``PRODUCERS_`` codes, and the row concerned (n when there is none).
+    After `PRODUCERS_NO_ROOM` nothing of that row has been recorded but its leader epoch.
     """
     # Named once: an access to a field of a tuple in the loop costs updates of reference counts.
     (

@@ -114,20 +114,11 @@ COUNTS = _record(
 class ProducerTables(NamedTuple):
     """The state of the producers of a stretch of a log.
 
-    Parameters
-    ----------
-    producers : ndarray of PRODUCER, shape (capacity,)
-        In the order they appeared.
-    buckets : ndarray of int64, shape (a power of 2, twice the producers or more,)
-        The hash table over them: rows, -1 for free.
-    open_transactions : ndarray of OPEN_TRANSACTION, shape (capacity,)
-        By first offset.
-    aborts : ndarray of ABORT, shape (capacity,)
-        In the order of their markers.
-    epochs : ndarray of EPOCH, shape (capacity,)
-        Ascending.
-    counts : ndarray of COUNTS, shape (1,)
-        How much of them is in use.
+    `producers` (PRODUCER, (capacity,)): in the order they appeared; `buckets` (int64, (a power of
+    2, twice the producers or more,)): the hash table over them: rows, -1 for free;
+    `open_transactions` (OPEN_TRANSACTION, (capacity,)): by first offset; `aborts` (ABORT,
+    (capacity,)): in the order of their markers; `epochs` (EPOCH, (capacity,)): ascending; `counts`
+    (COUNTS, (1,)): how much of them is in use.
     """
 
     producers: Records
@@ -167,9 +158,7 @@ def reset_entry(entry: Any, producer_id: Integer) -> None:
 def change_epoch(entry: Any, epoch: Integer) -> bool:
     """Forget the last batch when its producer epoch is another one; return whether it is.
 
-    Notes
-    -----
-    ProducerStateEntry.maybeUpdateProducerEpoch.
+    Source: ``ProducerStateEntry.maybeUpdateProducerEpoch``.
     """
     if entry.producer_epoch == epoch:
         return False
@@ -197,9 +186,7 @@ def add_batch(
 def add_marker(entry: Any, coordinator_epoch: Integer, timestamp_ms: Integer) -> None:
     """Record a marker of the entry's epoch, which ends its transaction.
 
-    Notes
-    -----
-    ProducerStateEntry.update, as ProducerAppendInfo.appendEndTxnMarker calls it.
+    Source: ``ProducerStateEntry.update``, as ``ProducerAppendInfo.appendEndTxnMarker`` calls it.
     """
     entry.coordinator_epoch = coordinator_epoch
     entry.timestamp_ms = timestamp_ms
@@ -209,10 +196,8 @@ def add_marker(entry: Any, coordinator_epoch: Integer, timestamp_ms: Integer) ->
 def last_sequence_of(base_sequence: Integer, offset_delta: Integer) -> Any:
     """Return the sequence that many records after a base sequence; after 2^31 - 1 comes 0.
 
-    Notes
-    -----
-    DefaultRecordBatch.lastSequence and incrementSequence. In Java the sums wrap around, which only
-    those of a negative delta reach; no broker writes one.
+    Source: ``DefaultRecordBatch.lastSequence`` and ``incrementSequence``. In Java the sums wrap
+    around, which only those of a negative delta reach; no broker writes one.
     """
     if base_sequence == NO_SEQUENCE:
         return base_sequence
@@ -229,9 +214,7 @@ def last_sequence_of(base_sequence: Integer, offset_delta: Integer) -> Any:
 def first_sequence_of(last_sequence: Integer, offset_delta: Integer) -> Any:
     """Return the sequence of the first record of a batch.
 
-    Notes
-    -----
-    DefaultRecordBatch.decrementSequence.
+    Source: ``DefaultRecordBatch.decrementSequence``.
     """
     if last_sequence < offset_delta:
         return INT32_MAX - (offset_delta - last_sequence) + 1
@@ -308,14 +291,8 @@ def drop_closed(producers: Records, nodes: Records, counts: Any) -> None:
 def next_open_offset(transactions: Any, first: Integer, end: Integer, owner: Integer) -> Any:
     """Return where the earliest open transaction of another owner begins, `NO_OFFSET` for none.
 
-    Parameters
-    ----------
-    transactions : sequence
-        By first offset; anything with the fields of `OPEN_TRANSACTION`.
-    first, end : int
-        Which of them to look at.
-    owner : int
-        The producer whose transaction has ended.
+    `transactions` (sequence): by first offset; anything with the fields of `OPEN_TRANSACTION`.
+    `first`, `end`: which of them to look at; `owner`: the producer whose transaction has ended.
     """
     for place in range(first, end):
         if transactions[place].owner != NO_OWNER and transactions[place].owner != owner:
@@ -326,15 +303,9 @@ def next_open_offset(transactions: Any, first: Integer, end: Integer, owner: Int
 def last_stable_offset(next_open_offset: Integer, last_offset: Integer) -> Any:
     """Return the last stable offset once a transaction has ended.
 
-    Parameters
-    ----------
-    next_open_offset : int
-        Where the earliest one of another producer begins, `NO_OFFSET` for none.
-    last_offset : int
-        Where the transaction has ended: the offset of its marker.
+    `next_open_offset`: where the earliest one of another producer begins, `NO_OFFSET` for none;
+    `last_offset`: where the transaction has ended: the offset of its marker.
 
-    Notes
-    -----
     ProducerStateManager.lastStableOffset.
     """
     return last_offset + 1 if next_open_offset == NO_OFFSET else next_open_offset
@@ -354,19 +325,11 @@ def fill_last_stable_offsets(
 ) -> None:
     """Find the last stable offset after each aborted transaction of a segment.
 
-    Parameters
-    ----------
-    earlier : ndarray of OPEN_TRANSACTION, shape (m,)
-        Transactions that were open before the segment, by first offset, each owned by its producer
-        id; those that end in the segment are closed.
-    end_rows : ndarray of int64, shape (m,)
-        The row of the batch that ends each (a large number when none does).
-    by_end : ndarray of int64, shape (m,)
-        The order of these.
-    aborts : ndarray of ABORT, shape (n,)
-        The aborted transactions, in the order of their markers.
-    found : ndarray of int64, shape (n,)
-        Filled.
+    `earlier` (OPEN_TRANSACTION, (m,)): transactions that were open before the segment, by first
+    offset, each owned by its producer id; those that end in the segment are closed. `end_rows`
+    (int64, (m,)): the row of the batch that ends each (a large number when none does); `by_end`
+    (int64, (m,)): the order of these; `aborts` (ABORT, (n,)): the aborted transactions, in the
+    order of their markers; `found` (int64, (n,)): filled.
     """
     head = 0
     ended = 0

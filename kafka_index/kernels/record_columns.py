@@ -127,33 +127,14 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
 ) -> int:
     """Decode the records of batches whose sizes have been checked.
 
-    Parameters
-    ----------
-    window : uint64
-        Memory address that positions count from.
-    window_bytes : int
-        How many bytes may be read there.
-    positions, sizes : ndarray of int64, shape (n,)
-        The batches.
-    first_offset, last_offset : int
-        Records below the first or above the second are left out.
-    parts : int
-        What is wanted, bits of ``PART_``.
-    arena : ndarray of uint8
-        Memory for decompressed records, and `UNPACK_SLACK_BYTES`.
-    contexts : ndarray of int64
-        As for `kafka_index.kernels.unpacking.unpack`.
-    chunk : ndarray of int64, shape (CHUNK_FIELDS,)
-        Where the columns are, which are filled from ``STATE_ROWS`` on.
-    batch_ends : ndarray of int64, shape (n,)
-        Filled for each batch that is done: the row of the chunk after its last record.
-    state : ndarray of int64, shape (STATE_SIZE,)
-        From `new_state`.
-
-    Returns
-    -------
-    int
-        One of the ``DECODE_`` codes.
+    `window`: memory address that positions count from; `window_bytes`: how many bytes may be read
+    there; `positions`, `sizes` (int64, (n,)): the batches; `first_offset`, `last_offset`: records
+    below the first or above the second are left out; `parts`: what is wanted, bits of ``PART_``;
+    `arena` (uint8): memory for decompressed records, and `UNPACK_SLACK_BYTES`; `contexts`: as for
+    `kafka_index.kernels.unpacking.unpack`; `chunk` (int64, (CHUNK_FIELDS,)): where the columns are,
+    which are filled from ``STATE_ROWS`` on; `batch_ends` (int64, (n,)): filled for each batch that
+    is done: the row of the chunk after its last record; `state` (int64, (STATE_SIZE,)): from
+    `new_state`. Returns one of the ``DECODE_`` codes.
     """
     offsets = np.uint64(chunk[CHUNK_OFFSETS])
     timestamps = np.uint64(chunk[CHUNK_TIMESTAMPS])

@@ -60,18 +60,9 @@ def _read_long_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[
 def read_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[Integer, Integer]:
     """Read a zigzag varint.
 
-    Parameters
-    ----------
-    position, end : int64
-        Addresses of its first byte, and after the last byte it may have.
-    max_bytes : int
-        `VARINT_BYTES` or `VARLONG_BYTES`.
-
-    Returns
-    -------
-    tuple of int64
-        The value, and the address after it; `VARINT_CUT` or `VARINT_TOO_LONG` for that when it
-        cannot be read.
+    `position`, `end`: addresses of its first byte, and after the last byte it may have;
+    `max_bytes`: `VARINT_BYTES` or `VARLONG_BYTES`. Returns the value, and the address after it;
+    `VARINT_CUT` or `VARINT_TOO_LONG` for that when it cannot be read.
     """
     if position >= end:
         return np.int64(0), VARINT_CUT
@@ -180,10 +171,7 @@ def _fault(code: int) -> RecordFields:
 def read_fields(address: np.uint64, end: np.uint64) -> RecordFields:
     """Read a record of any shape with the places of its fields, or find what is wrong with it.
 
-    Parameters
-    ----------
-    address, end : uint64
-        Where the record starts, and where the records of its batch end.
+    `address`, `end`: where the record starts, and where the records of its batch end.
     """
     limit = np.int64(end)
     size, start = read_varint(np.int64(address), limit, VARINT_BYTES)
@@ -300,16 +288,9 @@ def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer,
     The last record of a batch must end where the records do: otherwise Kafka throws before it
     returns that record (`RECORDS_REMAINING`), which is for the caller to check.
 
-    Parameters
-    ----------
-    address, end : uint64
-        Where the record starts, and where the records of its batch end.
-
-    Returns
-    -------
-    tuple of int
-        The address after the record (uint64), the timestamp delta, the offset delta, and
-        `RECORD_SOUND` or what is wrong; then the others are undefined.
+    `address`, `end`: where the record starts, and where the records of its batch end. Returns the
+    address after the record (uint64), the timestamp delta, the offset delta, and `RECORD_SOUND` or
+    what is wrong; then the others are undefined.
     """
     fields = read_short_fields(address, end)
     if fields.code != RECORD_SOUND:
@@ -326,16 +307,8 @@ _V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
 def read_message(message: np.uint64, following: np.uint64) -> RecordFields:
     """Read the places of key and value of a message, or find that they do not lie in it.
 
-    Parameters
-    ----------
-    message, following : uint64
-        Addresses of the message and after it.
-
-    Returns
-    -------
-    RecordFields
-        Without deltas and headers, which messages do not have; ``code`` is `RECORD_SOUND` or
-        `RECORD_CUT`.
+    `message`, `following`: addresses of the message and after it. Returns without deltas and
+    headers, which messages do not have; ``code`` is `RECORD_SOUND` or `RECORD_CUT`.
     """
     is_v0 = read_int8(message + np.uint64(MAGIC_POSITION)) == 0
     end = np.int64(following)

@@ -31,12 +31,8 @@ COPY_SLACK_BYTES = UNPACK_SLACK_BYTES
 def find_headers(places: NDArray[np.int64], headers: NDArray[np.int64]) -> None:
     """Find the headers of records.
 
-    Parameters
-    ----------
-    places : ndarray of int64, shape (PLACE_ROWS, n)
-        As `decode_batches` has filled them.
-    headers : ndarray of int64, shape (HEADER_ROWS, k)
-        Filled; k is the sum of the counts.
+    `places` (int64, (PLACE_ROWS, n)): as `decode_batches` has filled them. `headers` (int64,
+    (HEADER_ROWS, k)): filled; k is the sum of the counts.
     """
     at = 0
     for place in range(places.shape[1]):
@@ -68,21 +64,9 @@ def copy_fields(
 ) -> int:
     """Copy bytes to the layout of Arrow's binary arrays.
 
-    Parameters
-    ----------
-    addresses, sizes : ndarray of int64, shape (n,)
-        Where they are; `FIELD_NULL` for null.
-    readable_end : uint64
-        Nothing at or after this address is read.
-    ends : ndarray of int32, shape (n + 1,)
-        Filled with offsets.
-    data : ndarray of uint8
-        Filled; `COPY_SLACK_BYTES` longer than all fields.
-
-    Returns
-    -------
-    int
-        How many are null.
+    `addresses`, `sizes` (int64, (n,)): where they are; `FIELD_NULL` for null. `readable_end`:
+    nothing at or after this address is read; `ends` (int32, (n + 1,)): filled with offsets. `data`
+    (uint8): filled; `COPY_SLACK_BYTES` longer than all fields. Returns how many are null.
     """
     out = np.uint64(data.ctypes.data)
     total = np.int64(0)

@@ -128,34 +128,16 @@ def pack_batches(
 ) -> tuple[Integer, Integer, Integer]:
     """Write records into batches until they, or the room for them, are at an end.
 
-    Parameters
-    ----------
-    offsets, timestamps : ndarray of int64, shape (n,)
-        Offsets ascend.
-    keys, key_sizes, values, value_sizes : ndarray of int64, shape (n,)
-        Memory addresses and sizes in bytes, -1 for null.
-    header_starts : ndarray of int64, shape (n + 1,)
-        Where the headers of each record begin in `headers`.
-    headers : ndarray of int64, shape (4, m)
-        Addresses and sizes of their names, and of their values.
-    groups : ndarray of int64, shape (n,)
-        Records of different numbers are never in one batch.
-    first_row : int
-        The record to begin with.
-    max_batch_bytes : int
-        A batch with one more record than its first is not larger than this.
-    base_offset, base_timestamp : int
-        Those of the first batch; its first record's if the offset is negative.
-    data : ndarray of uint8
-        Filled.
-    packed : ndarray of int64, shape (PACKED_ROWS, b)
-        Filled, a column per batch.
-
-    Returns
-    -------
-    tuple of int
-        The row after the last record that was written, how many batches there are, and the bytes
-        that the next batch needs at least if there was no room for it, else 0.
+    `offsets`, `timestamps` (int64, (n,)): offsets ascend; `keys`, `key_sizes`, `values`,
+    `value_sizes` (int64, (n,)): memory addresses and sizes in bytes, -1 for null; `header_starts`
+    (int64, (n + 1,)): where the headers of each record begin in `headers`; `headers` (int64, (4,
+    m)): addresses and sizes of their names, and of their values; `groups` (int64, (n,)): records of
+    different numbers are never in one batch; `first_row`: the record to begin with;
+    `max_batch_bytes`: a batch with one more record than its first is not larger than this.
+    `base_offset`, `base_timestamp`: those of the first batch; its first record's if the offset is
+    negative. `data` (uint8): filled; `packed` (int64, (PACKED_ROWS, b)): filled, a column per
+    batch. Returns the row after the last record that was written, how many batches there are, and
+    the bytes that the next batch needs at least if there was no room for it, else 0.
     """
     start = np.uint64(data.ctypes.data)
     room = np.int64(len(data))
@@ -224,14 +206,8 @@ def seal_batches(
 ) -> None:
     """Write the headers of batches, checksums included, before their records.
 
-    Parameters
-    ----------
-    data : ndarray of uint8
-        The batches.
-    packed : ndarray of int64, shape (PACKED_ROWS, n)
-        As `pack_batches` fills it.
-    shared : ndarray of int64, shape (SHARED_ROWS, n)
-        The fields that the records do not determine.
+    `data` (uint8): the batches; `packed` (int64, (PACKED_ROWS, n)): as `pack_batches` fills it;
+    `shared` (int64, (SHARED_ROWS, n)): the fields that the records do not determine.
     """
     begin = np.uint64(data.ctypes.data)
     for number in range(packed.shape[1]):

@@ -45,20 +45,11 @@ MESSAGES_SOUND, MESSAGES_BAD_LENGTH, MESSAGES_NESTED, MESSAGES_BAD_CRC = range(4
 class RecordSection(NamedTuple):
     """The records of one entry, uncompressed, and what their fields are relative to.
 
-    Parameters
-    ----------
-    start, end : uint64
-        Addresses of the first record and after the last.
-    record_count : int64
-        How many records there are.
-    base_offset : int64
-        Added to the offset of each.
-    base_timestamp, append_timestamp : int64
-        Added to the timestamp delta of each; the timestamp of all where ``uses_append_time``.
-    uses_append_time : int64
-        0, or anything else for yes.
-    is_message_set : int64
-        0 for the records of a batch of magic 2, 1 for messages of magic 0 and 1.
+    `start`, `end`: addresses of the first record and after the last; `record_count`: how many
+    records there are; `base_offset`: added to the offset of each. `base_timestamp`,
+    `append_timestamp`: added to the timestamp delta of each; the timestamp of all where
+    ``uses_append_time``. `uses_append_time`: 0, or anything else for yes; `is_message_set`: 0 for
+    the records of a batch of magic 2, 1 for messages of magic 0 and 1.
     """
 
     start: np.uint64
@@ -77,20 +68,10 @@ def next_record(
 ) -> tuple[np.uint64, Integer, Integer, Integer]:
     """Read offset and timestamp of one record of a section.
 
-    Parameters
-    ----------
-    section : RecordSection
-        The records.
-    address : uint64
-        Where the record starts.
-    left : int
-        How many records of the section are left, this one included.
-
-    Returns
-    -------
-    tuple of int
-        The address after the record (uint64), its offset, its timestamp, and `RECORD_SOUND` or
-        why Kafka would not return it. Sums wrap around, as Java's do.
+    `section` (RecordSection): the records; `address`: where the record starts; `left`: how many
+    records of the section are left, this one included. Returns the address after the record
+    (uint64), its offset, its timestamp, and `RECORD_SOUND` or why Kafka would not return it. Sums
+    wrap around, as Java's do.
     """
     if section.is_message_set:
         offset = read_int64(address) + section.base_offset
@@ -132,10 +113,7 @@ def named_section(fields: tuple[Any, ...]) -> RecordSection:
 def check_records(fields: tuple[Any, ...]) -> tuple[Integer, Integer]:
     """Return how many records Kafka would return, and what is wrong with the next one, if any.
 
-    Parameters
-    ----------
-    fields : tuple
-        Those of a `RecordSection`.
+    `fields` (tuple): those of a `RecordSection`.
     """
     section = named_section(fields)
     address = section.start
@@ -152,20 +130,12 @@ def measure_messages(
 ) -> tuple[Integer, Integer, Integer, Integer, np.uint64]:
     """Count the messages in a compressed one (``DeepRecordsIterator``).
 
-    Parameters
-    ----------
-    start, end : uint64
-        Where the inner message set starts and ends.
-    verify_crc : bool
-        Whether the checksum of each message is verified, as the consumer does (``check.crcs``).
-
-    Returns
-    -------
-    tuple of int
-        How many whole messages there are, how many of them come before the first that is
-        wrong, the last one's offset as it stands, `MESSAGES_SOUND` or what is wrong with that
-        message, and the address (uint64) where the set ended. A message that is cut short is
-        ignored; one with a wrong length makes all of the set wrong.
+    `start`, `end`: where the inner message set starts and ends; `verify_crc`: whether the checksum
+    of each message is verified, as the consumer does (``check.crcs``). Returns how many whole
+    messages there are, how many of them come before the first that is wrong, the last one's offset
+    as it stands, `MESSAGES_SOUND` or what is wrong with that message, and the address (uint64)
+    where the set ended. A message that is cut short is ignored; one with a wrong length makes all
+    of the set wrong.
     """
     count = np.int64(0)
     plain = np.int64(-1)
@@ -195,13 +165,8 @@ def measure_messages(
 def batch_section(header: np.uint64, start: np.uint64, end: np.uint64) -> RecordSection:
     """Return the section of a batch of magic 2.
 
-    Parameters
-    ----------
-    header : uint64
-        Address of its header.
-    start, end : uint64
-        Addresses of its first record and after the last: in the batch itself, or in what its
-        records decompress to.
+    `header`: address of its header; `start`, `end`: addresses of its first record and after the
+    last: in the batch itself, or in what its records decompress to.
     """
     uses_append_time = read_attributes(header) & TIMESTAMP_TYPE_MASK
     return RecordSection(

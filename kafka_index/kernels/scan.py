@@ -160,30 +160,14 @@ def scan_batches(
 ) -> tuple[int, Integer, int]:
     """Walk batches from a position until the columns, the window or the log ends.
 
-    Parameters
-    ----------
-    window : ndarray of uint8
-        Bytes of the log from ``window_position`` on.
-    window_position : int
-        Byte position in the log of ``window[0]``.
-    log_size : int
-        Size of the whole log in bytes.
-    position : int
-        Byte position of the next batch: all the state there is between two calls.
-    segment_base_offset : int
-        Offsets must lie in this offset .. this + 2^31 - 1.
-    verify_crc : bool
-        Without it only headers are read, and no other byte is touched.
-    columns : ndarray of int64, shape (SCAN_COLUMNS, capacity)
-        Filled with the fields of `BatchColumns`.
-    count : int
-        How many batches are in there already.
-
-    Returns
-    -------
-    tuple of int
-        One of the ``SCAN_`` codes, the position of the next (or the faulty) batch, and how many
-        batches are filled in now.
+    `window` (uint8): bytes of the log from ``window_position`` on; `window_position`: byte position
+    in the log of ``window[0]``; `log_size`: size of the whole log in bytes; `position`: byte
+    position of the next batch: all the state there is between two calls. `segment_base_offset`:
+    offsets must lie in this offset .. this + 2^31 - 1. `verify_crc`: without it only headers are
+    read, and no other byte is touched; `columns` (int64, (SCAN_COLUMNS, capacity)): filled with the
+    fields of `BatchColumns`; `count`: how many batches are in there already. Returns one of the
+    ``SCAN_`` codes, the position of the next (or the faulty) batch, and how many batches are filled
+    in now.
     """
     # An address has one type, whereas memory that may be written to is compiled for by itself.
     address = window.ctypes.data

@@ -43,25 +43,12 @@ def binary_search(
 ) -> tuple[int, int]:
     """Search slots ``low..high`` for the last key at or below a target.
 
-    Parameters
-    ----------
-    address : int
-        Memory address of the entries.
-    entry_bytes, key_position, key_bytes : int
-        Size of an entry, and where in it the key stands and how wide it is (4 or 8).
-    target : int
-        A key as stored, so relative to the base offset where keys are offsets.
-    low, high : int
-        First and last slot; the key of ``low`` must not be above the target.
-    trace : ndarray of int64
-        Filled with the slots that were read, as far as it reaches; empty for no trace.
-    reads : int
-        How many slots were read before.
-
-    Returns
-    -------
-    tuple of int
-        The slot, and how many slots were read until now.
+    `address`: memory address of the entries; `entry_bytes`, `key_position`, `key_bytes`: size of an
+    entry, and where in it the key stands and how wide it is (4 or 8); `target`: a key as stored, so
+    relative to the base offset where keys are offsets. `low`, `high`: first and last slot; the key
+    of ``low`` must not be above the target. `trace`: filled with the slots that were read, as far
+    as it reaches; empty for no trace. `reads`: how many slots were read before. Returns the slot,
+    and how many slots were read until now.
     """
     while low < high:
         middle = (low + high + 1) >> 1
@@ -95,10 +82,7 @@ def find_floor(
     ``warm_entries`` how many of the last are kept warm (0 or less: the plain search over all of
     them, after one look at the first).
 
-    Returns
-    -------
-    tuple of int
-        The slot or `NOT_FOUND`, and how many slots were read.
+    Returns the slot or `NOT_FOUND`, and how many slots were read.
     """
     if entries == 0:
         return NOT_FOUND, 0

@@ -60,14 +60,8 @@ def may_have_short_records(
 ) -> bool:
     """Return whether `decode_short_records` can read records of a section.
 
-    Parameters
-    ----------
-    section : RecordSection
-        The records.
-    readable_end : uint64
-        Nothing at or after this address may be read.
-    first_offset, last_offset : int
-        No record below the first or above the second is wanted.
+    `section` (RecordSection): the records; `readable_end`: nothing at or after this address may be
+    read; `first_offset`, `last_offset`: no record below the first or above the second is wanted.
     """
     # Where all short deltas lead to a wanted offset, none has to be looked at. Differences of
     # shifted offsets cannot overflow.
@@ -94,22 +88,11 @@ def decode_short_records(
 ) -> ShortRun:
     """Decode records until one has another shape, is damaged, or does not fit in the chunk.
 
-    Parameters
-    ----------
-    section : RecordSection
-        The records, for which `may_have_short_records` is true.
-    cursor : uint64
-        Address of the next one.
-    left : int
-        How many are left.
-    chunk : ndarray of int64, shape (CHUNK_FIELDS,)
-        Where the columns are.
-    row, room : int
-        The row of the next record, and how many rows there may be.
-    key_total, value_total : int
-        How many bytes of keys and values there are so far.
-    parts : int
-        What is wanted, bits of ``PART_``.
+    `section` (RecordSection): the records, for which `may_have_short_records` is true; `cursor`:
+    address of the next one; `left`: how many are left; `chunk` (int64, (CHUNK_FIELDS,)): where the
+    columns are; `row`, `room`: the row of the next record, and how many rows there may be;
+    `key_total`, `value_total`: how many bytes of keys and values there are so far; `parts`: what is
+    wanted, bits of ``PART_``.
     """
     offsets = np.uint64(chunk[CHUNK_OFFSETS])
     timestamps = np.uint64(chunk[CHUNK_TIMESTAMPS])

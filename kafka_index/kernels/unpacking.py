@@ -230,23 +230,10 @@ def unpack(
 ) -> Integer:
     """Decompress the records of a batch of magic 2.
 
-    Parameters
-    ----------
-    codec : int
-        The codec bits of the attributes.
-    source, end : uint64
-        Addresses where they begin and end.
-    out : uint64
-        Address of the memory for what they decompress to, `UNPACK_SLACK_BYTES` longer than
-    room : int
-        the most bytes of it, below 2^31.
-    contexts : ndarray of int64
-        From `new_contexts`; for no two threads at a time.
-
-    Returns
-    -------
-    int
-        How many bytes there are, `UNPACK_REFUSED` or `UNPACK_NO_ROOM`.
+    `codec`: the codec bits of the attributes; `source`, `end`: addresses where they begin and end;
+    `out`: address of the memory for what they decompress to, `UNPACK_SLACK_BYTES` longer than
+    `room`, the most bytes of it, below 2^31; `contexts`: from `new_contexts`; for no two threads at
+    a time. Returns how many bytes there are, `UNPACK_REFUSED` or `UNPACK_NO_ROOM`.
     """
     if codec == _LZ4:
         return unpack_lz4(contexts[CONTEXT_LZ4], source, end, out, room)

@@ -38,21 +38,10 @@ from kafka_index.layout.records import (
 def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer) -> Integer:
     """Return where the batch begins that an entry of an offset index ends with.
 
-    Parameters
-    ----------
-    log : int
-        Memory address of the log.
-    log_size : int
-        How many bytes of it count.
-    position, offset : int
-        The entry, its offset absolute.
-
-    Returns
-    -------
-    int
-        Position of the batch whose last offset it is. That is the one the entry leads to, or (an
-        entry an append, as older brokers made them) one after it. `AT_END` when no batch
-        ends there, `AT_DAMAGE` when damage comes first.
+    `log`: memory address of the log; `log_size`: how many bytes of it count; `position`, `offset`:
+    the entry, its offset absolute. Returns position of the batch whose last offset it is. That is
+    the one the entry leads to, or (an entry an append, as older brokers made them) one after it.
+    `AT_END` when no batch ends there, `AT_DAMAGE` when damage comes first.
     """
     while True:
         size = batch_size(log + np.uint64(position), log_size - position)
@@ -81,20 +70,10 @@ def time_entry_end(
 ) -> Integer:
     """Return where the batch begins that an entry of a time index was made of.
 
-    Parameters
-    ----------
-    log, log_size : int
-        As for `entry_end`.
-    position : int
-        Where to begin: where the offset index leads for the entry's offset.
-    timestamp, offset : int
-        The entry, its offset absolute.
-
-    Returns
-    -------
-    int
-        Position of the first batch that is as late, if it has that very timestamp and holds the
-        offset; `AT_DAMAGE` otherwise.
+    `log`, `log_size`: as for `entry_end`; `position`: where to begin: where the offset index leads
+    for the entry's offset; `timestamp`, `offset`: the entry, its offset absolute. Returns position
+    of the first batch that is as late, if it has that very timestamp and holds the offset;
+    `AT_DAMAGE` otherwise.
     """
     while True:
         size = batch_size(log + np.uint64(position), log_size - position)
@@ -122,12 +101,8 @@ def time_entries_hold(
 
     Where offsets go back, the offset index may lead past the batch that an entry was made of.
 
-    Parameters
-    ----------
-    log, log_size : int
-        As for `entry_end`.
-    timestamps, offsets : ndarray of int64, shape (n,)
-        The entries, timestamps ascending, offsets absolute.
+    `log`, `log_size`: as for `entry_end`; `timestamps`, `offsets` (int64, (n,)): the entries,
+    timestamps ascending, offsets absolute.
     """
     position: Integer = np.int64(0)
     for row in range(len(timestamps)):
@@ -143,11 +118,8 @@ def largest_timestamp_after(
 ) -> tuple[Integer, Integer, Integer]:
     """Walk to the end of the log and return the largest timestamp on the way.
 
-    Returns
-    -------
-    tuple of int
-        The timestamp (-1 for none), the last offset of the first batch that has it, and where the
-        walk ended: the end of the log, or damage.
+    Returns the timestamp (-1 for none), the last offset of the first batch that has it, and where
+    the walk ended: the end of the log, or damage.
     """
     timestamp: Integer = np.int64(NO_TIMESTAMP)
     offset: Integer = np.int64(-1)
@@ -238,29 +210,15 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
 ) -> int:
     """Find the batches that contain ascending offsets, or the next ones.
 
-    Parameters
-    ----------
-    log : int
-        Memory address of the log.
-    log_size : int
-        How many bytes of it count.
-    targets : ndarray of int64, shape (n,)
-        Absolute offsets, ascending.
-    entry_offsets, entry_positions : ndarray of int64, shape (n,)
-        The index entry at or below each; position 0 where there is none.
-    state : ndarray of int64, shape (STATE_SIZE,)
-        From `new_state`; a call that came back before the end is continued with it. After
-        `WALK_NEEDS_FIRST_OFFSET` the caller fills in ``STATE_UNPACKED_FIRST_OFFSET``, and after
-        damage inside that message sets ``STATE_DAMAGE`` to its position instead. After
-        `WALK_MISFIT` it may find that the log is to blame, set ``STATE_DAMAGED_ENTRY`` to the
-        position of the entry, and go on.
-    batches : ndarray of int64, shape (n,)
-        Filled with positions of batches, `AT_END` or `damage_at`.
-
-    Returns
-    -------
-    int
-        One of the ``WALK_`` codes; ``state[STATE_QUERY]`` is the target it concerns.
+    `log`: memory address of the log; `log_size`: how many bytes of it count; `targets` (int64,
+    (n,)): absolute offsets, ascending. `entry_offsets`, `entry_positions` (int64, (n,)): the index
+    entry at or below each; position 0 where there is none. `state` (int64, (STATE_SIZE,)): from
+    `new_state`; a call that came back before the end is continued with it. After
+    `WALK_NEEDS_FIRST_OFFSET` the caller fills in ``STATE_UNPACKED_FIRST_OFFSET``, and after damage
+    inside that message sets ``STATE_DAMAGE`` to its position instead. After `WALK_MISFIT` it may
+    find that the log is to blame, set ``STATE_DAMAGED_ENTRY`` to the position of the entry, and go
+    on. `batches` (int64, (n,)): filled with positions of batches, `AT_END` or `damage_at`. Returns
+    one of the ``WALK_`` codes; ``state[STATE_QUERY]`` is the target it concerns.
     """
     position = state[STATE_POSITION]
     previous = state[STATE_PREVIOUS]
@@ -342,30 +300,16 @@ def walk_to_timestamps(
 ) -> int:
     """Find the first batches whose largest timestamp is at or above ascending timestamps.
 
-    Parameters
-    ----------
-    log, log_size : int
-        As for `walk_to_offsets`.
-    starting_offset : int
-        The log start offset: what lies below it counts for nothing.
-    least_offset : int
-        A batch that ends below it does not count. To find records, all count: it is those that are
-        held against the starting offset then.
-    targets : ndarray of int64, shape (n,)
-        Timestamps in ms, ascending.
-    entry_timestamps, entry_offsets : ndarray of int64, shape (n,)
-        The time index entry at or below each; timestamp -1 where there is none.
-    floor_offsets, floor_positions : ndarray of int64, shape (n,)
-        The offset index entry at or below the larger of that offset and the starting offset;
-        position 0 where there is none.
-    state, batches
-        As for `walk_to_offsets`. After `WALK_TIME_MISFIT` the caller may find that all entries of
-        the time index hold against the whole log, set ``STATE_TIMES_HOLD`` to 1, and call again.
-
-    Returns
-    -------
-    int
-        `WALK_DONE`, `WALK_MISFIT` or `WALK_TIME_MISFIT`.
+    `log`, `log_size`: as for `walk_to_offsets`; `starting_offset`: the log start offset: what lies
+    below it counts for nothing. `least_offset`: a batch that ends below it does not count. To find
+    records, all count: it is those that are held against the starting offset then. `targets`
+    (int64, (n,)): timestamps in ms, ascending. `entry_timestamps`, `entry_offsets` (int64, (n,)):
+    the time index entry at or below each; timestamp -1 where there is none. `floor_offsets`,
+    `floor_positions` (int64, (n,)): the offset index entry at or below the larger of that offset
+    and the starting offset; position 0 where there is none. `state`, `batches`: as for
+    `walk_to_offsets`. After `WALK_TIME_MISFIT` the caller may find that all entries of the time
+    index hold against the whole log, set ``STATE_TIMES_HOLD`` to 1, and call again. Returns
+    `WALK_DONE`, `WALK_MISFIT` or `WALK_TIME_MISFIT`.
     """
     position = state[STATE_POSITION]
     query = state[STATE_QUERY]

@@ -41,10 +41,7 @@ def is_reserved_directory_id(uuid: str) -> bool:
 def load_properties(data: bytes) -> dict[str, Property]:
     """Return the properties of a text in Latin-1 (``java.util.Properties.load``).
 
-    Raises
-    ------
-    ValueError
-        An escape is malformed.
+    Raises `ValueError` if an escape is malformed.
     """
     found: dict[str, Property] = {}
     logical, begins_at = None, 0

@@ -249,14 +249,8 @@ class LogSegment:
     def lookup_entries(self, targets: Longs, rows: Longs, answers: Answers) -> None:
         """Answer ascending offsets by the offset index alone.
 
-        Parameters
-        ----------
-        targets : ndarray of int64, shape (n,)
-            Absolute offsets, ascending.
-        rows : ndarray of int64, shape (n,)
-            Where their answers go.
-        answers : Answers
-            Filled there.
+        `targets` (int64, (n,)): absolute offsets, ascending; `rows` (int64, (n,)): where their
+        answers go; `answers` (Answers): filled there.
         """
         self._cache.use(self)
         values = answers.values
@@ -269,12 +263,8 @@ class LogSegment:
     def translate_offsets(self, targets: Longs, resolve: Resolve) -> Located:
         """Find the entries, batches or records of ascending offsets.
 
-        Parameters
-        ----------
-        targets : ndarray of int64, shape (n,)
-            Absolute offsets, ascending; the first batch answers those below the base offset.
-        resolve : Resolve
-            How far to go.
+        `targets` (int64, (n,)): absolute offsets, ascending; the first batch answers those below
+        the base offset. `resolve` (Resolve): how far to go.
         """
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve)
@@ -298,14 +288,8 @@ class LogSegment:
     ) -> Located:
         """Find the entries, batches or records of ascending timestamps.
 
-        Parameters
-        ----------
-        targets : ndarray of int64, shape (n,)
-            In ms, ascending.
-        starting_offset : int
-            The log start offset.
-        resolve : Resolve
-            How far to go.
+        `targets` (int64, (n,)): in ms, ascending; `starting_offset`: the log start offset;
+        `resolve` (Resolve): how far to go.
         """
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve, starting_offset=starting_offset)
@@ -318,19 +302,9 @@ class LogSegment:
     def settle(self, answers: Answers, rows: Longs, located: Located) -> NDArray[np.bool_]:
         """Write the located batches into answers.
 
-        Parameters
-        ----------
-        answers : Answers
-            Filled.
-        rows : ndarray of int64, shape (n,)
-            Where the answers to the n queries go.
-        located : Located
-            What was found for them.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
-            The queries for which the segment holds nothing, up to its end.
+        `answers` (Answers): filled; `rows` (int64, (n,)): where the answers to the n queries go;
+        `located` (Located): what was found for them. Returns (bool, (n,)) the queries for which the
+        segment holds nothing, up to its end.
         """
         if not (located.batches <= AT_END).any():
             # What is the same for all is written in order, where all rows are asked for.

@@ -226,10 +226,8 @@ class BatchFields:
     def check(self) -> None:
         """Refuse the fields that Kafka's builder refuses.
 
-        Raises
-        ------
-        InputError
-            A transaction without a producer, or a producer without epoch or sequence.
+        Raises `InputError` for a transaction without a producer, or a producer without epoch or
+        sequence.
         """
         if self.is_transactional and self.producer_id == NO_PRODUCER_ID:
             raise InputError("a transactional batch needs a producer id")

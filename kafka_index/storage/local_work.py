@@ -118,23 +118,9 @@ def sorted_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches, ordered by some columns.
 
-    Parameters
-    ----------
-    batches : iterator of pa.RecordBatch
-        Rows of `schema`; an error that ends them is raised as it is.
-    order : sequence of str
-        Names of columns.
-    rows : str
-        Names the rows in errors.
-    batch_rows : int
-        Rows of a batch, about.
-
-    Raises
-    ------
-    InputError
-        DuckDB refuses the rows.
-    PublishError
-        There is no room to sort.
+    An error that ends the batches is raised as it is. `order` names columns, `rows` the rows in
+    errors; a batch has about `batch_rows`. Raises `InputError` if DuckDB refuses the rows;
+    `PublishError` if there is no room to sort.
     """
     # It takes a while, and few commands need it.
     import duckdb  # noqa: PLC0415

@@ -122,10 +122,7 @@ def forget_inputs() -> None:
 def linked_out(path: str) -> UnreadFile | None:
     """Return a file of a dump that is not to be opened; None for any other.
 
-    Parameters
-    ----------
-    path : str
-        A local file of a data directory or partition.
+    The path is that of a local file of a data directory or partition.
     """
     if not os.path.islink(path) or _is_log(path) or _follows.get():
         return None
@@ -158,18 +155,8 @@ def note_unread(path: str, reason: str) -> None:
 def refuse_linked_out(path: str, *, any_name: bool = False) -> None:
     """Refuse to open a file of a dump that is a link which leads out of the input.
 
-    Parameters
-    ----------
-    path : str
-        A local path.
-    any_name : bool
-        Whether the file is one of a dump whatever its name is; by default only names that a broker
-        or a build gives are.
-
-    Raises
-    ------
-    LinkedOutError
-        It is one.
+    By default only names that a broker or a build gives are those of a dump, with `any_name` all
+    are. Raises `LinkedOutError` if the file is such a link.
     """
     if not any_name and not is_kept_file(os.path.basename(path)):
         return
