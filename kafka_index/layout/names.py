@@ -80,6 +80,10 @@ OFFSET_CHECKPOINTS = (
 #: The files at the root of a data directory, those of offsets apart.
 ROOT_FILES = (META_PROPERTIES, BOOTSTRAP_CHECKPOINT, CLEAN_SHUTDOWN)
 
+#: Directories that a broker does not take for partitions: the indexes of tiered storage, and a
+#: marker, which it deletes first (``LogManager.loadLogs``).
+NOT_PARTITIONS = ("remote-log-index-cache", CLEAN_SHUTDOWN)
+
 OFFSET_DIGITS = 20
 
 _KEPT_FILES = frozenset(

@@ -26,6 +26,7 @@ from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     CLEAN_SHUTDOWN,
     CLUSTER_METADATA_TOPIC,
+    NOT_PARTITIONS,
     DirectoryKind,
     TopicPartition,
 )
@@ -57,7 +58,6 @@ from kafka_index.startup.served_records import why_unreadable
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores.inputs import reading_inputs
 
-_REMOTE_INDEX_CACHE = "remote-log-index-cache"
 _SERVED = (Outcome.LOADED, Outcome.REPLACED)
 
 
@@ -273,7 +273,7 @@ class _Start:
         # In the order of the file system, as a broker does: a directory that is offline by then is
         # fatal to some partitions.
         for entry in scan_directory(directory.path):
-            if not entry.is_directory() or entry.name in (_REMOTE_INDEX_CACHE, CLEAN_SHUTDOWN):
+            if not entry.is_directory() or entry.name in NOT_PARTITIONS:
                 continue
             split = parse_log_directory(entry.name)
             if split is None:

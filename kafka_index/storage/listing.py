@@ -14,6 +14,7 @@ from kafka_index.errors import InputError
 from kafka_index.layout.names import (
     LOG_SUFFIX,
     META_PROPERTIES,
+    NOT_PARTITIONS,
     OFFSET_CHECKPOINTS,
     ROOT_FILES,
     DirectoryKind,
@@ -45,8 +46,6 @@ from kafka_index.stores.store import OBJECT_SCHEMES
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
-# Tiered storage keeps it among the partitions; LogManager.loadLogs skips it too.
-_REMOTE_INDEX_CACHE = "remote-log-index-cache"
 _TOPICS_SHOWN = 5
 
 _REASONS = {
@@ -186,7 +185,7 @@ class _Walk:
                     self._skip(entry.path, BROKEN_LINK)
                     note_unread(entry.path, BROKEN_LINK)
             elif split is None:
-                if entry.name != _REMOTE_INDEX_CACHE:
+                if entry.name not in NOT_PARTITIONS:
                     self._skip(entry.path, "not named like a topic-partition directory")
             elif split[1] is not DirectoryKind.LIVE:
                 if self._wanted(split[0].topic):
