@@ -18,27 +18,13 @@ from kafka_index.layout.names import LOG_SUFFIX, TopicPartition
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, Skipped
 from kafka_index.tiered.uploads import (
+    Candidate,
     UnfinishedUpload,
     Upload,
     cut_position,
     read_epochs,
     same_content,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A segment whose upload finished, under a number of the caller's.
-
-    First and last offset are inclusive, its leader epochs ascend, and `uploaded_ms` is the time
-    when its upload began.
-    """
-
-    number: int
-    start_offset: int
-    end_offset: int
-    epochs: tuple[EpochEntry, ...]
-    uploaded_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from kafka_index.tiered.remote_log_metadata import (
     SegmentState,
 )
 from kafka_index.tiered.remote_objects import RemoteObjects
-from kafka_index.tiered.union import Candidate
 
 EPOCHS_SUFFIX = ".leader_epoch_checkpoint"
 _REQUESTS = 16
@@ -38,6 +37,21 @@ _STATE_REASONS = {
     SegmentState.DELETE_SEGMENT_STARTED: "its deletion has begun",
     SegmentState.DELETE_SEGMENT_FINISHED: "it was deleted",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A segment whose upload finished, under a number of the caller's.
+
+    First and last offset are inclusive, its leader epochs ascend, and `uploaded_ms` is the time
+    when its upload began.
+    """
+
+    number: int
+    start_offset: int
+    end_offset: int
+    epochs: tuple[EpochEntry, ...]
+    uploaded_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.tiered.union import Candidate, choose_segments, valid_end
+from kafka_index.tiered.union import choose_segments, valid_end
+from kafka_index.tiered.uploads import Candidate
 
 
 def _epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
