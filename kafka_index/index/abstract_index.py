@@ -25,9 +25,8 @@ from kafka_index.errors import (
     PublishError,
 )
 from kafka_index.index.slot_search import EntryMap, SlotSearch
-from kafka_index.kernels.bulk_search import count_entries
 from kafka_index.kernels.index_entries import can_convert_to_relative_offset
-from kafka_index.kernels.search import NOT_FOUND
+from kafka_index.kernels.search import NOT_FOUND, count_entries
 from kafka_index.layout.records import offset_range
 
 #: In place of a path: the index is in memory only, until it is closed.

@@ -17,9 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
-from kafka_index.kernels.bulk_search import find_disorder, find_entries, is_ascending, radix_sort
 from kafka_index.kernels.fault_guard import FaultGuard
-from kafka_index.kernels.search import NOT_FOUND, find_floors
+from kafka_index.kernels.search import (
+    NOT_FOUND,
+    find_disorder,
+    find_entries,
+    find_floors,
+    is_ascending,
+    radix_sort,
+)
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP, WARM_BYTES, field_position
 from kafka_index.stores.durable_files import publish_error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from kafka_index.kernels.appending import warm_up as warm_up_appending
-from kafka_index.kernels.bulk_search import warm_up as warm_up_bulk_search
 from kafka_index.kernels.checksums import crc32c
 from kafka_index.kernels.find_records import warm_up as warm_up_find_records
 from kafka_index.kernels.headers import warm_up as warm_up_headers
@@ -23,6 +22,7 @@ from kafka_index.kernels.records import warm_up as warm_up_records
 from kafka_index.kernels.scan import SCAN_COLUMNS
 from kafka_index.kernels.scan import warm_up as warm_up_scan
 from kafka_index.kernels.search import find_floors
+from kafka_index.kernels.search import warm_up as warm_up_search
 from kafka_index.kernels.walk import warm_up as warm_up_walk
 
 
@@ -39,7 +39,7 @@ def warm_up() -> None:
     choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
     can_convert_to_relative_offset(0, 0)
     address = np.uint64(data.ctypes.data)
-    warm_up_bulk_search(address, nothing)
+    warm_up_search(address, nothing)
     warm_up_records()
     warm_up_record_columns(address, nothing)
     warm_up_record_headers(address, nothing)

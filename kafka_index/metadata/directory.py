@@ -35,8 +35,13 @@ from kafka_index.layout.names import (
     TRANSACTION_STATE_TOPIC,
 )
 from kafka_index.metadata.cluster_image import ClusterImage
-from kafka_index.metadata.decoding import METADATA_CODEC, RecordName, UnknownRecordError
-from kafka_index.metadata.topic_log import LogRecord, TopicLog
+from kafka_index.metadata.decoding import (
+    METADATA_CODEC,
+    LogRecord,
+    RecordName,
+    TopicLog,
+    UnknownRecordError,
+)
 from kafka_index.metadata.topic_states import (
     CommittedOffset,
     Group,

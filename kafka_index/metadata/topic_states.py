@@ -21,8 +21,14 @@ from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import ZERO_UUID, Struct
 from kafka_index.layout.messages import CONSUMER_PROTOCOL
 from kafka_index.layout.records import CONTROL_COMMIT
-from kafka_index.metadata.decoding import GROUP_CODEC, REMOTE_LOG_CODEC, TRANSACTION_CODEC
-from kafka_index.metadata.topic_log import NO_PRODUCER_ID, LogRecord, TopicState
+from kafka_index.metadata.decoding import (
+    GROUP_CODEC,
+    NO_PRODUCER_ID,
+    REMOTE_LOG_CODEC,
+    TRANSACTION_CODEC,
+    LogRecord,
+    TopicState,
+)
 from kafka_index.tiered.remote_log_metadata import (
     PartitionDeleteEvent,
     RemoteSegmentId,

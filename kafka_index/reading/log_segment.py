@@ -25,7 +25,7 @@ from kafka_index.kernels.batch_header import (
     damage_at,
     read_batch_fields,
 )
-from kafka_index.kernels.bulk_search import put_back_runs
+from kafka_index.kernels.search import put_back_runs
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES

@@ -17,8 +17,8 @@ import numpy as np
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels import batch_header, walk
 from kafka_index.kernels import find_records as finder
-from kafka_index.kernels.bulk_search import number_runs
 from kafka_index.kernels.records import EMPTY_SECTION
+from kafka_index.kernels.search import number_runs
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import (

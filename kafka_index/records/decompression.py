@@ -16,7 +16,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -89,12 +88,7 @@ class DecompressedRecords:
         """Return the records themselves."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close them."""
         self.close()
 

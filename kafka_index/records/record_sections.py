@@ -9,7 +9,6 @@ whole beforehand. Sources: Kafka's ``DefaultRecordBatch``, ``AbstractLegacyRecor
 from __future__ import annotations
 
 import struct
-from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
@@ -89,12 +88,7 @@ class BatchRecords:
         """Return the records themselves."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close them."""
         self.close()
 

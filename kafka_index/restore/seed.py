@@ -24,8 +24,7 @@ from kafka_index.layout.names import (
     METADATA_LOG,
     TopicPartition,
 )
-from kafka_index.metadata.decoding import METADATA_CODEC, TOPIC_RESOURCE
-from kafka_index.metadata.topic_log import TopicLog
+from kafka_index.metadata.decoding import METADATA_CODEC, TOPIC_RESOURCE, TopicLog
 from kafka_index.records import Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, check_identity

@@ -37,8 +37,7 @@ from kafka_index.layout.records import (
     RECORD_BATCH_HEADER,
 )
 from kafka_index.metadata import ClusterImage, read_metadata
-from kafka_index.metadata.decoding import METADATA_CODEC
-from kafka_index.metadata.topic_log import TopicLog
+from kafka_index.metadata.decoding import METADATA_CODEC, TopicLog
 from kafka_index.records.batch_table import TORN_BATCH, TORN_HEADER
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.scan import LogFileSource

@@ -24,7 +24,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from kafka_index.errors import KafkaIndexError, PublishError
@@ -81,12 +80,7 @@ class StoreLock:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the marker."""
         self._done.set()
         self._thread.join()
@@ -280,12 +274,7 @@ class DirectoryLock:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release all locks."""
         self.release()
 

@@ -14,7 +14,6 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from types import TracebackType
 from typing import Self
 
 from kafka_index.errors import OPEN_FILES_HINT, PublishError
@@ -95,12 +94,7 @@ class AtomicFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the scratch file unless it has its final name."""
         if not self._is_committed:
             _unlink_quietly(self.scratch_path)

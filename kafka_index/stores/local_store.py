@@ -10,7 +10,6 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -182,12 +181,7 @@ class MappedFile:
         """Return the mapped file itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the map."""
         self.close()
 

@@ -8,7 +8,6 @@ import os
 import tempfile
 import threading
 from dataclasses import replace
-from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
 import numpy as np
@@ -222,12 +221,7 @@ class WholeFile(Protocol):
         """Return the file itself."""
         ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Drop it, unless it was committed."""
         ...
 
@@ -278,12 +272,7 @@ class StagedFile:
         """Return the file itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the local copy."""
         self._file.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kafka_index.kernels.bulk_search import number_runs, put_back_runs
+from kafka_index.kernels.search import number_runs, put_back_runs
 
 
 def test_neighbours_that_found_the_same_share_a_run() -> None:

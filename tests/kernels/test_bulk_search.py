@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.kernels.bulk_search import (
+from kafka_index.kernels.search import (
+    NOT_FOUND,
     count_entries,
     find_disorder,
     find_entries,
     gallop_floor,
     is_ascending,
 )
-from kafka_index.kernels.search import NOT_FOUND
 from tests.support import twins
 
 Entry = tuple[int, int]

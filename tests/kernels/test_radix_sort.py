@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kafka_index.kernels.bulk_search import radix_sort
+from kafka_index.kernels.search import radix_sort
 
 
 @pytest.mark.parametrize("high_bits", [0, 1, 10, 11, 20, 21, 40])

@@ -10,7 +10,7 @@ from kafka_index.layout.message_bytes import MessageWriter, uuid_text
 from kafka_index.layout.message_fields import Value
 from kafka_index.layout.message_schemas import MessageSchema
 from kafka_index.layout.messages import CLUSTER_METADATA, REMOTE_LOG_METADATA
-from kafka_index.metadata.topic_log import TopicLog
+from kafka_index.metadata.decoding import TopicLog
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import SegmentFile
 from tests.support.segments import batch, control_batch, control_key, marker, record

@@ -1,9 +1,11 @@
-"""Records of the metadata log, ``__cluster_metadata`` (Kafka: ``metadata/src/main/resources``).
+"""Records of ``__cluster_metadata`` and of ``__remote_log_metadata``, and control records of KRaft.
 
-The value of a record is the version of the frame, the API key and the version of the message as
-unsigned varints, then the message (``MetadataRecordSerde``). There are no keys. The type of a
-control record of KRaft is in its key; its value is the version of the message as an int16, which is
-also its first field, then the message (``clients/src/main/resources/common/message``).
+Their values are the version of a frame, the API key and the version of the message as unsigned
+varints, then the message (``MetadataRecordSerde``, ``RemoteLogMetadataSerde``). There are no keys
+in the metadata log. The type of a control record of KRaft is in its key; its value is the version
+of the message as an int16, which is also its first field, then the message. Kafka has them in
+``metadata/src/main/resources``, ``storage/src/main/resources/message`` and
+``clients/src/main/resources/common/message``.
 """
 
 from __future__ import annotations
@@ -188,5 +190,64 @@ VotersRecord - versions=0 flexible=0+
         kRaftVersionFeature {}
             minSupportedVersion int16
             maxSupportedVersion int16
+"""
+)
+
+
+#: By API key.
+REMOTE_LOG_METADATA = parse_schemas(
+    """
+RemoteLogSegmentMetadataRecord 0 versions=0 flexible=0+
+    remoteLogSegmentId {}
+        topicIdPartition {}
+            name string
+            id uuid
+            partition int32
+        id uuid
+    startOffset int64
+    endOffset int64
+    brokerId int32
+    maxTimestampMs int64
+    eventTimestampMs int64
+    segmentLeaderEpochs []
+        leaderEpoch int32
+        offset int64
+    segmentSizeInBytes int32
+    customMetadata bytes nullable default=null
+    remoteLogSegmentState int8
+    txnIndexEmpty bool tag=0
+RemoteLogSegmentMetadataUpdateRecord 1 versions=0 flexible=0+
+    remoteLogSegmentId {}
+        topicIdPartition {}
+            name string
+            id uuid
+            partition int32
+        id uuid
+    brokerId int32
+    eventTimestampMs int64
+    customMetadata bytes nullable default=null
+    remoteLogSegmentState int8
+RemotePartitionDeleteMetadataRecord 2 versions=0 flexible=0+
+    topicIdPartition {}
+        name string
+        id uuid
+        partition int32
+    brokerId int32
+    eventTimestampMs int64
+    remotePartitionDeleteState int8
+RemoteLogSegmentMetadataSnapshotRecord 3 versions=0 flexible=0+
+    segmentId uuid
+    startOffset int64
+    endOffset int64
+    brokerId int32
+    maxTimestampMs int64
+    eventTimestampMs int64
+    segmentLeaderEpochs []
+        leaderEpoch int32
+        offset int64
+    segmentSizeInBytes int32
+    customMetadata bytes nullable default=null
+    remoteLogSegmentState int8
+    txnIndexEmpty bool tag=0
 """
 )

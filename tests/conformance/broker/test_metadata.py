@@ -18,8 +18,9 @@ from kafka_index.metadata.decoding import (
     METADATA_CODEC,
     SHARE_CODEC,
     TRANSACTION_CODEC,
+    LogRecord,
+    TopicLog,
 )
-from kafka_index.metadata.topic_log import LogRecord, TopicLog
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import list_dump
 from tests.conformance.kafka_image import KafkaImage
