@@ -23,9 +23,8 @@ from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
 from kafka_index.writing.partition_match import match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
-from kafka_index.writing.rewrite_plan import plan_rewrite
-from kafka_index.writing.sorted_records import sorted_records
-from kafka_index.writing.table_files import list_table_files
+from kafka_index.writing.rewriting import plan_rewrite
+from kafka_index.writing.table_files import list_table_files, sorted_records
 
 _RECORDS = 2_000_000
 _KEYS = 100_000

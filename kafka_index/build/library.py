@@ -12,8 +12,7 @@ import pyarrow as pa
 from kafka_index.build.building import build_logs
 from kafka_index.build.partition_record import UnchangedPartitions
 from kafka_index.build.report import REPORT_SCHEMA, SegmentReport, report_table
-from kafka_index.build.settings import BuildSettings
-from kafka_index.build.target import held_target
+from kafka_index.build.settings import BuildSettings, held_target
 from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.dump.listing import list_logs
 from kafka_index.errors import ConfigError, InputError

@@ -27,8 +27,7 @@ from kafka_index.build.parquet_order import (
     sorted_input,
     why_no_segment,
 )
-from kafka_index.build.parquet_rows import split_segments
-from kafka_index.build.parquet_source import segment_source
+from kafka_index.build.parquet_source import segment_source, split_segments
 from kafka_index.build.plan import join_partitions
 from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import FAILED, SegmentReport

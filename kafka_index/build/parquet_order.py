@@ -21,8 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.build.parquet_columns import KEY_COLUMNS, POSITION, ParquetForm
 from kafka_index.build.parquet_input import (
+    KEY_COLUMNS,
+    POSITION,
+    ParquetForm,
     ParquetInput,
     RowGroup,
     for_each_footer,

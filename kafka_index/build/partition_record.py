@@ -13,25 +13,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import cast
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.build.folded_partition import FoldedPartition
 from kafka_index.build.report import (
     BUILT,
-    FAILED,
     REPORT_SCHEMA,
     UNCHANGED,
     SegmentCounts,
-    SegmentReport,
     empty_row,
 )
 from kafka_index.build.settings import BuildSettings, Output, ScanSettings
@@ -48,18 +44,13 @@ from kafka_index.layout.names import (
 )
 from kafka_index.records.batch_table import PREALLOCATED_TAIL
 from kafka_index.storage import (
-    Publication,
     SegmentFile,
-    StagedFile,
-    publish_group,
     target_directory,
-    write_scratch,
 )
-from kafka_index.storage.directories import Entry, StoredEntry, scan_directory
+from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.publish import is_new_folder
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
-from kafka_index.stores import DirectoryEntry, scheme_of, store_of
-from kafka_index.stores.store import OBJECT_SCHEMES
+from kafka_index.stores import store_of
 
 PARTITION_RECORD = ".partition.kafka-index"
 # Raise it whenever the rules of building change: older records then stop counting.
@@ -236,7 +227,7 @@ class KnownPartition:
         if not record.allows(settings.scan_settings(segment.topic)):
             return None
         row = record.segments.slice(number, 1).to_pylist()[0]
-        if any(row[name] != value for name, value in _log_columns(segment).items()):
+        if any(row[name] != value for name, value in log_columns(segment).items()):
             return None
         code = row["scan_reason_code"]
         if code == PREALLOCATED_TAIL and not segment.is_last:
@@ -270,7 +261,7 @@ class KnownPartition:
             record is None
             or not record.is_whole
             or record.outputs != tuple(sorted(settings.outputs))
-            or (record.expire_after_ms, record.expire_at_ms) != _expiration_of(settings)
+            or (record.expire_after_ms, record.expire_at_ms) != expiration_of(settings)
             or record.start != start
             or not record.allows(settings.scan_settings(segments.partition.topic))
             or not _same_logs(record.segments, segments)
@@ -381,126 +372,15 @@ class UnchangedPartitions:
             record = PartitionRecord.read(directory)
             if record is None or not record.is_whole:
                 return None
-            start = _start_of(partition, int(segments.base_offsets[0]), settings, beside)
+            start = start_of(partition, int(segments.base_offsets[0]), settings, beside)
         except KafkaIndexError:
             # Building meets the same error, and reports it.
             return None
         return KnownPartition(directory, record).unchanged_rows(segments, settings, start)
 
 
-def record_partitions(
-    finished: Sequence[tuple[FoldedPartition, list[SegmentReport]]],
-    settings: BuildSettings,
-    *,
-    attempt_id: str,
-) -> Iterator[SegmentReport]:
-    """Write the records of published partitions; yield the final rows of their segments."""
-    waiting: list[tuple[list[SegmentReport], Publication]] = []
-    for partition, rows in finished:
-        if wants_record(settings):
-            try:
-                record = _record(partition, rows, settings)
-                if record is not None:
-                    waiting.append((rows, _staged(partition, record, settings, attempt_id)))
-            except KafkaIndexError as error:
-                rows[-1] = _without_record(rows[-1], error)
-    errors = publish_group([publication for _, publication in waiting])
-    for (rows, _), failure in zip(waiting, errors, strict=True):
-        if failure is not None:
-            rows[-1] = _without_record(rows[-1], failure)
-    for _, rows in finished:
-        yield from rows
-
-
-def _without_record(row: SegmentReport, error: KafkaIndexError) -> SegmentReport:
-    """Return a row with a note: its files are in place, and only the next run does more."""
-    text = f"the next run builds this partition again, as its record was not written: {error}"
-    return replace(row, note="; ".join(filter(None, (row.note, text))))
-
-
-def _staged(
-    partition: FoldedPartition, record: PartitionRecord, settings: BuildSettings, attempt_id: str
-) -> Publication:
-    path = os.path.join(partition.directory, PARTITION_RECORD)
-    file = StagedFile(settings.work_path(path, attempt_id), path)
-    attributes_of = settings.attributes_of(partition.staged[-1].segment.log_path)
-    write_scratch(file.scratch_path, record.to_bytes(), attributes_of=attributes_of)
-    return Publication((file,), attributes_of=attributes_of)
-
-
-def _record(
-    partition: FoldedPartition, rows: Sequence[SegmentReport], settings: BuildSettings
-) -> PartitionRecord | None:
-    """Return the record of a partition; None where there is nothing new, or nothing to trust.
-
-    A published file that is not as it was written is not to be trusted. Rows of a table are built
-    again in every run.
-    """
-    segment = partition.staged[0].segment
-    if not segment.has_log:
-        return None
-    recorded = []
-    files: dict[str, PublishedFile] = {}
-    for folded, row in zip(partition.segments, rows, strict=True):
-        staged = folded.staged
-        if row.status == FAILED or staged.is_withheld or row.counts is None or not staged.files:
-            continue
-        recorded.append(_recorded_row(row, row.counts, staged))
-        files |= {file.name: file for file in staged.files}
-    is_whole = len(recorded) == len(rows) and partition.snapshots is not None
-    # The files of a fold that ended early are not vouched for.
-    files |= {file.name: file for file in partition.published if is_whole}
-    if not recorded:
-        return None
-    table = _files_table(list(files.values()), _entries_of(partition.directory, files))
-    if table is None:
-        return None
-    known = known_partition(partition.directory, settings.run_id)
-    if not settings.needs_state and known.covers(settings.outputs, table):
-        # It knows of the partition's other files, too.
-        return None
-
-    def beside() -> tuple[Sequence[Entry], int | None]:
-        # In place, with what was published there.
-        listed = None if settings.in_place else partition.start_entries
-        entries = scan_directory(segment.partition_directory) if listed is None else listed
-        return entries, partition.log_start_offset
-
-    name = TopicPartition(segment.topic, segment.partition)
-    record = PartitionRecord(
-        settings.run_id,
-        settings.scan_settings(segment.topic),
-        tuple(sorted(settings.outputs)),
-        *_expiration_of(settings),
-        _start_of(name, segment.base_offset, settings, beside),
-        is_whole,
-        pa.Table.from_pylist(recorded, RECORDED_SEGMENTS),
-        table,
-    )
-    before = known.record
-    is_same = before is not None and replace(record, run_id=before.run_id) == before
-    return None if is_same else record
-
-
-def _recorded_row(
-    report: SegmentReport, counts: SegmentCounts, staged: StagedSegment
-) -> dict[str, object]:
-    return {
-        "segment_base_offset": staged.segment.base_offset,
-        **_log_columns(staged.segment),
-        **asdict(counts),
-        "status": BUILT if report.status == UNCHANGED else report.status,
-        "reason": report.reason,
-        "position_bytes": report.position_bytes,
-        "aborted_txns": report.aborted_txns,
-        "producers": report.producers,
-        "note": report.note,
-        "reason_code": report.reason_code,
-        "scan_reason_code": staged.report.reason_code,
-    }
-
-
-def _log_columns(segment: SegmentFile) -> dict[str, object]:
+def log_columns(segment: SegmentFile) -> dict[str, object]:
+    """Return the columns of `RECORDED_SEGMENTS` that identify a log."""
     return {
         "log_name": os.path.basename(segment.log_path),
         "log_size_bytes": segment.log_size_bytes,
@@ -509,37 +389,7 @@ def _log_columns(segment: SegmentFile) -> dict[str, object]:
     }
 
 
-def _entries_of(directory: str, names: Iterable[str]) -> dict[str, Entry]:
-    """Return the entries of a folder by name; of an object store, those that have been put."""
-    if scheme_of(directory) in OBJECT_SCHEMES:
-        from kafka_index.stores.object_store import ObjectStore  # noqa: PLC0415, slow to import
-
-        store = cast("ObjectStore", store_of(directory))
-        put = {name: store.pop_written(f"{directory}/{name}") for name in names}
-        known = {name: info for name, info in put.items() if info is not None}
-        if len(known) == len(put):
-            return {
-                name: StoredEntry(
-                    DirectoryEntry(info.path, size_bytes=info.size_bytes, version=info.version)
-                )
-                for name, info in known.items()
-            }
-    return {entry.name: entry for entry in scan_directory(directory)}
-
-
-def _files_table(published: Sequence[PublishedFile], found: dict[str, Entry]) -> pa.Table | None:
-    """Return `RECORDED_FILES`; None when one is not there as it was written."""
-    rows = []
-    for file in published:
-        entry = found.get(file.name)
-        size_bytes, change = (0, "") if entry is None else entry.size_and_change()
-        if entry is None or size_bytes != file.size_bytes:
-            return None
-        rows.append({**asdict(file), "change": change})
-    return pa.Table.from_pylist(rows, RECORDED_FILES)
-
-
-def _start_of(
+def start_of(
     partition: TopicPartition,
     first_base_offset: int,
     settings: BuildSettings,
@@ -570,7 +420,8 @@ def _start_of(
     return orjson.dumps([log_start_offset, sorted(files)]).decode()
 
 
-def _expiration_of(settings: BuildSettings) -> tuple[int | None, int | None]:
+def expiration_of(settings: BuildSettings) -> tuple[int | None, int | None]:
+    """Return when idle producers are left out, as a record has it."""
     expiration = settings.expiration
     return (None, None) if expiration is None else (expiration.after_ms, expiration.now_ms)
 

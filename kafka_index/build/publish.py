@@ -1,37 +1,59 @@
-"""Publishing: scanned segments appear, partition by partition.
+"""Publishing: scanned segments appear, partition by partition, and are recorded.
 
 The fold first settles what depends on earlier segments; then everything is published, the
-partition's own files first, each segment's ``.index`` last. An attempt that was interrupted is
-resumed.
+partition's own files first, each segment's ``.index`` last, and after them the record of the
+partition. An attempt that was interrupted is resumed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain, islice
+from typing import cast
 
-from kafka_index.build.fold import fold_partition
-from kafka_index.build.folded_partition import FoldedPartition, FoldedSegment
-from kafka_index.build.partition_record import record_partitions
+import pyarrow as pa
+
+from kafka_index.build.fold import FoldedPartition, FoldedSegment, fold_partition
+from kafka_index.build.partition_record import (
+    PARTITION_RECORD,
+    RECORDED_FILES,
+    RECORDED_SEGMENTS,
+    PartitionRecord,
+    expiration_of,
+    known_partition,
+    log_columns,
+    start_of,
+    wants_record,
+)
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.plan import partition_of
-from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.build.report import (
+    BUILT,
+    FAILED,
+    UNCHANGED,
+    SegmentCounts,
+    SegmentReport,
+)
 from kafka_index.build.settings import BuildSettings, Output
-from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.build.staged_segment import PublishedFile, StagedSegment
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import (
     Publication,
+    StagedFile,
     left_to_publish,
     publish_error,
     publish_group,
     remove_scratch,
+    write_scratch,
 )
-from kafka_index.storage.directories import Entry
+from kafka_index.storage.directories import Entry, StoredEntry, scan_directory
 from kafka_index.storage.publish import is_new_folder
-from kafka_index.stores import store_of
+from kafka_index.stores import DirectoryEntry, scheme_of, store_of
+from kafka_index.stores.store import OBJECT_SCHEMES
 
 #: Segments that are published together: many small ones share the cost of making them durable.
 GROUP_SEGMENTS = 256
@@ -95,7 +117,7 @@ def publish_partitions(
         )
         for partition in sound
     ]
-    yield from record_partitions(finished, settings, attempt_id=attempt_id)
+    yield from _record_partitions(finished, settings, attempt_id=attempt_id)
 
 
 def _groups(segments: Sequence[FoldedSegment]) -> Iterator[Sequence[FoldedSegment]]:
@@ -175,3 +197,145 @@ def _without_old_snapshots(
         place = error.filename or directory
         rows[-1] = rows[-1].failed_by(publish_error(error, place, "remove an old snapshot"))
     return rows
+
+
+def _record_partitions(
+    finished: Sequence[tuple[FoldedPartition, list[SegmentReport]]],
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+) -> Iterator[SegmentReport]:
+    """Write the records of published partitions; yield the final rows of their segments."""
+    waiting: list[tuple[list[SegmentReport], Publication]] = []
+    for partition, rows in finished:
+        if wants_record(settings):
+            try:
+                record = _record(partition, rows, settings)
+                if record is not None:
+                    waiting.append((rows, _staged(partition, record, settings, attempt_id)))
+            except KafkaIndexError as error:
+                rows[-1] = _without_record(rows[-1], error)
+    errors = publish_group([publication for _, publication in waiting])
+    for (rows, _), failure in zip(waiting, errors, strict=True):
+        if failure is not None:
+            rows[-1] = _without_record(rows[-1], failure)
+    for _, rows in finished:
+        yield from rows
+
+
+def _without_record(row: SegmentReport, error: KafkaIndexError) -> SegmentReport:
+    """Return a row with a note: its files are in place, and only the next run does more."""
+    text = f"the next run builds this partition again, as its record was not written: {error}"
+    return replace(row, note="; ".join(filter(None, (row.note, text))))
+
+
+def _staged(
+    partition: FoldedPartition, record: PartitionRecord, settings: BuildSettings, attempt_id: str
+) -> Publication:
+    path = os.path.join(partition.directory, PARTITION_RECORD)
+    file = StagedFile(settings.work_path(path, attempt_id), path)
+    attributes_of = settings.attributes_of(partition.staged[-1].segment.log_path)
+    write_scratch(file.scratch_path, record.to_bytes(), attributes_of=attributes_of)
+    return Publication((file,), attributes_of=attributes_of)
+
+
+def _record(
+    partition: FoldedPartition, rows: Sequence[SegmentReport], settings: BuildSettings
+) -> PartitionRecord | None:
+    """Return the record of a partition; None where there is nothing new, or nothing to trust.
+
+    A published file that is not as it was written is not to be trusted. Rows of a table are built
+    again in every run.
+    """
+    segment = partition.staged[0].segment
+    if not segment.has_log:
+        return None
+    recorded = []
+    files: dict[str, PublishedFile] = {}
+    for folded, row in zip(partition.segments, rows, strict=True):
+        staged = folded.staged
+        if row.status == FAILED or staged.is_withheld or row.counts is None or not staged.files:
+            continue
+        recorded.append(_recorded_row(row, row.counts, staged))
+        files |= {file.name: file for file in staged.files}
+    is_whole = len(recorded) == len(rows) and partition.snapshots is not None
+    # The files of a fold that ended early are not vouched for.
+    files |= {file.name: file for file in partition.published if is_whole}
+    if not recorded:
+        return None
+    table = _files_table(list(files.values()), _entries_of(partition.directory, files))
+    if table is None:
+        return None
+    known = known_partition(partition.directory, settings.run_id)
+    if not settings.needs_state and known.covers(settings.outputs, table):
+        # It knows of the partition's other files, too.
+        return None
+
+    def beside() -> tuple[Sequence[Entry], int | None]:
+        # In place, with what was published there.
+        listed = None if settings.in_place else partition.start_entries
+        entries = scan_directory(segment.partition_directory) if listed is None else listed
+        return entries, partition.log_start_offset
+
+    name = TopicPartition(segment.topic, segment.partition)
+    record = PartitionRecord(
+        settings.run_id,
+        settings.scan_settings(segment.topic),
+        tuple(sorted(settings.outputs)),
+        *expiration_of(settings),
+        start_of(name, segment.base_offset, settings, beside),
+        is_whole,
+        pa.Table.from_pylist(recorded, RECORDED_SEGMENTS),
+        table,
+    )
+    before = known.record
+    is_same = before is not None and replace(record, run_id=before.run_id) == before
+    return None if is_same else record
+
+
+def _recorded_row(
+    report: SegmentReport, counts: SegmentCounts, staged: StagedSegment
+) -> dict[str, object]:
+    return {
+        "segment_base_offset": staged.segment.base_offset,
+        **log_columns(staged.segment),
+        **asdict(counts),
+        "status": BUILT if report.status == UNCHANGED else report.status,
+        "reason": report.reason,
+        "position_bytes": report.position_bytes,
+        "aborted_txns": report.aborted_txns,
+        "producers": report.producers,
+        "note": report.note,
+        "reason_code": report.reason_code,
+        "scan_reason_code": staged.report.reason_code,
+    }
+
+
+def _entries_of(directory: str, names: Iterable[str]) -> dict[str, Entry]:
+    """Return the entries of a folder by name; of an object store, those that have been put."""
+    if scheme_of(directory) in OBJECT_SCHEMES:
+        from kafka_index.stores.object_store import ObjectStore  # noqa: PLC0415, slow to import
+
+        store = cast("ObjectStore", store_of(directory))
+        put = {name: store.pop_written(f"{directory}/{name}") for name in names}
+        known = {name: info for name, info in put.items() if info is not None}
+        if len(known) == len(put):
+            return {
+                name: StoredEntry(
+                    DirectoryEntry(info.path, size_bytes=info.size_bytes, version=info.version)
+                )
+                for name, info in known.items()
+            }
+    return {entry.name: entry for entry in scan_directory(directory)}
+
+
+def _files_table(published: Sequence[PublishedFile], found: dict[str, Entry]) -> pa.Table | None:
+    """Return `RECORDED_FILES`; None when one is not there as it was written."""
+    rows = []
+    for file in published:
+        entry = found.get(file.name)
+        size_bytes, change = (0, "") if entry is None else entry.size_and_change()
+        if entry is None or size_bytes != file.size_bytes:
+            return None
+        rows.append({**asdict(file), "change": change})
+    return pa.Table.from_pylist(rows, RECORDED_FILES)

@@ -24,9 +24,9 @@ from kafka_index.build.staged_segment import (
     PublishedFile,
     SegmentPaths,
     StagedSegment,
+    stored_differences,
     target_directory_of,
 )
-from kafka_index.build.stored_indexes import stored_differences
 from kafka_index.config import IndexConfig
 from kafka_index.errors import KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex

@@ -1,21 +1,29 @@
-"""A segment between its scan and its publication: a row, and scratch files that wait."""
+"""A segment between its scan and its publication: a row, and scratch files that wait.
+
+The files of a remote segment are compared with those that were stored beside its log.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from kafka_index.build.report import SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import CorruptObjectError, KafkaIndexError
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     TopicPartition,
     index_name_for,
     segment_file_name,
 )
+from kafka_index.layout.records import ABORTED_TXN, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.state.segment_state import SegmentState
 from kafka_index.storage import (
     Publication,
@@ -26,6 +34,7 @@ from kafka_index.storage import (
 )
 from kafka_index.storage.publish import is_new_folder
 from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.tiered.segment_paths import is_segment_path
 
 # The producers and leader epochs that a scan found in a segment, a hidden file: with it a segment
 # is not scanned again when an earlier segment of its partition has changed.
@@ -207,4 +216,44 @@ def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
         settings.target_root,
         TopicPartition(segment.topic, segment.partition),
         segment.partition_directory,
+    )
+
+
+_ENTRY_BYTES = {
+    OFFSET_INDEX_SUFFIX: OFFSET_ENTRY.itemsize,
+    TIME_INDEX_SUFFIX: TIME_ENTRY.itemsize,
+    TXN_INDEX_SUFFIX: ABORTED_TXN.itemsize,
+}
+
+
+def stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:
+    """Return how the stored indexes of a remote segment differ from built ones, for people.
+
+    None means that they are equal; a local segment has no stored indexes.
+    """
+    if not is_segment_path(segment.log_path):
+        return None
+    found = (_difference(segment, suffix, data) for suffix, data in built.items())
+    return "; ".join(filter(None, found)) or None
+
+
+def _difference(segment: SegmentFile, suffix: str, built: bytes) -> str | None:
+    directory, log_name = os.path.split(segment.log_path)
+    path = os.path.join(directory, index_name_for(log_name, suffix))
+    try:
+        stored = store_of(path).read(path)
+    except FileNotFoundError:
+        return f"the segment has no stored {suffix}" if built else None
+    except CorruptObjectError as error:
+        return f"the stored {suffix} cannot be read: {error}"
+    if stored == built:
+        return None
+    size = _ENTRY_BYTES[suffix]
+    shared = min(len(stored), len(built))
+    pair = (np.frombuffer(data[:shared], np.uint8) for data in (stored, built))
+    unequal = np.flatnonzero(np.not_equal(*pair))
+    first = int(unequal[0]) if len(unequal) else shared
+    return (
+        f"the stored {suffix} differs from entry {first // size} on "
+        f"(entries stored {len(stored) // size}, built {len(built) // size})"
     )

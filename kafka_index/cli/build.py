@@ -14,8 +14,8 @@ from kafka_index.build.parquet import SHARES, StageUnsorted, build_parquet, chec
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_order import count_segments
 from kafka_index.build.partition_record import UnchangedPartitions
-from kafka_index.build.report_writer import ReportWriter
-from kafka_index.build.target import held_target
+from kafka_index.build.report import ReportWriter
+from kafka_index.build.settings import held_target
 from kafka_index.cli.build_summary import BuildOutcome, build_page
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import skipped_lines

@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from kafka_index.build.report_writer import KINDS, SEGMENT
+from kafka_index.build.report import KINDS, SEGMENT
 from kafka_index.build.settings import Output
 from kafka_index.cli.build import run_build
 from kafka_index.cli.options import TIME_HELP, Whole, command, listed, moment, option

@@ -11,13 +11,15 @@ import pyarrow.compute as pc
 from kafka_index.build.report import (
     BUILT,
     FAILED,
+    SEGMENT,
+    SKIPPED,
     STATUSES,
     TRUNCATED,
     UNCHANGED,
+    ReportWriter,
     SegmentReport,
     report_rows,
 )
-from kafka_index.build.report_writer import SEGMENT, SKIPPED, ReportWriter
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, explain, page_maker

@@ -19,8 +19,7 @@ from kafka_index.writing.import_record import (
 from kafka_index.writing.import_settings import ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
-from kafka_index.writing.sorted_records import sorted_records
-from kafka_index.writing.table_files import TableFile
+from kafka_index.writing.table_files import TableFile, sorted_records
 
 _AFTER_FAILURE = "run again to continue"
 

@@ -55,8 +55,8 @@ from kafka_index.lookup import (
 )
 from kafka_index.lookup.answer_record import AnswerRecord, inputs_digest, written
 from kafka_index.lookup.answering import Prepare
+from kafka_index.lookup.inventory import Unindexed
 from kafka_index.lookup.output import format_of_answers
-from kafka_index.lookup.unindexed import Unindexed
 from kafka_index.pages.page import Page, SegmentBatches, Totals, Verdict
 from kafka_index.reading.answers import (
     INDEX_REFUSED,

@@ -15,8 +15,8 @@ from kafka_index.cli.terminal import (
     shown_path,
 )
 from kafka_index.lookup import By, Inventory
+from kafka_index.lookup.inventory import Unindexed, find_unindexed
 from kafka_index.lookup.report import InvalidQuery
-from kafka_index.lookup.unindexed import Unindexed, find_unindexed
 from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding, Status
 
 _SHOWN = 20

@@ -52,14 +52,15 @@ from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
 from kafka_index.writing.condition import Condition, Selection, parse_keys
 from kafka_index.writing.rewrite_output import RewriteOutput
-from kafka_index.writing.rewrite_plan import plan_rewrite, tiered_starts
 from kafka_index.writing.rewriting import (
     MatchedPartition,
     RewriteSettings,
     digest_of,
     match_partitions,
+    plan_rewrite,
     rewrite_partitions,
     summary_by_topic,
+    tiered_starts,
 )
 
 _HELP = """Copy a dump without some of its records; all others keep their offsets.

@@ -9,7 +9,7 @@ from kafka_index.lookup.inventory import Inventory, collect_inventory
 from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.library import lookup_offsets, lookup_timestamps
 from kafka_index.lookup.lookups import Lookups, LookupSettings
-from kafka_index.lookup.output import AnswerTarget
+from kafka_index.lookup.output import AnswerTarget, answer_target
 from kafka_index.lookup.queries import Queries, open_queries, read_split
 from kafka_index.lookup.query_columns import check_columns
 from kafka_index.lookup.query_files import QueryFormat
@@ -20,9 +20,7 @@ from kafka_index.lookup.report import (
     StartingOffset,
 )
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
-from kafka_index.lookup.starting_offsets import reset_offsets_csv, starting_offsets_json
-from kafka_index.lookup.stored_output import answer_target
-from kafka_index.lookup.tally import SplitTally
+from kafka_index.lookup.tally import SplitTally, reset_offsets_csv, starting_offsets_json
 
 __all__ = [
     "LOOKUP_REPORT_SCHEMA",

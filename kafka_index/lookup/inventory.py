@@ -1,30 +1,41 @@
-"""The inventory of a dump: its partitions and segments, small enough to send to every worker."""
+"""The inventory of a dump: its partitions and segments, small enough to send to every worker.
+
+Remote segments without index files, which a lookup reads whole, are counted beforehand.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_index.dump.listing import list_logs
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import (
     LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
     SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TopicPartition,
+    index_name_for,
     parse_partition_directory,
     segment_file_name,
 )
+from kafka_index.lookup.keys import By
 from kafka_index.lookup.partition_codes import NO_PARTITION, Codes, PartitionCodes
 from kafka_index.reading.answers import UpperBound
 from kafka_index.reading.fetched_indexes import FetchedIndexes
+from kafka_index.reading.fetched_log import requests
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.storage import Listing, SegmentFile, Skipped
+from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.paths import index_root_of
 from kafka_index.stores import is_remote
 from kafka_index.stores.tiered.segment_paths import is_segment_path
@@ -293,3 +304,76 @@ def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
         ],
         schema=SEGMENT_SCHEMA,
     )
+
+
+#: A row per segment: its partition's number in the inventory, and its own in the partition.
+UNINDEXED_SCHEMA = pa.schema(
+    [
+        pa.field("code", pa.int32(), nullable=False),
+        pa.field("segment", pa.int32(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unindexed:
+    """Remote segments without the index files that lookups need, as rows of `UNINDEXED_SCHEMA`."""
+
+    rows: pa.Table
+
+    @property
+    def segments(self) -> int:
+        """The number of segments."""
+        return int(self.rows.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of their logs."""
+        return int(pc.sum(self.rows["size_bytes"]).as_py() or 0)
+
+
+def find_unindexed(inventory: Inventory, by: By) -> Unindexed:
+    """List the folders of index files of remote segments, several at a time.
+
+    Lookups by timestamp need time indexes, too.
+    """
+    tables = [UNINDEXED_SCHEMA.empty_table()]
+    if inventory.is_remote:
+        suffixes = [OFFSET_INDEX_SUFFIX, *([TIME_INDEX_SUFFIX] if by is By.TIMESTAMP else [])]
+
+        def find(code: int) -> pa.Table:
+            return _find(code, inventory.files_of(code), suffixes)
+
+        tables += requests(os.getpid()).map(find, range(inventory.partitions.num_rows))
+    return Unindexed(pa.concat_tables(tables))
+
+
+def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
+    segments = [
+        (number, segment)
+        for number, segment in enumerate(files.segments)
+        if is_remote(segment.log_path) and not is_segment_path(segment.log_path)
+    ]
+    if not segments:
+        return UNINDEXED_SCHEMA.empty_table()
+    folder = files.index_directory or segments[0][1].partition_directory
+    there = {entry.name for entry in scan_directory(folder)} if _exists(folder) else set()
+    bare = [
+        (number, segment.log_size_bytes)
+        for number, segment in segments
+        if not all(
+            index_name_for(os.path.basename(segment.log_path), suffix) in there
+            for suffix in suffixes
+        )
+    ]
+    columns = [
+        [code] * len(bare),
+        [number for number, _ in bare],
+        [size_bytes for _, size_bytes in bare],
+    ]
+    return pa.table(columns, schema=UNINDEXED_SCHEMA)
+
+
+def _exists(folder: str) -> bool:
+    return is_remote(folder) or os.path.isdir(folder)

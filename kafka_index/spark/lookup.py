@@ -36,11 +36,11 @@ from kafka_index.execution import Workers
 from kafka_index.layout.integers import Longs
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, QueryBatch, read_split
 from kafka_index.lookup.answering import SplitWork
+from kafka_index.lookup.inventory import Unindexed
 from kafka_index.lookup.keys import integers, plain_array
 from kafka_index.lookup.partition_codes import NO_PARTITION
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_names
 from kafka_index.lookup.shared_lookups import SharedLookups
-from kafka_index.lookup.unindexed import Unindexed
 from kafka_index.reading.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Resolve, Status
 from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task
 

@@ -17,8 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.build import BuildSettings
 from kafka_index.build.parquet import COUNT_SHARES, SHARES, stage_stream
-from kafka_index.build.parquet_columns import BATCH, KEY_COLUMNS, POSITION
-from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput
+from kafka_index.build.parquet_input import BATCH, KEY_COLUMNS, POSITION, ROW_COUNT, ParquetInput
 from kafka_index.build.parquet_order import CountedInput, SegmentCount, read_row_groups
 from kafka_index.build.report import FAILED
 from kafka_index.build.staged_segment import StagedSegment

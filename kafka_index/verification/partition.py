@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from kafka_index.build.fold import fold_partition
-from kafka_index.build.folded_partition import FoldedPartition
+from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.dump.missing_offsets import Cleaning, MissingOffsets, SeenLog, missing_offsets

@@ -1,7 +1,7 @@
 """Files of records: Parquet and JSON lines, in folders or not, as batches of the same columns.
 
 JSON lines have the members that `kafka_index.storage.report_file` writes: bytes are base64, times
-ISO 8601, in UTC where they name no zone, or ms.
+ISO 8601, in UTC where they name no zone, or ms. DuckDB sorts them by partition and offset.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from kafka_index.layout.times import is_between_milliseconds, parse_iso_time
 from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import expand_input
 from kafka_index.storage.directories import directory_exists, walk
+from kafka_index.storage.local_work import sorted_batches
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.registry import input_stream, readable
+from kafka_index.writing.import_columns import check_columns
+from kafka_index.writing.import_settings import ImportSettings
 
 #: Where a row comes from: the last column of every batch, ascending over all files.
 ROW_NUMBER = "__row"
@@ -306,3 +309,25 @@ def errors_of(file: TableFile) -> Iterator[None]:
         raise kind(f"cannot read the table: {reason}", path=file.path) from error
     except (pa.ArrowException, binascii.Error, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read the table: {error}", path=file.path) from error
+
+
+_BATCH_ROWS = 64 * 1024
+
+
+def sorted_records(
+    files: Sequence[TableFile], settings: ImportSettings, *, threads: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of files by topic, partition, and offset or the column to order by.
+
+    Raises `InputError` if a file cannot be read, or its columns are not those of records, and
+    `PublishError` if there is no room to sort.
+    """
+    schema = table_schema(files[0], settings.order_by)
+    check_columns(schema.remove(len(schema) - 1), settings)
+    order = ("topic", "partition", settings.order_by or "offset", ROW_NUMBER)
+    names = [name for name in schema.names if name != ROW_NUMBER]
+    batches = read_tables(files, schema)
+    for batch in sorted_batches(
+        batches, schema, order, rows="records", batch_rows=_BATCH_ROWS, threads=threads
+    ):
+        yield batch.select(names)

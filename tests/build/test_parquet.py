@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.build import build_segments
-from kafka_index.build.parquet_columns import ParquetForm
-from kafka_index.build.parquet_input import open_parquet
+from kafka_index.build.parquet_input import ParquetForm, open_parquet
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError, PublishError
 from kafka_index.storage import list_dump, local_work

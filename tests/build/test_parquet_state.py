@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.build import BuildSettings, SegmentReport
-from kafka_index.build.parquet_columns import OPTIONAL_COLUMNS
-from kafka_index.build.parquet_input import open_parquet
+from kafka_index.build.parquet_input import OPTIONAL_COLUMNS, open_parquet
 from kafka_index.errors import InputError
 from kafka_index.storage import list_dump
 from tests.support.dumps import (

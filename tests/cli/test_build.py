@@ -7,7 +7,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.build.report_writer import FILE_SCHEMA
+from kafka_index.build.report import FILE_SCHEMA
 from kafka_index.storage import DirectoryLock
 from tests.support.command_line import (
     COMMAND,

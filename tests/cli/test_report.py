@@ -7,12 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.build.report import (
+    FILE_SCHEMA,
+    ReportWriter,
     SegmentCounts,
     SegmentReport,
     report_rows,
     report_table,
 )
-from kafka_index.build.report_writer import FILE_SCHEMA, ReportWriter
 from kafka_index.errors import InputError, PublishError
 from tests.support.builds import small_disk
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.lookup.divided_lookups import DividedLookups
+from kafka_index.lookup.shared_lookups import DividedLookups
 from tests.lookup.building import PARTITIONS, make_dump
 
 

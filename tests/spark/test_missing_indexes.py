@@ -25,9 +25,9 @@ from kafka_index.lookup import (
     open_queries,
 )
 from kafka_index.lookup.answering import SplitWork
+from kafka_index.lookup.inventory import find_unindexed
 from kafka_index.lookup.shared_lookups import SharedLookups
 from kafka_index.lookup.splits import QueryBatch
-from kafka_index.lookup.unindexed import find_unindexed
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.segment_indexes import SegmentIndexes
 from kafka_index.spark import lookup

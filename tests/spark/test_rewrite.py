@@ -14,12 +14,13 @@ from kafka_index.spark.workers import session_workers
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.condition import Condition, Selection
 from kafka_index.writing.rewrite_output import RewriteOutput
-from kafka_index.writing.rewrite_plan import plan_rewrite, tiered_starts
 from kafka_index.writing.rewriting import (
     RewriteSettings,
     digest_of,
     match_partitions,
+    plan_rewrite,
     rewrite_partitions,
+    tiered_starts,
 )
 from tests.support.command_line import DUMP, run_here
 from tests.support.tiered import ENCRYPTED, setting

@@ -14,8 +14,7 @@ import pytest
 import kafka_index
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.writing.condition import Condition, Selection
-from kafka_index.writing.rewrite_plan import plan_rewrite
-from kafka_index.writing.rewriting import RewriteSettings, match
+from kafka_index.writing.rewriting import RewriteSettings, match, plan_rewrite
 from tests.support.campaign import drawn
 from tests.support.command_line import run_here
 from tests.support.record_tables import write_partition
