@@ -246,6 +246,5 @@ def _print_plan(
         f"would build {segments} of {plural(len(sums), 'partition')}, "
         f"{format_bytes(total_bytes)} of log"
     )
-    every = options.detail is Detail.VERBOSE
-    print_text(sys.stdout, (table, "", total, *skipped_lines(skipped, paint, every=every)))
+    print_text(sys.stdout, (table, "", total, *skipped_lines(skipped, paint, options.detail)))
     return ExitCode.DONE

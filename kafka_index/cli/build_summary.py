@@ -26,10 +26,11 @@ from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
+    SHOWN,
     Table,
+    first_lines,
     format_bytes,
     format_count,
-    format_seconds,
     plural,
     shown_path,
     status_table,
@@ -39,7 +40,6 @@ from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import PageMaker
 
 _ROWS_AT_A_TIME = 64 * 1024
-_SHOWN = 20
 EXPLAINED = {
     BUILT: "index files written",
     UNCHANGED: "as an earlier run recorded it, not read again",
@@ -117,8 +117,7 @@ class BuildOutcome(Outcome):
         if missing > 0:
             why = "stopped at the first failure: " if was_stopped else ""
             damage += ["", self._paint.notable(f"{why}{plural(missing, 'segment')} not started")]
-        every = self._detail is Detail.VERBOSE
-        lines = [*self._summary_lines(target), *skipped_lines(skipped, self._paint, every=every)]
+        lines = [*self._summary_lines(target), *skipped_lines(skipped, self._paint, self._detail)]
         self._print(lines, damage)
         codes = [] if self._finished() or missing > 0 else [ExitCode.USAGE]
         if self._damaged > self._retriable:
@@ -147,7 +146,7 @@ class BuildOutcome(Outcome):
         if row.is_damage:
             self._damaged += 1
             self._retriable += row.retriable
-            if len(self._damage) < _SHOWN:
+            if len(self._damage) < SHOWN:
                 self._damage.append(row)
         elif row.is_preallocated_tail:
             self._preallocated += 1
@@ -175,7 +174,7 @@ class BuildOutcome(Outcome):
         return sum(self._segments.values())
 
     def _summary_lines(self, target: str) -> list[str | Table]:
-        paint, seconds = self._paint, self._seconds
+        paint = self._paint
         colours = {
             BUILT: paint.good,
             UNCHANGED: paint.faint,
@@ -190,11 +189,10 @@ class BuildOutcome(Outcome):
         header = "status", "segments", "log bytes"
         lines: list[str | Table] = [status_table(header, rows, EXPLAINED, colours, paint)]
         read = self._log_bytes_read
-        rate = f" ({format_bytes(read / seconds)}/s)" if read and seconds > 0 else ""
         lines += [
             "",
             (
-                f"{format_bytes(read)} of log in {format_seconds(seconds)}{rate}, "
+                f"{format_bytes(read)} of log in {self._timed(read, format_bytes)}, "
                 f"{format_count(self._offset_entries)} offset entries, "
                 f"{format_count(self._time_entries)} time entries, {target}"
             ),
@@ -214,17 +212,12 @@ class BuildOutcome(Outcome):
 
     def _damage_lines(self) -> list[str]:
         """Return the damaged segments, one a line."""
-        if not self._damaged:
-            return []
-        lines = ["", self._paint.bad(f"{plural(self._damaged, 'segment')} damaged or failed:")]
+        lines = []
         for row in self._damage:
             place = "" if row.position_bytes is None else f" at byte {row.position_bytes}"
-            lines.append(
-                f"  {row.log_path}: {row.status}{place}: {row.reason or 'no reason given'}"
-            )
-        if self._damaged > len(self._damage):
-            lines.append(f"  and {format_count(self._damaged - len(self._damage))} more")
-        return lines
+            lines.append(f"{row.log_path}: {row.status}{place}: {row.reason or 'no reason given'}")
+        title = self._paint.bad(f"{plural(self._damaged, 'segment')} damaged or failed:")
+        return first_lines(title, lines, total=self._damaged)
 
 
 def build_page() -> PageMaker:

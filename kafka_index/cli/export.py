@@ -17,9 +17,9 @@ from kafka_index.cli.shared_options import Detail, relative_times
 from kafka_index.cli.terminal import (
     Paint,
     Table,
+    first_lines,
     format_bytes,
     format_count,
-    format_seconds,
     plural,
     shown_path,
     status_table,
@@ -55,7 +55,6 @@ from kafka_index.tables.settings import RecordFilter
 if TYPE_CHECKING:
     from kafka_index.cli.export_command import ExportOptions
 
-_SHOWN = 20
 _EXPLAINED: Mapping[str, str] = {
     "exported": "new records were exported",
     "unchanged": "no offset is new since the last export",
@@ -106,8 +105,7 @@ def run_export(options: ExportOptions) -> ExitCode:
         if (settings.from_ms, settings.to_ms) != options.times:
             given = " and ".join(relative_times().values())
             notes.append(f"{given}: relative to the first run of this export, which is continued")
-        every = options.detail is Detail.VERBOSE
-        notes += skipped_lines(listed.skipped, Paint(sys.stdout), every=every)
+        notes += skipped_lines(listed.skipped, Paint(sys.stdout), options.detail)
         return outcome.print_summary(rows, settings.output, notes)
 
 
@@ -178,11 +176,9 @@ class ExportOutcome(Outcome):
         counts = Counter(row.status.value for row in rows)
         records, files = sum(row.records for row in rows), sum(row.files for row in rows)
         size = format_bytes(sum(row.size_bytes for row in rows))
-        seconds = self._seconds
-        rate = f" ({format_count(round(records / seconds))}/s)" if records and seconds > 0 else ""
         total = (
             f"{plural(records, 'record')} in {plural(files, 'file')} of {size}, "
-            f"{format_seconds(seconds)}{rate}, in {output}"
+            f"{self._timed(records)}, in {output}"
         )
         lines: list[str | Table] = [
             status_table(
@@ -220,13 +216,11 @@ class ExportOutcome(Outcome):
         )
         if not left_out and not failed:
             title = f"{plural(len(wrong), 'partition')} with a log that lost data:"
-        lines = ["", self._paint.bad(title)]
-        for row in wrong[:_SHOWN]:
+        lines = []
+        for row in wrong:
             place = "" if row.path is None else f"{shown_path(row.path)}: "
             if row.position_bytes is not None:
                 place += f"at byte {row.position_bytes}: "
             more = f" and {row.left_out - 1} more" if row.left_out > 1 else ""
-            lines.append(f"  {row.topic}-{row.partition}: {place}{row.reason}{more}")
-        if len(wrong) > _SHOWN:
-            lines.append(f"  and {plural(len(wrong) - _SHOWN, 'more partition')}")
-        return lines
+            lines.append(f"{row.topic}-{row.partition}: {place}{row.reason}{more}")
+        return first_lines(self._paint.bad(title), lines, noun="partition")

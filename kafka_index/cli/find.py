@@ -124,8 +124,7 @@ def _searched_lines(
         )
     if not count and options.times[0] is not None:
         lines.append(empty_range_text(*options.times, time_span(listed.files, plan.settings)))
-    every = options.detail is Detail.VERBOSE
-    return [*lines, *skipped_lines(listed.skipped, paint, every=every)]
+    return [*lines, *skipped_lines(listed.skipped, paint, options.detail)]
 
 
 def _settings(options: FindOptions) -> ReadSettings:

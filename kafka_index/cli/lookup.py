@@ -29,7 +29,6 @@ from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     Table,
     format_count,
-    format_seconds,
     plural,
     print_error,
     print_log,
@@ -273,7 +272,6 @@ class LookupOutcome(Outcome):
         unanswered = queries[Status.UNREADABLE]
         for status, count in queries.items():
             run_summary().add_count(f"queries_{status.text}", count)
-        every = self._detail is Detail.VERBOSE
         lines: list[str | Table] = [
             status_table(
                 ("status", "queries"),
@@ -286,17 +284,15 @@ class LookupOutcome(Outcome):
             self._total_line(sum(queries.values()), target),
             *self._startup_lines(),
             *invalid_lines(self.totals.invalid_queries, queries[Status.INVALID_QUERY], paint),
-            *note_lines(findings, paint, every=every),
-            *skipped_lines(skipped, paint, every=every),
+            *note_lines(findings, paint, self._detail),
+            *skipped_lines(skipped, paint, self._detail),
         ]
         left_out = self.totals.findings_left_out
         self._print(lines, damage_lines(findings, unanswered, left_out, paint))
         return exit_code(findings, unanswered=unanswered > 0)
 
     def _total_line(self, total: int, target: str) -> str:
-        seconds = self._seconds
-        rate = f" ({format_count(round(total / seconds))}/s)" if total and seconds > 0 else ""
-        return f"{plural(total, 'query', 'queries')} in {format_seconds(seconds)}{rate}, {target}"
+        return f"{plural(total, 'query', 'queries')} in {self._timed(total)}, {target}"
 
 
 def _texts(options: QueryOptions) -> list[tuple[str, _Render]]:

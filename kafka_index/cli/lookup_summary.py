@@ -8,6 +8,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     Paint,
+    first_lines,
     format_bytes,
     format_count,
     plural,
@@ -19,7 +20,6 @@ from kafka_index.lookup.inventory import Unindexed, find_unindexed
 from kafka_index.lookup.report import InvalidQuery
 from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding, Status
 
-_SHOWN = 20
 _SHOWN_REFUSED = 5
 EXPLAINED: Mapping[Status, str] = {
     Status.FOUND: "answered",
@@ -67,35 +67,32 @@ def warn_of_starts(inventory: Inventory, detail: Detail) -> None:
 
 def invalid_lines(first: Sequence[InvalidQuery], total: int, paint: Paint) -> list[str]:
     """Return the first malformed queries, with their rows, and how many more there are."""
-    if not first:
-        return []
-    lines = ["", paint.notable(f"{plural(total, 'malformed query', 'malformed queries')}:")]
-    lines += [f"  {shown_path(query.path)}, row {query.row}: {query.reason}" for query in first]
-    if total > len(first):
-        lines.append(f"  and {format_count(total - len(first))} more")
-    return lines
+    title = paint.notable(f"{plural(total, 'malformed query', 'malformed queries')}:")
+    lines = [f"{shown_path(query.path)}, row {query.row}: {query.reason}" for query in first]
+    return first_lines(title, lines, total=total)
 
 
-def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> list[str]:
-    """Return the findings that prevent no answer, by kind; all of them with `every`."""
+def note_lines(findings: Iterable[Finding], paint: Paint, detail: Detail) -> list[str]:
+    """Return the findings that prevent no answer, by kind; in VERBOSE detail all."""
     kinds: dict[str, list[Finding]] = {}
     for finding in findings:
         kinds.setdefault(finding.kind, []).append(finding)
-    lines = []
+    every = detail is Detail.VERBOSE
+    lines, most = [], None if every else _SHOWN_REFUSED
     if missing := kinds.get(NO_INDEX):
         segments = {
             (finding.topic, finding.partition, finding.segment_base_offset) for finding in missing
         }
-        lines += ["", f"{plural(len(segments), 'segment')} without index files: built in memory"]
-        lines += _finding_lines(missing) if every else []
+        title = f"{plural(len(segments), 'segment')} without index files: built in memory"
+        lines += ["", title, *(f"  {finding_line(each)}" for each in missing if every)]
     if refused := kinds.get(INDEX_REFUSED):
         files = "index file that does not fit its log", "index files that do not fit their logs"
-        lines += ["", paint.notable(f"{plural(len(refused), *files)}, built in memory instead:")]
-        lines += _finding_lines(refused, None if every else _SHOWN_REFUSED)
+        title = paint.notable(f"{plural(len(refused), *files)}, built in memory instead:")
+        lines += first_lines(title, [*map(finding_line, refused)], most=most)
     if tails := kinds.get(TAIL):
         logs = "log ends", "logs end"
-        lines += ["", paint.notable(f"{plural(len(tails), *logs)} before the end of the file:")]
-        lines += _finding_lines(tails, None if every else _SHOWN_REFUSED)
+        title = paint.notable(f"{plural(len(tails), *logs)} before the end of the file:")
+        lines += first_lines(title, [*map(finding_line, tails)], most=most)
     return lines
 
 
@@ -112,10 +109,9 @@ def damage_lines(
         return []
     cause = "what could not be read" if any(each.retriable for each in damage) else "damage"
     title = f"{plural(queries, 'query', 'queries')} not answered because of {cause}:"
-    lines = ["", paint.bad(title), *_finding_lines(damage, _SHOWN)]
-    if left_out:
-        lines.append(f"  and up to {format_count(left_out)} more")
-    return lines
+    title = paint.bad(title)
+    lines = first_lines(title, [*map(finding_line, damage)]) or ["", title]
+    return [*lines, *([f"  and up to {format_count(left_out)} more"] if left_out else [])]
 
 
 def finding_line(finding: Finding) -> str:
@@ -129,10 +125,3 @@ def print_findings(findings: Iterable[Finding], detail: Detail) -> None:
     for finding in findings:
         if finding.kind == UNREADABLE or detail is not Detail.QUIET:
             print_log(f"{finding.kind}: {finding_line(finding)}")
-
-
-def _finding_lines(findings: Sequence[Finding], most: int | None = None) -> list[str]:
-    lines = [f"  {finding_line(finding)}" for finding in findings[:most]]
-    if most is not None and len(findings) > most:
-        lines.append(f"  and {format_count(len(findings) - most)} more")
-    return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
@@ -231,6 +231,12 @@ class Outcome:
         """Show that some of the tasks of about equal work are done; called from any thread."""
         self._progress.set_share(done, total)
 
+    def _timed(self, amount: int, shown: Callable[[int], str] = format_count) -> str:
+        """Return the duration of the work, with the rate of an amount that is shown so."""
+        seconds = self._seconds
+        rate = f" ({shown(round(amount / seconds))}/s)" if amount and seconds > 0 else ""
+        return f"{format_seconds(seconds)}{rate}"
+
     def _startup_lines(self) -> list[str]:
         """Return how long the engine took to start, if that was long."""
         seconds = self._began - self._entered
@@ -243,8 +249,8 @@ class Outcome:
         print_text(self._stream, damage if self._detail is Detail.QUIET else (*lines, *damage))
 
 
-def skipped_lines(skipped: Sequence[Skipped], paint: Paint, *, every: bool) -> list[str]:
-    """Return the entries that the listing skipped, by reason; all of them with `every`."""
+def skipped_lines(skipped: Sequence[Skipped], paint: Paint, detail: Detail) -> list[str]:
+    """Return the entries that the listing skipped, by reason; in VERBOSE detail all of them."""
     if not skipped:
         return []
     reasons: dict[str, list[str]] = {}
@@ -253,7 +259,7 @@ def skipped_lines(skipped: Sequence[Skipped], paint: Paint, *, every: bool) -> l
     entries = plural(len(skipped), "entry", "entries")
     lines = ["", paint.notable(f"skipped {entries}:")]
     for reason, paths in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        if every:
+        if detail is Detail.VERBOSE:
             lines += [f"  {path}: {reason}" for path in paths]
         else:
             more = "" if len(paths) == 1 else f" and {plural(len(paths) - 1, 'other', 'others')}"

@@ -9,7 +9,14 @@ from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Table, format_bytes, format_count, plural, status_table
+from kafka_index.cli.terminal import (
+    Table,
+    first_lines,
+    format_bytes,
+    format_count,
+    plural,
+    status_table,
+)
 from kafka_index.layout.times import time_text
 from kafka_index.pages.page import Explained, Page, Totals, Verdict
 from kafka_index.restore.job import RestoreJob
@@ -26,7 +33,6 @@ from kafka_index.restore.restored_partition import (
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import PartitionSegments
 
-_SHOWN = 20
 EXPLAINED = {
     RESTORED: "all that the dump has",
     SALVAGED: "without what is damaged or missing in the dump",
@@ -113,9 +119,8 @@ class RestoreOutcome(Outcome):
                 + (f", {format_count(empty)} of them with nothing before it" if empty else "")
             )
             run_summary().add_count("partitions_cut", cut)
-        every = self._detail is Detail.VERBOSE
         return ["", *lines] * bool(lines) + skipped_lines(
-            self._plan.dump.skipped, self._paint, every=every
+            self._plan.dump.skipped, self._paint, self._detail
         )
 
     def _damage_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
@@ -125,14 +130,9 @@ class RestoreOutcome(Outcome):
         lines = []
         for text in lost_texts(lost):
             lines += ["", self._paint.bad(text)]
-        if left_out:
-            lines += ["", self._paint.bad(f"{plural(len(left_out), 'partition')} left out:")]
-            lines += [f"  {each.partition.directory_name}: {each.reason}" for each in left_out][
-                :_SHOWN
-            ]
-            if len(left_out) > _SHOWN:
-                lines.append(f"  and {plural(len(left_out) - _SHOWN, 'more partition')}")
-        return lines
+        reasons = [f"{each.partition.directory_name}: {each.reason}" for each in left_out]
+        title = self._paint.bad(f"{plural(len(left_out), 'partition')} left out:")
+        return lines + first_lines(title, reasons, noun="partition")
 
     def _offset_lines(self, result: RestoreResult) -> list[str]:
         """Count the committed offsets after the ends of logs; name those not clamped as asked."""
@@ -142,11 +142,8 @@ class RestoreOutcome(Outcome):
         run_summary().add_count("offsets_beyond_end", len(beyond))
         if not result.has_unclamped:
             return []
-        lines = ["", self._paint.bad(f"{plural(len(beyond), 'committed offset')} not clamped:")]
-        lines += [f"  {one}" for one in beyond[:_SHOWN]]
-        if len(beyond) > _SHOWN:
-            lines.append(f"  and {plural(len(beyond) - _SHOWN, 'more committed offset')}")
-        return lines
+        title = self._paint.bad(f"{plural(len(beyond), 'committed offset')} not clamped:")
+        return first_lines(title, [*map(str, beyond)], noun="committed offset")
 
 
 def _exit_code(result: RestoreResult) -> ExitCode:

@@ -343,8 +343,7 @@ def _print(
         f"{format_count(dropped)} of {plural(records, 'record')}{options.of_topics} dropped{where}"
     )
     table = Table(["topic", "partitions", "records", "dropped"], rows)
-    every = options.detail is Detail.VERBOSE
-    lines = skipped_lines(skipped, Paint(sys.stdout), every=every)
+    lines = skipped_lines(skipped, Paint(sys.stdout), options.detail)
     print_text(sys.stdout, [*([table] if rows else []), total, *lines])
 
 

@@ -30,6 +30,8 @@ _UNBOUNDED_WIDTH = 1 << 20
 _DEFAULT_SIZE = 80, 25
 _INDENT = 2
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
+#: The most lines of a list in a summary.
+SHOWN = 20
 _MINUTE = 60
 _HOUR = 3600
 # The indentation of a line belongs to its first word.
@@ -274,6 +276,28 @@ def status_table(
         for status, *cells in rows
     ]
     return Table((*header, ""), shown, left=(0, len(header)))
+
+
+def first_lines(
+    title: str,
+    lines: Sequence[str],
+    *,
+    total: int | None = None,
+    most: int | None = SHOWN,
+    noun: str | None = None,
+    after: str = "",
+) -> list[str]:
+    """Return the first lines of a list below its title, and how many more there are, if any.
+
+    The total counts lines that are not given, too.
+    """
+    if not (lines or total):
+        return []
+    shown = lines[:most]
+    left = (len(lines) if total is None else total) - len(shown)
+    more = plural(left, f"more {noun}") if noun else f"{format_count(left)} more"
+    rest = [f"  and {more}{after}"] if left > 0 else []
+    return ["", title, *(f"  {line}" for line in shown), *rest]
 
 
 def shown_path(path: str) -> str:

@@ -16,10 +16,11 @@ from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
+    SHOWN,
     Table,
+    first_lines,
     format_bytes,
     format_count,
-    format_seconds,
     plural,
     shown_path,
     status_table,
@@ -43,7 +44,6 @@ from kafka_index.verification.verifying import VerifyJob, VerifyRequest, VerifyT
 if TYPE_CHECKING:
     from kafka_index.cli.verify_command import VerifyOptions
 
-_SHOWN = 20
 EXPLAINED: Mapping[str, str] = {
     FileClass.IDENTICAL: "as a build writes it",
     FileClass.SOUND: "a log whose batches are whole, and none is missing",
@@ -103,12 +103,12 @@ class VerifyOutcome(Outcome):
         is_logs_only = pc.equal(files["found"], "logs only")
         self._logs_only += pc.sum(is_logs_only).as_py() or 0
         wanted = rows.filter(rows["harmful"]).select(_COLUMNS)
-        self._shown += wanted.slice(0, _SHOWN - len(self._shown)).to_pylist()
+        self._shown += wanted.slice(0, SHOWN - len(self._shown)).to_pylist()
         unread = files.filter(files["retriable"])
         if not unread.num_rows:
             unread = rows.filter(rows["retriable"])
         unread = unread.select(_COLUMNS)
-        self._unread += unread.slice(0, _SHOWN - len(self._unread)).to_pylist()
+        self._unread += unread.slice(0, SHOWN - len(self._unread)).to_pylist()
 
     def print_summary(
         self,
@@ -122,7 +122,7 @@ class VerifyOutcome(Outcome):
 
         `fast`: checksums were not verified. Only the topics that match were verified.
         """
-        paint, seconds, tally = self._paint, self._seconds, self._tally
+        paint, tally = self._paint, self._tally
         self._record()
         rows = [
             (name, format_count(tally.files[name]), format_count(tally.harmful[name]))
@@ -131,7 +131,6 @@ class VerifyOutcome(Outcome):
         ]
         colours = dict.fromkeys((FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID), paint.good)
         size = self._total_bytes
-        rate = f" ({format_bytes(size / seconds)}/s)" if size and seconds > 0 else ""
         lines: list[str | Table] = [
             status_table(
                 ("class", self._noun(2), "harmful"),
@@ -143,7 +142,7 @@ class VerifyOutcome(Outcome):
             "",
             (
                 f"{self._partitions_text()}, {format_bytes(size)} of log in "
-                f"{format_seconds(seconds)}{rate}"
+                f"{self._timed(size, format_bytes)}"
             ),
             *self._startup_lines(),
         ]
@@ -167,8 +166,7 @@ class VerifyOutcome(Outcome):
                 "--fast reads headers only: a wrong checksum, and a change inside records, is not "
                 "seen"
             )
-        every = self._detail is Detail.VERBOSE
-        lines += skipped_lines(skipped, paint, every=every)
+        lines += skipped_lines(skipped, paint, self._detail)
         if tally.outcome is RunOutcome.DONE:
             where = f"in {plural(tally.partitions, 'partition')}" if tally.partitions else ""
             if topics is not None:
@@ -205,18 +203,11 @@ class VerifyOutcome(Outcome):
         what = f"{format_count(count)} harmful {self._noun(count)}"
         if self._tally.is_comparison:
             what = f"{format_count(count)} {self._noun(count)} with harmful differences"
-        lines = ["", self._paint.bad(f"{what}:")]
-        lines += map(_row_line, self._shown)
-        if harmful > len(self._shown):
-            lines.append(
-                f"  and {format_count(harmful - len(self._shown))} more rows in the report"
-            )
-        return lines
+        title, lines = self._paint.bad(f"{what}:"), [*map(_row_line, self._shown)]
+        return first_lines(title, lines, total=harmful, after=" rows in the report")
 
     def _unread_lines(self) -> list[str]:
-        if not self._unread:
-            return []
-        return ["", self._paint.bad("could not be read:"), *map(_row_line, self._unread)]
+        return first_lines(self._paint.bad("could not be read:"), [*map(_row_line, self._unread)])
 
 
 def _row_line(row: Mapping[str, object]) -> str:
@@ -224,7 +215,7 @@ def _row_line(row: Mapping[str, object]) -> str:
     what = f"{row['kind']}: {row['class']}{place}"
     found = "" if row["found"] is None else f": {row['found']}"
     effect = "" if row["effect"] is None else f". {row['effect']}"
-    return f"  {shown_path(str(row['path']))}: {what}{found}{effect}"
+    return f"{shown_path(str(row['path']))}: {what}{found}{effect}"
 
 
 def verify_page(segments: SegmentTable, topics: re.Pattern[str] | None) -> PageMaker:

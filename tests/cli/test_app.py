@@ -6,7 +6,8 @@ import pytest
 
 import kafka_index as package
 from kafka_index.cli import job_main, main
-from tests.support.command_line import ROOT, environment, kafka_index
+from kafka_index.cli.commands import COMMANDS
+from tests.support.command_line import DUMP, ROOT, environment, kafka_index, lookup, run_here
 
 JOBS = {"build": "build_index.py", "lookup": "lookup.py"}
 
@@ -150,3 +151,30 @@ def test_the_core_imports_no_pyspark(module: str) -> None:
     program = f"import sys, {module}; sys.exit('pyspark' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], check=False, env=environment())
     assert result.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("lookup", ("--input", "--logs")),
+        ("lookup", ("--at", "--timestamp")),
+        ("dump", ("--at", "--time")),
+        ("build", ("--overwrite", "--force")),
+        ("rewrite", ("--overwrite", "--force")),
+    ],
+)
+def test_an_option_has_the_name_that_all_commands_use_and_an_older_one(
+    command: str, names: tuple[str, str]
+) -> None:
+    assert f"  {', '.join(names)} " in run_here(command, "--help").stdout
+
+
+def test_the_help_names_every_command_once() -> None:
+    lines = run_here("--help").stdout.splitlines()
+    shown = [line.split()[0] for line in lines if line.startswith("  ") and line.split()]
+    assert [name for name in shown if name in COMMANDS] == list(COMMANDS)
+
+
+def test_a_logs_option_means_the_input() -> None:
+    asked = ("--topic", "app-logs", "--partition", 0, "--offset", 1, "--json")
+    assert lookup("--logs", DUMP, *asked).stdout == lookup("--input", DUMP, *asked).stdout != ""
