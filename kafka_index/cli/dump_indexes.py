@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.terminal import plural
 from kafka_index.dump.small_files import read_text, read_topic_id
@@ -40,6 +40,9 @@ from kafka_index.layout.records import (
 )
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import stored_entries
+
+if TYPE_CHECKING:
+    from kafka_index.cli.dump_command import DumpedFile
 
 _CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")

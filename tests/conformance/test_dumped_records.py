@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kafka_index.cli.dump_files import DumpedFile
+from kafka_index.cli.dump_command import DumpedFile
 from kafka_index.cli.dump_logs import dump_records
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.record_text import TEXT, RecordText
