@@ -187,12 +187,23 @@ class ClusterImage:
         everywhere = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
         return {**everywhere, **self.configs.get((BROKER_RESOURCE, str(node_id)), {})}
 
-    def cleanup_policy(self, topic: str, broker: Mapping[str, str] | None = None) -> str | None:
+    def broker_settings(
+        self, properties: Mapping[str, str] | None, node_id: int | None
+    ) -> Mapping[str, str]:
+        """Return the settings of a broker that are known: dynamic ones count first."""
+        return {**(properties or {}), **self.broker_configs(node_id)}
+
+    def cleanup_policy(
+        self,
+        topic: str,
+        properties: Mapping[str, str] | None = None,
+        node_id: int | None = None,
+    ) -> str | None:
         """Return ``cleanup.policy`` of a topic: its own, or that of a broker; None for neither.
 
-        `broker` are all settings of the broker that are known; else those of all brokers count.
+        `properties` are all settings of the broker, as in its ``server.properties``.
         """
-        default = (self.broker_configs() if broker is None else broker).get("log.cleanup.policy")
+        default = self.broker_settings(properties, node_id).get("log.cleanup.policy")
         return self.topic_configs(topic).get("cleanup.policy", default)
 
     def replay(self, record: DecodedRecord) -> None:

@@ -20,7 +20,8 @@ from kafka_index.dump.replicas import Dump, refuse_running
 from kafka_index.dump.small_files import read_text
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
-from kafka_index.layout.message_bytes import uuid_bytes, uuid_text
+from kafka_index.layout.java_texts import is_reserved_directory_id, parse_java_uuid
+from kafka_index.layout.message_bytes import uuid_text
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
@@ -57,8 +58,6 @@ NO_BROKER_EPOCH = -2
 
 CLUSTER_ID, NODE_ID, DIRECTORY_ID = "cluster.id", "node.id", "directory.id"
 VERSION, OLD_NODE_ID = "version", "broker.id"
-# DirectoryId: ids below 100 are not those of directories.
-_RESERVED_IDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +110,8 @@ def check_identity(properties: Mapping[str, str], path: str, hint: str) -> None:
 
 
 def _is_directory_id(text: str) -> bool:
-    try:
-        return int.from_bytes(uuid_bytes(text), "big") >= _RESERVED_IDS
-    except ValueError:
-        return False
+    uuid = parse_java_uuid(text)
+    return uuid is not None and not is_reserved_directory_id(uuid)
 
 
 def fresh_identity(cluster_id: str, node_id: str) -> dict[str, str]:

@@ -161,7 +161,7 @@ class TopicSettings:
         """Return ``cleanup.policy`` of a topic at a broker; None where it is not known."""
         if self.cluster is None:
             return None
-        policy = self.cluster.cleanup_policy(topic, self._broker(node_id))
+        policy = self.cluster.cleanup_policy(topic, self.properties, node_id)
         if policy is None and self.properties is not None:
             return _DEFAULT_POLICY
         return policy
@@ -178,7 +178,8 @@ class TopicSettings:
             return _NO_RETENTION
         if policy is None:
             return Retention(None, None)
-        broker, is_known = self._broker(node_id), self.properties is not None
+        broker = self.cluster.broker_settings(self.properties, node_id)
+        is_known = self.properties is not None
         malformed: list[str] = []
 
         def limit(*names: tuple[Mapping[str, str], str, int], default: int) -> int | None:
@@ -197,11 +198,6 @@ class TopicSettings:
             limit((configs, _RETENTION_BYTES, 1), (broker, "log.retention.bytes", 1), default=-1),
             tuple(malformed),
         )
-
-    def _broker(self, node_id: int | None) -> Mapping[str, str]:
-        """Return the settings of a broker that are known: dynamic ones count first."""
-        dynamic = {} if self.cluster is None else self.cluster.broker_configs(node_id)
-        return {**(self.properties or {}), **dynamic}
 
     def _configs(self, topic: str) -> Mapping[str, str]:
         return {} if self.cluster is None else self.cluster.topic_configs(topic)

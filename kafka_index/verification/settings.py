@@ -10,7 +10,7 @@ from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output
 from kafka_index.config import LogConfig
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import TopicPartition
-from kafka_index.metadata import ClusterImage
+from kafka_index.metadata.directory import FoundCluster
 from kafka_index.storage import SegmentFile, workspace
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
@@ -20,23 +20,28 @@ from kafka_index.storage.tiered_partition import TieredPartition
 class KnownTopic:
     """A topic in the metadata.
 
-    ``cleanup.policy`` is None if the metadata does not set it, so that each broker goes by its
-    ``server.properties``.
+    ``cleanup.policy`` is None if neither the metadata nor the settings of the broker set it.
     """
 
     topic_id: str
     cleanup_policy: str | None
 
 
-def known_topics(cluster: ClusterImage | None, segments: SegmentTable) -> dict[str, KnownTopic]:
-    """Return the topics of segments that the metadata knows, by name."""
+def known_topics(
+    found: FoundCluster, segments: SegmentTable, properties: Mapping[str, str] | None = None
+) -> dict[str, KnownTopic]:
+    """Return the topics of segments that the metadata knows, by name.
+
+    `properties` are all settings of the broker.
+    """
+    cluster = found.image
     if cluster is None:
         return {}
     names = {each.partition.topic for each in segments.partitions}
-    found = {name: cluster.topic_named(name) for name in names}
+    topics = {name: cluster.topic_named(name) for name in names}
     return {
-        name: KnownTopic(topic.topic_id, cluster.cleanup_policy(name))
-        for name, topic in found.items()
+        name: KnownTopic(topic.topic_id, cluster.cleanup_policy(name, properties, found.node_id))
+        for name, topic in topics.items()
         if topic is not None
     }
 

@@ -102,7 +102,7 @@ class VerifyJob:
             None if request.indexes is None else index_root_of(request.indexes),
             request.fast,
             tiered=self.listing.tiered,
-            topics=known_topics(self.cluster.image, segments),
+            topics=known_topics(self.cluster, segments, request.properties),
         )
         rows = root_findings(self.listing, settings, request.metadata, request.properties)
         listener.on_findings(list(rows))

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from kafka_index import verify
+from kafka_index.config import LogConfig
 from kafka_index.dump.listing import list_logs
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError
 from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_index.metadata.directory import FoundCluster
 from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.startup import StartConditions, predict_directories
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import FileClass, FileKind, Finding, Verification
@@ -198,6 +201,38 @@ def test_metadata_says_which_topics_are_compacted(
     assert why in gap.effect
 
 
+@pytest.mark.parametrize(
+    ("setting", "why"), [("compact", "cannot be known"), ("delete", "topic is not compacted")]
+)
+def test_a_broker_says_which_topics_without_a_policy_are_compacted(
+    data: Path, tmp_path: Path, setting: str, why: str
+) -> None:
+    for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
+        if path.suffix != ".snapshot":
+            path.unlink()
+    topic_id = read_topic_id(str(data / PARTITION))
+    topic = cluster_record("TopicRecord", name="app-logs", topicId=topic_id)
+    write_log(tmp_path / METADATA_LOG, log_batch(0, topic))
+    properties = {"log.cleanup.policy": setting}
+
+    found = verify(
+        [data],
+        topics="app-logs",
+        metadata=tmp_path / METADATA_LOG,
+        config=properties,
+        threads=1,
+    )
+    cluster = read_cluster([str(tmp_path / METADATA_LOG)], budget=DecompressionBudget(2**24))
+    conditions = StartConditions(LogConfig(), cluster, properties=properties)
+    predicted = predict_directories([str(data)], conditions)
+
+    (one,) = found.partitions
+    (gap,) = [row for row in one.findings if row.file_class is FileClass.GAP and row.kind == "log"]
+    (row,) = [each for each in predicted.partitions if each.topic == "app-logs"]
+    assert why in (gap.effect or "")
+    assert [why in note for note in row.notes if note.startswith("gap: ")] == [True]
+
+
 @pytest.mark.parametrize("policy", [None, "compact"])
 def test_a_policy_that_the_metadata_does_not_set_is_not_known(
     data: Path, tmp_path: Path, policy: str | None
@@ -214,7 +249,7 @@ def test_a_policy_that_the_metadata_does_not_set_is_not_known(
     cluster = read_cluster([str(tmp_path / METADATA_LOG)], budget=DecompressionBudget(2**24))
     segments = SegmentTable.of(list_logs([str(data / PARTITION)], None, topics=None).segments)
 
-    (known,) = known_topics(cluster, segments).values()
+    (known,) = known_topics(FoundCluster(cluster), segments).values()
 
     assert known.cleanup_policy == policy
 
