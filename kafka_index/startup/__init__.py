@@ -4,6 +4,7 @@ from kafka_index.startup.directories import StartConditions, predict_directories
 from kafka_index.startup.identity import metadata_directory_of
 from kafka_index.startup.metadata_log import read_started_cluster
 from kafka_index.startup.partition_loading import load_partition
+from kafka_index.startup.predicting import suggest
 from kafka_index.startup.prediction import (
     LoadedLog,
     Outcome,
@@ -14,7 +15,6 @@ from kafka_index.startup.prediction import (
     SegmentPrediction,
     Verdict,
 )
-from kafka_index.startup.suggestion import suggest
 
 __all__ = [
     "LoadedLog",

@@ -32,7 +32,13 @@ from kafka_index.layout.names import (
 )
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.directory import settings_of
-from kafka_index.startup.description import KnownOffsets, describe, replaced_by, with_known_start
+from kafka_index.startup.description import (
+    KnownOffsets,
+    describe,
+    replaced_by,
+    why_unreadable,
+    with_known_start,
+)
 from kafka_index.startup.found_files import FoundFiles, find_files, parse_log_directory
 from kafka_index.startup.identity import (
     Identity,
@@ -54,7 +60,6 @@ from kafka_index.startup.prediction import (
 )
 from kafka_index.startup.retention import TopicSettings, with_retention
 from kafka_index.startup.root_faults import RootFaults
-from kafka_index.startup.served_records import why_unreadable
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores.inputs import reading_inputs
 

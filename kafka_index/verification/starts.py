@@ -15,9 +15,9 @@ from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import KafkaIndexError, StartRefusedError, is_retriable
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import TopicPartition
+from kafka_index.startup.description import lost_records
 from kafka_index.startup.found_files import find_files, parse_log_directory
 from kafka_index.startup.partition_loading import Loading, load_partition
-from kafka_index.startup.served_records import lost_records
 from kafka_index.storage import Listing
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
