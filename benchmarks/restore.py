@@ -23,9 +23,9 @@ from kafka_index.build import BuildSettings
 from kafka_index.execution import ThreadEngine
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.log_files import Link
+from kafka_index.restore.output_files import Link
 from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
 from kafka_index.storage import list_dump
 
 _SEGMENTS = 32

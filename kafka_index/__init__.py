@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from kafka_index.records import Record as Record
     from kafka_index.records import write_record_batch as write_record_batch
     from kafka_index.restore import restore_dump as restore_dump
-    from kafka_index.restore.log_files import Link as Link
+    from kafka_index.restore.output_files import Link as Link
     from kafka_index.restore.restored_partition import RestoredPartition as RestoredPartition
     from kafka_index.restore.restored_partition import RestoreResult as RestoreResult
     from kafka_index.restore.restored_partition import Salvage as Salvage
@@ -105,7 +105,7 @@ _HOMES = {
     "KafkaIndexError": "errors",
     "LazyIndex": "index",
     "LeaderEpochCache": "state",
-    "Link": "restore.log_files",
+    "Link": "restore.output_files",
     "LogConfig": "config",
     "LogSegment": "reading",
     "LogSettings": "growing",

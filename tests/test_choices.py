@@ -27,8 +27,8 @@ from kafka_index import (
 from kafka_index.growing import Isolation as FetchIsolation
 from kafka_index.growing import TimestampType
 from kafka_index.restore.cluster import ClusterMode
-from kafka_index.restore.log_files import Link
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.output_files import Link
+from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import Salvage
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.tables import Isolation, OnDamage

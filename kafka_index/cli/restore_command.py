@@ -35,12 +35,11 @@ from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.log_files import Link
+from kafka_index.restore.output_files import Link, sync_directory, write_durably
 from kafka_index.restore.partition_restoring import restore_on
+from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.report import RESTORE_SCHEMA, report_rows
-from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import LostRange, RestoreResult, Salvage
-from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.restore.until import Until
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote

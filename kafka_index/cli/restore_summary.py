@@ -100,14 +100,14 @@ class RestoreOutcome(Outcome):
     @property
     def _explained(self) -> dict[str, str]:
         """The meaning of each status under the choices."""
-        if not self._plan.choices.until.is_given:
+        if not self._plan.request.until.is_given:
             return EXPLAINED
         return {**EXPLAINED, RESTORED: f"{EXPLAINED[RESTORED]} up to --until"}
 
     def _choice_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
         """Return lines on the parts of the dump that the choices leave out."""
         lines = []
-        until = self._plan.choices.until
+        until = self._plan.request.until
         if until.is_given:
             cut = sum(each.is_limited for each in partitions)
             empty = sum(each.is_limited and not each.size_bytes for each in partitions)

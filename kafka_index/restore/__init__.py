@@ -1,7 +1,7 @@
 """Restoring dumps: data directories that a broker mounts at once, from logs that are only read."""
 
 from kafka_index.restore.library import restore_dump
-from kafka_index.restore.log_files import Link
+from kafka_index.restore.output_files import Link
 from kafka_index.restore.restored_partition import (
     LostRange,
     RestoredPartition,

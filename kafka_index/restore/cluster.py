@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from uuid import uuid4
@@ -32,13 +32,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.layout.quoted_content import quote_content
 from kafka_index.metadata import ClusterImage
-from kafka_index.restore.plan import RestorePlan
-from kafka_index.restore.restored_partition import (
-    INCONSISTENT_TOPIC_ID,
-    STRAY,
-    RestoredPartition,
-)
-from kafka_index.restore.root_files import make_directory, sync_directory
+from kafka_index.restore.output_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
 from kafka_index.storage import AtomicFile, refuse_overlap
 from kafka_index.storage.directories import scan_directory
@@ -212,34 +206,6 @@ def _check_metadata_identity(dump: Dump, properties: Mapping[str, str], hint: st
             found=found[DIRECTORY_ID],
             hint=hint,
         )
-
-
-def without_strays(
-    plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
-) -> tuple[RestorePlan, list[RestoredPartition]]:
-    """Return a plan without the partitions that the broker would not serve, and these."""
-    kept, strays = [], []
-    for each in plan.partitions:
-        code, number = STRAY, each.partition.partition
-        why = image.why_stray(number, each.topic_id, int(properties[NODE_ID]))
-        topic = image.topics.get(each.topic_id)
-        if why is None and topic is not None and topic.name != each.partition.topic:
-            code = INCONSISTENT_TOPIC_ID
-            why = f"the metadata has topic id {each.topic_id} for {topic.name}: it is not served"
-        if why is None:
-            kept.append(each)
-        else:
-            left_out = RestoredPartition(each.partition, each.base.directory, each.topic_id)
-            left_out.leave_out(code, f"{why}; restore it to a fresh cluster")
-            strays.append(left_out)
-    if not kept:
-        raise InputError(
-            "the metadata log knows none of the partitions at this broker",
-            path=plan.dump.metadata_logs[0],
-            found=strays[0].reason,
-            hint="is it that of the same dump? restore to a fresh cluster",
-        )
-    return replace(plan, partitions=tuple(kept)), strays
 
 
 def partitions_placed_here(

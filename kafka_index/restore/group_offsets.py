@@ -27,19 +27,19 @@ from kafka_index.metadata import CommittedOffset, read_metadata
 from kafka_index.metadata.decoding import GROUP_CODEC
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.restore.journal import Journal
-from kafka_index.restore.restored_partition import (
-    CLAMPED,
-    NOT_RENAMED,
-    GroupOffset,
-    RestoredPartition,
-)
-from kafka_index.restore.root_files import (
+from kafka_index.restore.output_files import (
     STAGING,
     make_directory,
     make_partition_durable,
     move_directory,
     remove_staging,
+)
+from kafka_index.restore.restored_partition import (
+    CLAMPED,
+    NOT_RENAMED,
+    GroupOffset,
+    Journal,
+    RestoredPartition,
 )
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 

@@ -19,7 +19,6 @@ from kafka_index.restore.cluster import (
     partitions_only_here,
     partitions_placed_here,
     refuse_used_metadata,
-    without_strays,
 )
 from kafka_index.restore.group_offsets import (
     clamp_offsets,
@@ -28,8 +27,6 @@ from kafka_index.restore.group_offsets import (
     offsets_of_renamed,
     read_offsets,
 )
-from kafka_index.restore.journal import BegunPlan, Journal
-from kafka_index.restore.log_files import Link, choose_link
 from kafka_index.restore.old_cluster import OldCluster, read_transactions
 from kafka_index.restore.output import (
     Output,
@@ -43,22 +40,9 @@ from kafka_index.restore.output import (
     refuse_unknown_topics,
     same_cluster_identity,
 )
-from kafka_index.restore.partition_restoring import PartitionTask, Runner
-from kafka_index.restore.plan import (
-    RestorePlan,
-    as_begun,
-    plan_restore,
-    refuse_shared_ids,
-)
-from kafka_index.restore.report import RunbookFacts, runbook
-from kafka_index.restore.request import RestoreRequest, choices_of, read_old_cluster
-from kafka_index.restore.restored_partition import (
-    NO_LOGS,
-    GroupOffset,
-    RestoredPartition,
-    RestoreResult,
-)
-from kafka_index.restore.root_files import (
+from kafka_index.restore.output_files import (
+    Link,
+    choose_link,
     hide_identity,
     make_directory,
     remove_directory,
@@ -67,6 +51,25 @@ from kafka_index.restore.root_files import (
     show_identity,
     write_checkpoints,
     write_marker,
+)
+from kafka_index.restore.partition_restoring import PartitionTask, Runner
+from kafka_index.restore.plan import (
+    RestorePlan,
+    RestoreRequest,
+    as_begun,
+    plan_restore,
+    read_old_cluster,
+    refuse_shared_ids,
+    without_strays,
+)
+from kafka_index.restore.report import RunbookFacts, runbook
+from kafka_index.restore.restored_partition import (
+    NO_LOGS,
+    BegunPlan,
+    GroupOffset,
+    Journal,
+    RestoredPartition,
+    RestoreResult,
 )
 from kafka_index.restore.seed import (
     NOT_IN_DUMP,
@@ -113,10 +116,10 @@ def restore_logs(
     # What is refused here has to leave no plan, which would keep other options out.
     journal = Journal(output.path)
     finished = {} if output.begun is None else journal.finished()
-    link = choose_link(plan.choices.link, _sample(plan), output.path)
+    link = choose_link(plan.request.link, _sample(plan), output.path)
     if output.begun is None:
-        choices = plan.choices
-        journal.begin(BegunPlan(plan.digest, dict(choices.topic_ids), choices.until.time_ms))
+        until_ms = plan.request.until.time_ms
+        journal.begin(BegunPlan(plan.digest, dict(plan.made_ids), until_ms))
     hide_identity(output.path, identity.properties)
     # The run before may have been killed after the marker.
     remove_marker(output.path)
@@ -131,9 +134,8 @@ def restore_logs(
         for restored in group:
             on_restored(restored)
 
-    salvage = plan.choices.salvage
     tasks = [
-        PartitionTask(each, output.path, config, salvage, link)
+        PartitionTask(each, output.path, config, plan.request.salvage, link)
         for each in plan.partitions
         if each.partition not in finished
     ]
@@ -212,7 +214,7 @@ class RestoreJob:
         check_offsets(dump, request.until)
         old = read_old_cluster(request, dump)
         request = replace(request, config=old.settings(request.config, dump, request.renames))
-        plan = plan_restore(dump, choices_of(request, dump, old))
+        plan = plan_restore(request, dump, old)
         check_reached(request.until, [each.base for each in plan.partitions])
         refuse_unknown_topics(request, plan)
         strays: list[RestoredPartition] = []
@@ -316,7 +318,7 @@ class RestoreJob:
             notes,
             request.cluster,
             [each.path for each in self.seeds],
-            self.old.groups_of(set(plan.choices.topic_ids).difference(request.renames.values())),
+            self.old.groups_of(set(plan.made_ids).difference(request.renames.values())),
             beyond_end,
             not_renamed,
             request.renames,

@@ -12,9 +12,9 @@ from kafka_index.execution import ThreadEngine
 from kafka_index.layout.times import Time, now_ms
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.log_files import Link
+from kafka_index.restore.output_files import Link
 from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import RestoreResult, Salvage
 from kafka_index.restore.until import Until
 from kafka_index.stores.inputs import reading_inputs
@@ -80,7 +80,7 @@ def restore_dump(
 
     Notes
     -----
-    `kafka_index.restore.request.RestoreRequest` has the options that the command has beyond these.
+    `kafka_index.restore.plan.RestoreRequest` has the options that the command has beyond these.
     """
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     refuse_passwords([*inputs, output, *seeds])

@@ -38,11 +38,10 @@ from kafka_index.restore.cluster import (
     is_separate,
     same_identity,
 )
-from kafka_index.restore.journal import JOURNAL_FILE, BegunPlan, Journal
 from kafka_index.restore.old_cluster import OldCluster, check_topic_configs
-from kafka_index.restore.plan import RestorePlan
-from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.root_files import HIDDEN_PROPERTIES
+from kafka_index.restore.output_files import HIDDEN_PROPERTIES
+from kafka_index.restore.plan import RestorePlan, RestoreRequest
+from kafka_index.restore.restored_partition import JOURNAL_FILE, BegunPlan, Journal
 from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
 from kafka_index.startup.metadata_log import why_not_metadata_log, why_not_snapshots
 from kafka_index.startup.quorum_state import why_not_quorum_state

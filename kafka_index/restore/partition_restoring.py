@@ -25,9 +25,24 @@ from kafka_index.errors import KafkaIndexError, is_retriable, without_frames
 from kafka_index.execution import Engine, Listener, Parts, Waves
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
-from kafka_index.restore.gaps import cleaned_places, gap_losses, log_end, with_fills
-from kafka_index.restore.log_files import Link
-from kafka_index.restore.log_restoring import ATTEMPT_ID, RestoredLog, restore_log
+from kafka_index.restore.log_restoring import (
+    ATTEMPT_ID,
+    RestoredLog,
+    cleaned_places,
+    gap_losses,
+    log_end,
+    restore_log,
+    with_fills,
+)
+from kafka_index.restore.output_files import (
+    STAGING,
+    Link,
+    make_directory,
+    paths_of,
+    remove_build_files,
+    sync_directory,
+    write_partition_metadata,
+)
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import (
     DAMAGED,
@@ -35,14 +50,6 @@ from kafka_index.restore.restored_partition import (
     LOG_START_ABOVE_END,
     RestoredPartition,
     Salvage,
-)
-from kafka_index.restore.root_files import (
-    STAGING,
-    make_directory,
-    paths_of,
-    remove_build_files,
-    sync_directory,
-    write_partition_metadata,
 )
 from kafka_index.restore.salvaging import LogContext, partition_context
 from kafka_index.storage import SegmentFile, make_durable, publish_error

@@ -1,46 +1,103 @@
-"""The plan of a restore: which partitions, from which dump each, under which topic ids.
+"""The request of a restore, and its plan: which partitions, from which dump each, under which ids.
 
-Everything that can be refused is refused here, before the output has a file.
+All that can be refused is refused before the output has a file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
 from kafka_index.dump.missing_offsets import Cleaning
 from kafka_index.dump.replicas import Dump, Replica, base_replica
-from kafka_index.errors import InputError
+from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.names import (
+    CONSUMER_OFFSETS_TOPIC,
     INTERNAL_PREFIX,
     PARTITION_METADATA,
     TopicPartition,
     is_legal_topic,
 )
-from kafka_index.restore.log_files import Link
-from kafka_index.restore.restored_partition import Salvage
+from kafka_index.metadata import ClusterImage
+from kafka_index.records.decompression import shared_budget
+from kafka_index.restore.cluster import NODE_ID, ClusterMode, new_uuid
+from kafka_index.restore.old_cluster import OldCluster
+from kafka_index.restore.output_files import Link
+from kafka_index.restore.restored_partition import (
+    INCONSISTENT_TOPIC_ID,
+    STRAY,
+    RestoredPartition,
+    Salvage,
+)
 from kafka_index.restore.until import Limit, Until
 from kafka_index.storage import SegmentFile
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import linked_out
+from kafka_index.tiered.options import TieredOptions
 
 _NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreChoices:
-    """The choices that decide the content of the output, besides the dumps."""
+class RestoreRequest:
+    """A restore as it was asked for, checked except against the disk.
 
+    `log_starts` count instead of the dump's; `node_id` is the broker of a fresh cluster that gets
+    the output, where nothing else says. `topic_configs` are settings by topic, before those of the
+    old metadata log, and `renames` new names of topics by the old ones: such a topic gets a new id.
+    `goes_by_create_time`: a point in time counts for topics with the timestamps of clients, too.
+    `metadata_output` is the directory of the metadata log in the same cluster, if it has one of its
+    own. Raises `ConfigError` if a choice does not exist, or excludes another one.
+    """
+
+    inputs: Sequence[str]
+    output: str
+    tiered: TieredOptions | None = None
+    topics: re.Pattern[str] | None = None
     salvage: Salvage = Salvage.PREFIX
     link: Link = Link.AUTO
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    known_topic_ids: Mapping[str, str] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cluster: ClusterMode = ClusterMode.FRESH
+    seeds: Sequence[str] = ()
+    node_id: int | None = None
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     renames: Mapping[str, str] = field(default_factory=dict)
-    policies: Mapping[str, str | None] = field(default_factory=dict)
+    new_topic_ids: bool = False
     until: Until = field(default_factory=Until)
-    settings: str = ""
+    goes_by_create_time: bool = False
+    clamp_groups: bool = False
+    metadata_output: str | None = None
+    all_brokers_restored: bool = False
+    config: LogConfig = field(default_factory=LogConfig)
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+    def __post_init__(self) -> None:
+        for name, kind in _CHOICES.items():
+            object.__setattr__(self, name, choice_of(kind, getattr(self, name), name))
+        for mode, options in _OPTIONS_OF.items():
+            for name, option in options.items():
+                if getattr(self, name) and self.cluster is not mode:
+                    raise ConfigError(f"{option} is for --cluster {mode}")
+        if self.topic_configs and not self.seeds:
+            raise ConfigError("--topic-config requires --seed")
+
+
+_CHOICES = {"salvage": Salvage, "link": Link, "cluster": ClusterMode}
+_OPTIONS_OF = {
+    ClusterMode.FRESH: {
+        "seeds": "--seed",
+        "new_topic_ids": "--new-topic-ids",
+        "renames": "--rename",
+    },
+    ClusterMode.SAME: {
+        "metadata_output": "--metadata-output",
+        "all_brokers_restored": "--all-brokers-restored",
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +127,12 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The partitions of a restore, those without logs, and the choices."""
+    """The partitions of a restore, those without logs, and the topic ids that were made for it."""
 
     partitions: tuple[PartitionPlan, ...]
     without_logs: Mapping[TopicPartition, str]
-    choices: RestoreChoices
+    made_ids: Mapping[str, str]
+    request: RestoreRequest
     dump: Dump
 
     @property
@@ -87,14 +145,21 @@ class RestorePlan:
         return digest.hexdigest()
 
     def _lines(self) -> Iterator[str]:
-        choices = self.choices
-        yield f"{choices.salvage} {choices.until.text} {choices.settings}"
+        request = self.request
+        options = (
+            request.config,
+            request.cluster,
+            request.clamp_groups,
+            request.metadata_output and os.path.realpath(request.metadata_output),
+            sorted((name, sorted(each.items())) for name, each in request.topic_configs.items()),
+        )
+        yield f"{request.salvage} {request.until.text} {options!r}"
         # Links share the fate of the dump: copies that complete them would hide that.
-        yield f"hard links: {choices.link is Link.HARD}"
+        yield f"hard links: {request.link is Link.HARD}"
         for each in self.partitions:
             topic = each.partition.topic
             # An id that is made for this run is another one in each.
-            topic_id = "new" if topic in choices.topic_ids else each.topic_id
+            topic_id = "new" if topic in self.made_ids else each.topic_id
             yield f"{each.partition.directory_name} {topic_id} {each.log_start_offset}"
             for replica in (each.base, *each.others):
                 yield replica.directory
@@ -108,23 +173,28 @@ class RestorePlan:
                     yield " ".join(map(str, columns))
 
 
-def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
-    """Plan a restore."""
-    _check_renames(dump, choices.renames)
-    topic_ids = _topic_ids(dump, choices)
+def plan_restore(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestorePlan:
+    """Plan a restore; new topic ids are made here."""
+    _check_choices(request, dump)
+    known = {**old.topic_ids(), **found_topic_ids(dump)}
+    missing = topics_without_id(dump, known)
+    made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
+    made |= {new: new_uuid() for new in request.renames.values()}
+    topic_ids = _topic_ids(dump, known, made, request.renames)
+    policies = old.cleanup_policies()
     partitions = []
-    for partition in sorted(dump.replicas):
+    for partition in dump.replicas:
         base, *others = base_replica(dump.replicas[partition])
-        topic = choices.renames.get(partition.topic, partition.topic)
+        topic = request.renames.get(partition.topic, partition.topic)
         partitions.append(
             PartitionPlan(
                 TopicPartition(topic, partition.partition),
                 base,
                 tuple(others),
                 topic_ids[topic],
-                _log_start(base, choices),
-                _cleaning(base, others, choices),
-                choices.until.limit_of(partition),
+                _log_start(base, request.log_starts),
+                _cleaning(base, others, policies),
+                request.until.limit_of(partition),
             )
         )
     without_logs = {
@@ -133,12 +203,27 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
         if partition not in dump.replicas
     }
     partitions.sort(key=lambda each: each.partition)
-    return RestorePlan(tuple(partitions), without_logs, choices, dump)
+    return RestorePlan(tuple(partitions), without_logs, made, request, dump)
+
+
+def _check_choices(request: RestoreRequest, dump: Dump) -> None:
+    """Refuse choices that name what is not in the dump."""
+    unknown = set(request.log_starts).difference(dump.replicas)
+    if unknown:
+        name = min(unknown).directory_name
+        raise InputError("--log-start names a partition that is not in the input", found=name)
+    if request.clamp_groups and all(each.topic != CONSUMER_OFFSETS_TOPIC for each in dump.replicas):
+        raise InputError(
+            "--clamp-groups needs the offsets that groups committed",
+            expected=CONSUMER_OFFSETS_TOPIC,
+            hint="add its partitions to the input, or let --topics match it",
+        )
+    _check_renames(dump, request.renames)
 
 
 def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | None) -> RestorePlan:
     """Return a plan with the ids that an earlier run of it made, and its point in time."""
-    until = replace(plan.choices.until, time_ms=until_ms)
+    until = replace(plan.request.until, time_ms=until_ms)
     partitions = tuple(
         replace(
             each,
@@ -147,8 +232,8 @@ def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | No
         )
         for each in plan.partitions
     )
-    choices = replace(plan.choices, topic_ids=topic_ids, until=until)
-    return replace(plan, partitions=partitions, choices=choices)
+    request = replace(plan.request, until=until)
+    return replace(plan, partitions=partitions, made_ids=topic_ids, request=request)
 
 
 def found_topic_ids(dump: Dump) -> dict[str, str]:
@@ -215,12 +300,13 @@ def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
             )
 
 
-def _topic_ids(dump: Dump, choices: RestoreChoices) -> dict[str, str]:
-    ids = {**choices.known_topic_ids, **found_topic_ids(dump)}
+def _topic_ids(
+    dump: Dump, known: Mapping[str, str], made: Mapping[str, str], renames: Mapping[str, str]
+) -> dict[str, str]:
     # A renamed topic is another topic.
-    ids = {topic: topic_id for topic, topic_id in ids.items() if topic not in choices.renames}
-    ids |= choices.topic_ids
-    ids |= {old: ids[new] for old, new in choices.renames.items() if old not in ids}
+    ids = {topic: topic_id for topic, topic_id in known.items() if topic not in renames}
+    ids |= made
+    ids |= {old: ids[new] for old, new in renames.items() if old not in ids}
     missing = topics_without_id(dump, ids)
     if missing:
         raise _without_id(dump, missing)
@@ -255,24 +341,63 @@ def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
     )
 
 
-def _cleaning(base: Replica, others: Sequence[Replica], choices: RestoreChoices) -> Cleaning:
+def _cleaning(
+    base: Replica, others: Sequence[Replica], policies: Mapping[str, str | None]
+) -> Cleaning:
     """Return whether and how far a topic was compacted; a cleaned copy elsewhere proves it."""
     topic = base.partition.topic
     cleaning = Cleaning.of(
         topic,
         base.root.cleaned_to(base.partition),
-        choices.policies.get(topic),
-        is_topic_known=topic in choices.policies,
+        policies.get(topic),
+        is_topic_known=topic in policies,
     )
     if any(each.root.cleaned_to(each.partition) is not None for each in others):
         return replace(cleaning, is_compacted=True)
     return cleaning
 
 
-def _log_start(base: Replica, choices: RestoreChoices) -> int | None:
-    given = choices.log_starts.get(base.partition)
+def _log_start(base: Replica, log_starts: Mapping[TopicPartition, int]) -> int | None:
+    given = log_starts.get(base.partition)
     if given is not None:
         return given
     if base.tiered is not None:
         return base.tiered.log_start_offset
     return base.root.log_start_offset(base.partition)
+
+
+def read_old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
+    """Read the cluster of the dumps, as far as the request needs it."""
+    lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
+    with_groups = lacks_ids or bool(request.seeds or request.renames)
+    return OldCluster.read(
+        dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
+    )
+
+
+def without_strays(
+    plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
+) -> tuple[RestorePlan, list[RestoredPartition]]:
+    """Return a plan without the partitions that the broker would not serve, and these."""
+    kept, strays = [], []
+    for each in plan.partitions:
+        code, number = STRAY, each.partition.partition
+        why = image.why_stray(number, each.topic_id, int(properties[NODE_ID]))
+        topic = image.topics.get(each.topic_id)
+        if why is None and topic is not None and topic.name != each.partition.topic:
+            code = INCONSISTENT_TOPIC_ID
+            why = f"the metadata has topic id {each.topic_id} for {topic.name}: it is not served"
+        if why is None:
+            kept.append(each)
+        else:
+            left_out = RestoredPartition(each.partition, each.base.directory, each.topic_id)
+            left_out.leave_out(code, f"{why}; restore it to a fresh cluster")
+            strays.append(left_out)
+    if not kept:
+        raise InputError(
+            "the metadata log knows none of the partitions at this broker",
+            path=plan.dump.metadata_logs[0],
+            found=strays[0].reason,
+            hint="is it that of the same dump? restore to a fresh cluster",
+        )
+    return replace(plan, partitions=tuple(kept)), strays

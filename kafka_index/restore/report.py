@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kafka_index.errors import printable
 from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
-from kafka_index.restore.log_files import Link
+from kafka_index.restore.output_files import Link
 from kafka_index.restore.restored_partition import GroupOffset, LostRange, RestoredPartition
 
 RESTORED = "restored"

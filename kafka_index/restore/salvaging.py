@@ -28,7 +28,7 @@ from kafka_index.restore.filling import (
     mark_at,
     sound_ranges,
 )
-from kafka_index.restore.log_files import cut
+from kafka_index.restore.output_files import cut
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.until import Limit

@@ -29,9 +29,9 @@ from kafka_index.records import Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, check_identity
 from kafka_index.restore.old_cluster import OldCluster
+from kafka_index.restore.output_files import sync_directory, write_durably
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.restored_partition import RestoredPartition
-from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile, publish_error
 
@@ -311,7 +311,7 @@ def plan_seeding(
     seeding = Seeding(content)
     topics, assumed = [], []
     largest = -1
-    before = {new: name for name, new in plan.choices.renames.items()}
+    before = {new: name for name, new in plan.request.renames.items()}
     for topic, partitions in sorted(by_topic.items()):
         if topic not in ids:
             continue
@@ -343,7 +343,7 @@ def partitions_not_in_dump(plan: RestorePlan, old: OldCluster) -> Sequence[Topic
     largest: dict[str, int] = {}
     for partition in known:
         largest[partition.topic] = max(largest.get(partition.topic, -1), partition.partition)
-    before = {new: name for name, new in plan.choices.renames.items()}
+    before = {new: name for name, new in plan.request.renames.items()}
     return [
         partition
         for topic, last in sorted(largest.items())

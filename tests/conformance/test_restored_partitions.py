@@ -17,7 +17,7 @@ from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import Salvage
 from kafka_index.scan import read_batches
 from tests.support.recovered_segments import PARTITION

@@ -11,9 +11,9 @@ import pytest
 
 from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.log_files import Link
+from kafka_index.restore.output_files import Link
 from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
 from tests.support.command_line import SETTINGS, environment
 from tests.support.restoring import MARKER, copy_dump, logs, restore
 from tests.support.timeouts import TIMEOUT_SECONDS

@@ -19,7 +19,7 @@ from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
 from tests.support.command_line import DUMP, run_here
 from tests.support.metadata import cluster_record, log_batch, snapshot_of, uuid_of
 from tests.support.restoring import MARKER, RestoreRun, contents, copy_dump, logs, restore

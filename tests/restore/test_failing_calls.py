@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.restore.journal import JOURNAL_FILE
+from kafka_index.restore.restored_partition import JOURNAL_FILE
 from tests.support.campaign import drawn
 from tests.support.command_line import run_here
 from tests.support.killed_runs import Failure, KilledRuns

@@ -14,9 +14,9 @@ from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
 from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.journal import JOURNAL_FILE
 from kafka_index.restore.partition_restoring import OnSettled, PartitionTask, restore_on
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
+from kafka_index.restore.restored_partition import JOURNAL_FILE
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
 from tests.support.killed_runs import Failure, KilledRuns
@@ -221,7 +221,7 @@ def test_a_restore_that_another_run_has_begun_meanwhile_is_completed_with_its_id
     out = tmp_path / "out"
     request = RestoreRequest(inputs=[str(dump)], output=str(out), new_topic_ids=True)
     job = RestoreJob.prepare(request)
-    prepared = job.plan.choices.topic_ids["payments"]
+    prepared = job.plan.made_ids["payments"]
     first = RestoreJob.prepare(request)
     with pytest.raises(KeyboardInterrupt):
         first.run(_interrupted, lambda _: None)
@@ -230,7 +230,7 @@ def test_a_restore_that_another_run_has_begun_meanwhile_is_completed_with_its_id
 
     made = (out / "payments-0/partition.metadata").read_text()
     assert prepared not in made
-    assert first.plan.choices.topic_ids["payments"] in made
+    assert first.plan.made_ids["payments"] in made
 
 
 def _interrupted(*_: object) -> None:

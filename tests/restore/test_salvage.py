@@ -12,7 +12,7 @@ from kafka_index import restore_dump
 from kafka_index.errors import ConfigError
 from kafka_index.restore import Link, Salvage
 from kafka_index.restore.cluster import ClusterMode
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
 from kafka_index.scan import read_batches
 from tests.support.command_line import Argument, run_here
 from tests.support.restoring import RestoreRun, contents, copy_dump, logs, restore

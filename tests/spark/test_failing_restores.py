@@ -24,7 +24,7 @@ from kafka_index.restore import LostRange, RestoreResult
 from kafka_index.restore import partition_restoring as units
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_restoring import PartitionTask, divide, restore_on
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
 from tests.spark.session_engine import SessionEngine
 from tests.support.builds import kill, start

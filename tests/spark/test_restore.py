@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
 from tests.spark.session_engine import SessionEngine
 from tests.support.restoring import contents, copy_dump, damage, logs

@@ -21,7 +21,7 @@ import pytest
 
 from kafka_index.metadata import ClusterImage, read_cluster
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.restore.journal import JOURNAL_FILE
+from kafka_index.restore.restored_partition import JOURNAL_FILE
 from tests.conformance.judge import Judge
 from tests.support.campaign import drawn
 from tests.support.command_line import COMMAND, environment
