@@ -16,12 +16,7 @@ from tests.spark.lookups import answer, files, make_dump, make_queries, write_qu
 from tests.support.command_line import DUMP, ROOT, SETTINGS, Argument, run_here
 from tests.support.record_jobs import DRIVER_SECONDS, RecordJobs
 from tests.support.restoring import contents, copy_dump, logs, restore
-from tests.support.spark_cluster import (
-    SPARK_CLASS,
-    Cluster,
-    driver_environment,
-    package_zip,
-)
+from tests.support.spark_cluster import SPARK_CLASS, Cluster, driver_environment, package_zip
 
 
 def submit(

@@ -45,10 +45,7 @@ class SegmentRead:
 class Wanted:
     """What a read asks for.
 
-    Attributes
-    ----------
-    first_offset, last_offset
-        Both inclusive.
+    `first_offset`, `last_offset`: both inclusive.
     """
 
     columns: tuple[str, ...]

@@ -20,7 +20,6 @@ from .kafka_jars import DEFAULT_VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 __all__ = [
     "BenchResult",
@@ -57,10 +56,7 @@ class Judge(JudgeBenches):
 
     Not thread-safe: one request is in flight at a time.
 
-    Parameters
-    ----------
-    version
-        Whose code it runs, one of `kafka_jars.VERSIONS`.
+    `version`: whose code it runs, one of `kafka_jars.VERSIONS`.
     """
 
     def __init__(self, version: str = DEFAULT_VERSION) -> None:
@@ -91,19 +87,11 @@ class Judge(JudgeBenches):
     ) -> RecoverResult:
         """Run ``LogSegment.recover`` on one segment, no producers and no epochs known before it.
 
-        Parameters
-        ----------
-        partition_dir
-            Partition directory with a copy of the ``.log``, which is cut; the indexes appear there.
-        base_offset
-            Base offset of the segment, the one in its file name.
-        index_interval_bytes, segment_index_bytes
-            Kafka's topic settings ``index.interval.bytes`` and ``segment.index.bytes``.
-
-        Returns
-        -------
-        RecoverResult
-            Also when Kafka refuses; it then holds nothing about the files.
+        `partition_dir`: partition directory with a copy of the ``.log``, which is cut; the indexes
+        appear there. `base_offset`: base offset of the segment, the one in its file name.
+        `index_interval_bytes`, `segment_index_bytes`: Kafka's topic settings
+        ``index.interval.bytes`` and ``segment.index.bytes``. Returns also when Kafka refuses; it
+        then holds nothing about the files.
         """
         reply = self._ask(
             "recover", partition_dir, base_offset, index_interval_bytes, segment_index_bytes
@@ -125,22 +113,13 @@ class Judge(JudgeBenches):
     ) -> JudgedPartition:
         """Open a partition as a broker does after a clean shutdown; one at a time.
 
-        Parameters
-        ----------
-        partition_dir
-            Partition directory with copies of its logs. Segments without ``.index`` get their
-            index files by recovery of each alone; the others' are trusted. What a broker leaves
-            there (snapshots, trimmed index files) is left there.
-        log_start_offset
-            The entry of the data directory's ``log-start-offset-checkpoint``.
-        file_time_ms
-            Modification time that all files get. Kafka takes it for the largest timestamp of a
-            segment without timestamps; the default lies before every timestamp.
-
-        Raises
-        ------
-        JudgeError
-            When Kafka refuses the partition.
+        `partition_dir`: partition directory with copies of its logs. Segments without ``.index``
+        get their index files by recovery of each alone; the others' are trusted. What a broker
+        leaves there (snapshots, trimmed index files) is left there. `log_start_offset`: the entry
+        of the data directory's ``log-start-offset-checkpoint``. `file_time_ms`: modification time
+        that all files get. Kafka takes it for the largest timestamp of a segment without
+        timestamps; the default lies before every timestamp. Raises `JudgeError` when Kafka refuses
+        the partition.
         """
         reply = self.demand(
             "open",
@@ -167,21 +146,13 @@ class Judge(JudgeBenches):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def demand(self, *fields: object) -> list[str]:
         """Send a request and return the reply's fields, ``ok`` the first of them.
 
-        Raises
-        ------
-        KafkaRefusal
-            Kafka threw.
+        Raises `KafkaRefusal`: Kafka threw.
         """
         reply = self._ask(*fields)
         if reply[0] == "error":

@@ -27,10 +27,7 @@ class JudgeBenches(ABC):
     ) -> BenchResult:
         """Time ``LogSegment.recover`` of a sound segment, again and again, for about `seconds`.
 
-        Raises
-        ------
-        JudgeError
-            When Kafka refuses the segment or cuts it.
+        Raises `JudgeError` when Kafka refuses the segment or cuts it.
         """
         reply = self.demand("bench", partition_dir, base_offset, index_interval_bytes, seconds)
         return BenchResult(float(reply[1]), int(reply[2]), int(reply[3]))
@@ -41,12 +38,7 @@ class JudgeBenches(ABC):
         return RecordsBenchResult(float(reply[1]), int(reply[2]), int(reply[3]))
 
     def bench_index_lookup(
-        self,
-        partition_dir: Path,
-        base_offset: int,
-        seconds: float = 5.0,
-        *,
-        in_order: bool = False,
+        self, partition_dir: Path, base_offset: int, seconds: float = 5.0, *, in_order: bool = False
     ) -> LookupBenchResult:
         """Time ``OffsetIndex.lookup`` in an ``.index``, of random offsets or of these sorted."""
         kind = "index-sorted" if in_order else "index-random"

@@ -56,10 +56,7 @@ def quiet_options(version: str = DEFAULT_VERSION) -> tuple[str, ...]:
 def ensure_judge(version: str = DEFAULT_VERSION) -> None:
     """Build the judge unless its folder holds the build of exactly these sources and jars.
 
-    Raises
-    ------
-    JudgeUnavailable
-        When a tool or the jars are missing, or the compiler refuses.
+    Raises `JudgeUnavailable` when a tool or the jars are missing, or the compiler refuses.
     """
     tool("java")
     sources = _sources(version)

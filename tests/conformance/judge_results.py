@@ -9,17 +9,10 @@ from dataclasses import dataclass
 class RecoverResult:
     """What ``LogSegment.recover`` did with a segment.
 
-    Attributes
-    ----------
-    truncated_bytes
-        Bytes cut off the end of the log; None when Kafka refused.
-    next_offset
-        Last offset of the last batch that stayed, plus one, or the base offset when none did; None
-        when Kafka refused.
-    error_class
-        Simple name of the exception that recovery threw; None when it went well.
-    error_message
-        Its message.
+    `truncated_bytes`: bytes cut off the end of the log; None when Kafka refused. `next_offset`:
+    last offset of the last batch that stayed, plus one, or the base offset when none did; None when
+    Kafka refused. `error_class`: simple name of the exception that recovery threw; None when it
+    went well. `error_message`: its message.
     """
 
     truncated_bytes: int | None

@@ -31,18 +31,10 @@ class WrittenRecord(NamedTuple):
 class WrittenBatch:
     """Arguments of Kafka's own builder for one batch (several messages in magic 0 and 1).
 
-    Attributes
-    ----------
-    records
-        In the order in which they are written; their offsets may leave gaps.
-    base_offset
-        By default the first record's.
-    last_offset
-        In place of the last record's: what is left of a batch when its last records are compacted.
-    log_append_time_ms
-        Timestamp type log append time with that time; None for create time.
-    delete_horizon_ms
-        As the cleaner sets it; -1 for none.
+    `records`: in the order in which they are written; their offsets may leave gaps. `base_offset`:
+    by default the first record's. `last_offset`: in place of the last record's: what is left of a
+    batch when its last records are compacted. `log_append_time_ms`: timestamp type log append time
+    with that time; None for create time. `delete_horizon_ms`: as the cleaner sets it; -1 for none.
     """
 
     records: tuple[WrittenRecord, ...]
@@ -143,10 +135,7 @@ Written = WrittenBatch | EndMarker | LeaderChange | EmptyBatch
 class BatchRead(NamedTuple):
     """A batch of a log file and what Kafka hands out of it.
 
-    Attributes
-    ----------
-    fault
-        Simple name of the class of what Kafka throws after these records; None for nothing.
+    `fault`: simple name of the class of what Kafka throws after these records; None for nothing.
     """
 
     position_bytes: int
@@ -171,17 +160,9 @@ def index_operations(
 ) -> list[str]:
     """Do one thing after another with an index file.
 
-    Parameters
-    ----------
-    kind
-        ``offset``, ``time``, ``txn``, ``lazy-offset`` or ``lazy-time``.
-    operations
-        Words and numbers, as listed in ``Indexes.java``.
-
-    Returns
-    -------
-    list of str
-        An answer to each, ``!CLASS_NAME`` where Kafka threw.
+    `kind`: ``offset``, ``time``, ``txn``, ``lazy-offset`` or ``lazy-time``. `operations`: words and
+    numbers, as listed in ``Indexes.java``. Returns an answer to each, ``!CLASS_NAME`` where Kafka
+    threw.
     """
     return judge.demand("index", kind, path, base_offset, *operations)[1:]
 

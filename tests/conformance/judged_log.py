@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from .judge import Judge
 
@@ -51,14 +50,9 @@ class Producer(NamedTuple):
 class Read(NamedTuple):
     """What a fetch brings: bytes of one segment, and what a consumer needs to pass over aborts.
 
-    Attributes
-    ----------
-    segment_base_offset, position_bytes, size_bytes
-        None when it brings nothing.
-    name_offset
-        The offset that Kafka calls it by.
-    aborted
-        Producer id and first offset of each aborted transaction.
+    `segment_base_offset`, `position_bytes`, `size_bytes`: none when it brings nothing.
+    `name_offset`: the offset that Kafka calls it by. `aborted`: producer id and first offset of
+    each aborted transaction.
     """
 
     segment_base_offset: int | None
@@ -104,12 +98,7 @@ class JudgedLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._open:
             self._end("log-drop")
 
@@ -223,26 +212,13 @@ def load(
 ) -> JudgedLog:
     """Load a partition as a starting broker does: ``UnifiedLog``'s creation, with ``LogLoader``.
 
-    Parameters
-    ----------
-    partition_dir
-        ``TOPIC-PARTITION``; made when it is missing. Kafka writes and deletes files in it.
-    clean
-        Whether the data directory has the mark of a clean shutdown.
-    recovery_point, log_start_offset
-        The partition's entries in the data directory's checkpoints.
-    now_ms
-        The broker's clock, which forgets idle producers.
-    producer_expiration_ms
-        The broker's setting ``producer.id.expiration.ms``.
-    settings
-        The topic's settings, by Kafka's names; `internal.segment.bytes` for segments of less than
-        1 MiB (3.9.1 has no such limit and takes `segment.bytes`).
-
-    Raises
-    ------
-    KafkaRefusal
-        The broker does not start with it.
+    `partition_dir`: ``TOPIC-PARTITION``; made when it is missing. Kafka writes and deletes files in
+    it. `clean`: whether the data directory has the mark of a clean shutdown. `recovery_point`,
+    `log_start_offset`: the partition's entries in the data directory's checkpoints. `now_ms`: the
+    broker's clock, which forgets idle producers. `producer_expiration_ms`: the broker's setting
+    ``producer.id.expiration.ms``. `settings`: the topic's settings, by Kafka's names;
+    `internal.segment.bytes` for segments of less than 1 MiB (3.9.1 has no such limit and takes
+    `segment.bytes`). Raises `KafkaRefusal`: the broker does not start with it.
     """
     reply = judge.demand(
         "log-open",

@@ -16,12 +16,8 @@ Header = tuple[str, bytes | None]
 class ReadRecord(NamedTuple):
     """A record as Kafka's iteration returns it; None is Kafka's null.
 
-    Attributes
-    ----------
-    has_contents
-        False for a message whose key or value Kafka cannot return.
-    is_valid
-        False for a message with a wrong checksum, which the consumer refuses.
+    `has_contents`: false for a message whose key or value Kafka cannot return. `is_valid`: false
+    for a message with a wrong checksum, which the consumer refuses.
     """
 
     offset: int
@@ -39,16 +35,9 @@ class ReadRecord(NamedTuple):
 class ReadBatch:
     """A batch of a log file, and all that Kafka says of it.
 
-    Attributes
-    ----------
-    invalid
-        Class of what ``ensureValid`` throws; None for nothing.
-    base_offset
-        None where Kafka cannot tell: it is inside a compressed message that cannot be read.
-    records
-        Those that the iteration returns.
-    fault
-        Class of what it throws after them; None for nothing.
+    `invalid`: class of what ``ensureValid`` throws; None for nothing. `base_offset`: none where
+    Kafka cannot tell: it is inside a compressed message that cannot be read. `records`: those that
+    the iteration returns. `fault`: class of what it throws after them; None for nothing.
     """
 
     position_bytes: int

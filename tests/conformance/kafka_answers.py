@@ -51,14 +51,8 @@ def offset_rows(
 ) -> list[Row]:
     """Kafka's answers to lookups of offsets, none negative.
 
-    Parameters
-    ----------
-    judged
-        The partition.
-    offsets, resolve
-        What is asked, and the level.
-    high_watermark
-        The bound, which `judged` was given before; None for the log end.
+    `judged`: the partition. `offsets`, `resolve`: what is asked, and the level. `high_watermark`:
+    the bound, which `judged` was given before; None for the log end.
     """
     if resolve is Resolve.INDEX:
         return [

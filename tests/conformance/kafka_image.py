@@ -5,24 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.decoding import HIDDEN, is_public_config
 
 from .kafka_jars import class_path, needing_kafka, tool
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
 _SOURCE = Path(__file__).with_name("MetadataState.java")
-_BROKER_FIELDS = (
-    "broker_epoch",
-    "incarnation_id",
-    "rack",
-    "is_fenced",
-    "in_controlled_shutdown",
-)
+_BROKER_FIELDS = ("broker_epoch", "incarnation_id", "rack", "is_fenced", "in_controlled_shutdown")
 
 
 class KafkaImage:
@@ -45,12 +36,7 @@ class KafkaImage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
     def image_of(self, folder: Path) -> dict[str, Any]:

@@ -54,16 +54,8 @@ def needing_kafka() -> Iterator[None]:
 def class_path(version: str = DEFAULT_VERSION) -> str:
     """Class path of all jars of a Kafka version: its broker, its tools, a binding for its logs.
 
-    Parameters
-    ----------
-    version
-        One of `VERSIONS`.
-
-    Raises
-    ------
-    JudgeUnavailable
-        When the jars have to be fetched and a tool is missing or Maven fails, without network for
-        instance.
+    `version`: one of `VERSIONS`. Raises `JudgeUnavailable` when the jars have to be fetched and a
+    tool is missing or Maven fails, without network for instance.
     """
     return os.pathsep.join(str(jar) for jar in jars(version))
 
@@ -79,10 +71,7 @@ def jars(version: str = DEFAULT_VERSION) -> tuple[Path, ...]:
 def spark_kafka_jars() -> tuple[Path, ...]:
     """The jars of Spark's own Kafka source, for a Spark that has the rest; fetched if missing.
 
-    Raises
-    ------
-    JudgeUnavailable
-        As for `class_path`.
+    Raises `JudgeUnavailable` as for `class_path`.
     """
     project = _JUDGE / "spark-kafka"
     folder = _JUDGE / "target" / project.name / "lib"
@@ -93,10 +82,7 @@ def spark_kafka_jars() -> tuple[Path, ...]:
 def tiered_storage_jar() -> Path:
     """The jar with LocalTieredStorage, for brokers of `DEFAULT_VERSION`; fetched if missing.
 
-    Raises
-    ------
-    JudgeUnavailable
-        As for `class_path`.
+    Raises `JudgeUnavailable` as for `class_path`.
     """
     project = _JUDGE / "tiered-storage"
     folder = _JUDGE / "target" / project.name / "lib"

@@ -67,18 +67,10 @@ def ask_us(
 ) -> Answered:
     """Look everything up.
 
-    Parameters
-    ----------
-    directory
-        Partition directory in a data directory with its checkpoints.
-    questions, levels
-        What, and how far.
-    interval
-        ``index.interval.bytes``, for indexes that have to be built.
-    indexes
-        Where the index files are, if not beside the logs: the folder of the partition's folder.
-    high_watermark
-        Whether the checkpointed high watermark is the bound.
+    `directory`: partition directory in a data directory with its checkpoints. `questions`,
+    `levels`: what, and how far. `interval`: ``index.interval.bytes``, for indexes that have to be
+    built. `indexes`: where the index files are, if not beside the logs: the folder of the
+    partition's folder. `high_watermark`: whether the checkpointed high watermark is the bound.
     """
     bound = UpperBound.HIGH_WATERMARK if high_watermark else UpperBound.LOG_END
     config = IndexConfig(index_interval_bytes=interval)

@@ -39,14 +39,8 @@ _DRAWN_BYTES = SPEC_BYTES * (1 + MAX_DAMAGES) + MAX_SEGMENTS * _SEGMENT_BYTES
 class Partition:
     """The logs of a partition and what a broker knows about it.
 
-    Attributes
-    ----------
-    segments
-        Logs with their base offsets, in order.
-    index_interval_bytes
-        The setting that the index files are made with.
-    log_start_offset
-        The entry in ``log-start-offset-checkpoint``.
+    `segments`: logs with their base offsets, in order. `index_interval_bytes`: the setting that the
+    index files are made with. `log_start_offset`: the entry in ``log-start-offset-checkpoint``.
     """
 
     segments: tuple[Segment, ...]
@@ -118,12 +112,7 @@ def partition_of(
     return Partition(segments, interval, log_start)
 
 
-def _draw_log(
-    specs: list[bytes],
-    state: State,
-    *,
-    repeating: bool,
-) -> tuple[int, list[bytes]]:
+def _draw_log(specs: list[bytes], state: State, *, repeating: bool) -> tuple[int, list[bytes]]:
     """How many offsets are missing after a segment, and its entries."""
     choices = Choices(specs[0])
     wall = choices.pick(_WALLS)

@@ -48,17 +48,8 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
 def kind_of_refusal(error_class: str, error_message: str | None) -> str:
     """Our reason for what Kafka threw.
 
-    Parameters
-    ----------
-    error_class
-        Simple name of the exception.
-    error_message
-        Its message, if it has one.
-
-    Returns
-    -------
-    str
-        A reason as builds report it, or the exception itself when no reason stands for it.
+    `error_class`: simple name of the exception. `error_message`: its message, if it has one.
+    Returns a reason as builds report it, or the exception itself when no reason stands for it.
     """
     for known_class, message, kind in _KINDS:
         if error_class == known_class and re.match(message, error_message or ""):

@@ -174,13 +174,7 @@ class Drawn:
         first = self._offset
         self._offset += count
         inner = [
-            message(
-                row if magic else first + row,
-                magic,
-                1000 + row,
-                self._bytes(),
-                self._bytes(),
-            )
+            message(row if magic else first + row, magic, 1000 + row, self._bytes(), self._bytes())
             for row in range(count)
         ]
         if codec == 0:

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 EVERY_BATCH = {"index.interval.bytes": 0}
-IN_TRANSACTION = [
-    open_transaction(),
-    batch(3, producer_id=PID, producer_epoch=0, base_sequence=3),
-]
+IN_TRANSACTION = [open_transaction(), batch(3, producer_id=PID, producer_epoch=0, base_sequence=3)]
 BACKWARD = [batch(0), batch(3), batch(0)]
 
 

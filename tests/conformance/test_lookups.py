@@ -28,14 +28,7 @@ from tests.support.index_damage import damaged_indexes
 from .campaign import drawn_cases
 from .judge import JudgeError
 from .kafka_answers import Row, offset_rows, time_rows
-from .our_answers import (
-    DIRECTORY,
-    Answered,
-    Questions,
-    ask_us,
-    differences,
-    write_checkpoint,
-)
+from .our_answers import DIRECTORY, Answered, Questions, ask_us, differences, write_checkpoint
 from .partitions import Partition, long_partitions, partitions, tails
 from .targets import offsets_of, times_of
 
@@ -77,9 +70,7 @@ def opened_by_kafka(judge: Judge, directory: Path, partition: Partition) -> Judg
     """The partition, opened by Kafka from files of its own; what Kafka refuses is not asked."""
     try:
         return judge.open_partition(
-            directory,
-            partition.index_interval_bytes,
-            log_start_offset=partition.log_start_offset,
+            directory, partition.index_interval_bytes, log_start_offset=partition.log_start_offset
         )
     except JudgeError:
         reject()

@@ -216,12 +216,7 @@ ZEROED = [Fault("empty", 0), Fault("append zeros", 0, amount=100)]
 
 def clean(logs: dict[int, list[bytes]], faults: list[Fault], log_start_offset: int = 0) -> Case:
     return Case(
-        logs,
-        faults,
-        is_clean=True,
-        recovery_point=0,
-        log_start_offset=log_start_offset,
-        interval=0,
+        logs, faults, is_clean=True, recovery_point=0, log_start_offset=log_start_offset, interval=0
     )
 
 

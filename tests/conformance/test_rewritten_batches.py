@@ -105,11 +105,7 @@ def described(judge: Judge, path: Path) -> list[tuple[object, ...]]:
     """Each batch: its header, but for length and checksum, and its records as Kafka reads them."""
     data = path.read_bytes()
     return [
-        (
-            *(data[each.position_bytes :][part] for part in _HEADER),
-            each.records,
-            each.fault,
-        )
+        (*(data[each.position_bytes :][part] for part in _HEADER), each.records, each.fault)
         for each in read_batches(judge, path)
     ]
 

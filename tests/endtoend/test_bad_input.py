@@ -381,9 +381,7 @@ def hold() -> Iterator[Callable[[Path], None]]:
 
     def start(path: Path) -> None:
         holder = subprocess.Popen(
-            [sys.executable, "-c", LOCK_HOLDER, path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-c", LOCK_HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         holders.append(holder)
         assert holder.stdout is not None

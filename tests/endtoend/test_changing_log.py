@@ -91,11 +91,7 @@ def _is_stopped(process: subprocess.Popen[str]) -> bool:
     ],
 )
 def test_a_log_that_changes_under_the_scan_fails_and_is_built_when_it_rests(
-    long_log: Path,
-    tmp_path: Path,
-    change: Callable[[Path], None],
-    how: str,
-    options: list[str],
+    long_log: Path, tmp_path: Path, change: Callable[[Path], None], how: str, options: list[str]
 ) -> None:
     folder, out = tmp_path / "data" / "orders-0", tmp_path / "out"
     folder.mkdir(parents=True)

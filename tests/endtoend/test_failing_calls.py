@@ -46,17 +46,10 @@ _STEPS = drawn(60, one_in=60)
 class Case:
     """A command.
 
-    Attributes
-    ----------
-    arguments
-        The command line; ``{data}`` holds the inputs, ``{out}`` takes the outputs.
-    finds
-        The input that lies in the output already.
-    prints
-        Whether it prints what it is asked for.
-    publishes
-        What is the old one or the whole new one at any moment. The answers of a failing lookup are
-        there too, with the status of what it could not read.
+    `arguments`: the command line; ``{data}`` holds the inputs, ``{out}`` takes the outputs.
+    `finds`: the input that lies in the output already. `prints`: whether it prints what it is asked
+    for. `publishes`: what is the old one or the whole new one at any moment. The answers of a
+    failing lookup are there too, with the status of what it could not read.
     """
 
     arguments: tuple[Argument, ...]
@@ -175,10 +168,7 @@ CASES: dict[str, Case] = {
 class Runs:
     """Runs of all commands over the same inputs.
 
-    Parameters
-    ----------
-    root : Path
-        Empty; inputs and outputs are below it.
+    `root`: empty; inputs and outputs are below it.
     """
 
     def __init__(self, root: Path) -> None:

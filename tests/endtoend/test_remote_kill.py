@@ -96,10 +96,7 @@ class _Stand:
 @pytest.fixture(scope="module")
 def stand(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Stand]:
     folder = tmp_path_factory.mktemp("remote-kill")
-    with (
-        fault_proxy(s3.endpoint) as proxy,
-        new_bucket(s3.through(proxy.endpoint)) as bucket,
-    ):
+    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.through(proxy.endpoint)) as bucket:
         upload(copy_partitions(folder / "data", *PARTITIONS), f"{bucket}/dump")
         yield _Stand(proxy, bucket, folder)
 
@@ -264,13 +261,7 @@ def _long_log(base_offset: int, batches: int) -> bytes:
     ids=["replaced-before-it-is-read", "replaced-midway", "removed-midway"],
 )
 def test_an_object_that_is_replaced_while_it_is_read_fails_alone(
-    stand: _Stand,
-    s3: S3Server,
-    tmp_path: Path,
-    request_number: int,
-    how: str,
-    *,
-    is_removed: bool,
+    stand: _Stand, s3: S3Server, tmp_path: Path, request_number: int, how: str, *, is_removed: bool
 ) -> None:
     batches = 3 * remote_file.PIECE_BYTES // 60_000 + 10
     data = copy_partitions(tmp_path / "data", "orders.eu-west-0")

@@ -251,11 +251,7 @@ def test_a_command_that_fails(command: str, failure: str, place: Place, tmp_path
     if failure == "wrong secret" and place.s3.kind != "versitygw":
         pytest.skip("moto accepts every secret")
     done, search = place.run(
-        tmp_path,
-        command,
-        COMMANDS[command],
-        by_option=len(command) % 2 == 0,
-        failure=failure,
+        tmp_path, command, COMMANDS[command], by_option=len(command) % 2 == 0, failure=failure
     )
     assert done.returncode == (2 if failure in ("nothing there", "no file") else 3), done.stderr
     assert search.leaks() == []

@@ -51,10 +51,7 @@ def stored(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     queries = folder / "queries.csv"
     queries.write_text("\n".join(["topic,partition,offset", *lines, ""]))
     tiered = setting("local")
-    with (
-        fault_proxy(s3.endpoint) as proxy,
-        new_bucket(s3.through(proxy.endpoint)) as bucket,
-    ):
+    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.through(proxy.endpoint)) as bucket:
         dump = upload(copy_dump(folder / "dump", *PARTITIONS), f"{bucket}/dump")
         remote = upload(Path(tiered.remote), f"{bucket}/remote")
         if s3.folder is not None:
@@ -73,11 +70,11 @@ _COMMANDS: dict[str, Callable[[Stored, Path], list[object]]] = {
         *("--by", "offset", "--resolve", "record"),
     ],
     "export": lambda at, out: [
-        *("--input", at.dump, "--format", "jsonl", "--output", out / "records"),
+        *("--input", at.dump, "--format", "jsonl", "--output", out / "records")
     ],
     "find": lambda at, _: ["--input", at.dump, "--key-regex", "1", "--json"],
     "restore": lambda at, out: [
-        *("--input", at.dump, "--output", out / "data", "--cluster", "same"),
+        *("--input", at.dump, "--output", out / "data", "--cluster", "same")
     ],
     "metadata": lambda at, _: [at.dump, "--what", "offsets", "--json"],
     "rewrite": lambda at, out: [
@@ -85,7 +82,7 @@ _COMMANDS: dict[str, Callable[[Stored, Path], list[object]]] = {
         "--allow-revive",
     ],
     "dump": lambda at, _: [
-        *(f"{at.dump}/orders.eu-west-*/*.index", f"{at.dump}/payments-*/*.log", "--json"),
+        *(f"{at.dump}/orders.eu-west-*/*.index", f"{at.dump}/payments-*/*.log", "--json")
     ],
     "lookup tiered": lambda at, _: [
         *("--tiered", at.remote, "--tiered-format", "local", "--topic", "wallet_tx"),

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kafka_index.errors import InputError
+from kafka_index import PartitionLog
+from kafka_index.build import build_segment_files
+from kafka_index.errors import InputError, PublishError
 from kafka_index.growing import GrowingPartitionLog, Isolation, LogSettings, TimestampType
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.reading import LogSegment
 from kafka_index.state import AppendOrigin
 from kafka_index.state.snapshots import decode_snapshot
-from tests.support.growing import (
-    NOW_MS,
-    SMALL,
-    Clock,
-    abort,
-    contents,
-    data_batch,
-    open_log,
-    sizes,
-)
+from tests.support.growing import NOW_MS, SMALL, Clock, abort, contents, data_batch, open_log, sizes
 
 BATCH_BYTES = len(data_batch())
 
@@ -156,9 +152,7 @@ def test_committed_read_stops_at_an_open_transaction(tmp_path: Path) -> None:
         assert (nothing.base_offset, nothing.records) == (1, b"")
 
 
-def test_committed_read_returns_the_aborted_transactions(
-    tmp_path: Path,
-) -> None:
+def test_committed_read_returns_the_aborted_transactions(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(data_batch(producer=7, transactional=True), 0)
         log.append_as_leader(abort(7), 0, origin=AppendOrigin.COORDINATOR)
@@ -302,3 +296,85 @@ def test_flush_and_use_after_close(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(ValueError, match="closed"):
         log.append_as_leader(data_batch(), 0)
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "writing.md"
+
+
+def test_the_example_writes_a_log_that_a_rebuild_agrees_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, str(GUIDE), "exec"), {})  # noqa: S102, because the code is our own
+    partition = tmp_path / "restored" / "orders-0"
+    with PartitionLog.open(str(partition)) as log:
+        assert (log.log_start_offset, log.log_end_offset) == (0, 1000)
+    (tmp_path / "built").mkdir()
+    (log_path,) = partition.glob("*.log")
+    assert build_segment_files(log_path, tmp_path / "built").status == "built"
+    for suffix in (".index", ".timeindex"):
+        name = log_path.with_suffix(suffix).name
+        assert (tmp_path / "built" / name).read_bytes() == (partition / name).read_bytes()
+
+
+ELSEWHERE = """
+import sys
+from kafka_index.growing import GrowingPartitionLog
+GrowingPartitionLog(sys.argv[1])
+"""
+
+#: Holds a lock file as a broker does, until its input ends.
+BROKER = """
+import fcntl, sys
+with open(sys.argv[1], "w") as lock:
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_partition_can_be_opened_only_once(tmp_path: Path) -> None:
+    with open_log(tmp_path):
+        with pytest.raises(PublishError, match="already appends"):
+            open_log(tmp_path)
+        # Another partition of the directory can be opened.
+        with GrowingPartitionLog(tmp_path / "topic-1", SMALL) as other:
+            other.append_as_leader(data_batch(), 0)
+    with open_log(tmp_path):
+        pass
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_another_process_is_refused_while_the_log_is_open(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "topic-1")]
+    with open_log(tmp_path):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "holds this directory's .lock" in done.stderr
+
+
+def test_log_is_refused_while_a_broker_holds_the_directory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BROKER, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        assert broker.stdout.readline() == b"held\n"
+        with pytest.raises(PublishError, match="broker"):
+            open_log(tmp_path)
+        broker.communicate()
+    assert not any((tmp_path / "topic-0").iterdir())
+
+
+def test_folder_must_be_named_as_a_partition(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="<topic>-<partition>"):
+        GrowingPartitionLog(tmp_path / "topic")
+
+
+def test_partition_with_an_interrupted_cleaner_is_refused(tmp_path: Path) -> None:
+    with open_log(tmp_path):
+        pass
+    (tmp_path / "topic-0" / f"{0:020d}.log.swap").touch()
+    with pytest.raises(InputError, match="cleaner was interrupted"):
+        open_log(tmp_path)
+    (tmp_path / "topic-0" / f"{0:020d}.log.swap").unlink()
+    with open_log(tmp_path):
+        pass

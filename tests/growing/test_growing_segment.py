@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
-from kafka_index.errors import (
-    CorruptLogError,
-    IndexFullError,
-    IndexOffsetOverflowError,
-    InputError,
-)
+from kafka_index.errors import CorruptLogError, IndexFullError, IndexOffsetOverflowError, InputError
 from kafka_index.growing import GrowingLogSegment, LogSettings
 from kafka_index.index import OffsetIndex
 from kafka_index.reading import LogSegment

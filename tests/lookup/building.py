@@ -124,11 +124,7 @@ def run(
 
 
 def convert(
-    folder: Path,
-    dump: Path,
-    content: str,
-    source_format: QueryFormat,
-    by: By = By.OFFSET,
+    folder: Path, dump: Path, content: str, source_format: QueryFormat, by: By = By.OFFSET
 ) -> Path:
     """Write queries, and answer them into Parquet."""
     source = folder / f"q{source_format.endings[0]}"

@@ -88,9 +88,7 @@ def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
     assert [one.base_offset for one in files.segments[:2]] == [0, 1]
 
 
-def test_a_log_starts_at_its_checkpoint_or_first_segment_whichever_is_later(
-    tmp_path: Path,
-) -> None:
+def test_a_log_starts_at_its_checkpoint_or_first_segment_whichever_is_later(tmp_path: Path) -> None:
     make_dump(tmp_path, {"a-0": (100, 140), "b-0": (100, 140), "c-0": (100, 140)})
     put(tmp_path / "log-start-offset-checkpoint", "0\n2\na 0 105\nb 0 7\n")
     inventory = collect_inventory([str(tmp_path)])

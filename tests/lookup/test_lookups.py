@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 
 import kafka_index.lookup.lookups as lookups_module
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
+from kafka_index.lookup.shared_lookups import DividedLookups
+from kafka_index.lookup.shared_lookups import PackedLookups, SharedLookups
 from kafka_index.reading.answers import (
     UNREADABLE,
     Answers,
@@ -23,6 +27,7 @@ from kafka_index.reading.answers import (
 )
 from kafka_index.reading.partition_log import PartitionLog
 from tests.lookup.building import PARTITIONS, make_dump
+from tests.support.command_line import DUMP
 
 TOPICS = st.sampled_from(["orders", "pay.v1-x", "nowhere", None])
 NUMBERS = st.one_of(st.sampled_from([0, 1, 7, None]), st.integers(-(2**63), 2**63 - 1))
@@ -115,11 +120,7 @@ def test_topics_of_any_kind_are_understood(dump: Path, topics: pa.Array) -> None
         collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
     ) as lookups:
         answers = lookups.answer(topics, pa.array([0, 0, 0]), Keys(np.array([5, 5, 5])))
-    assert answers.status.tolist() == [
-        Status.FOUND,
-        Status.INVALID_QUERY,
-        Status.UNKNOWN_PARTITION,
-    ]
+    assert answers.status.tolist() == [Status.FOUND, Status.INVALID_QUERY, Status.UNKNOWN_PARTITION]
 
 
 def test_few_partitions_kept_open_answer_as_many(
@@ -180,3 +181,54 @@ def test_a_partition_ends_at_its_high_watermark_if_that_is_the_bound(tmp_path: P
         UpperBound.HIGH_WATERMARK: [33, 100, 0],
         UpperBound.LAST_STABLE_OFFSET: [33, 100, 0],
     }
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
+def test_several_threads_answer_as_one_does(tmp_path: Path, by: By, threads: int) -> None:
+    inventory = collect_inventory([str(make_dump(tmp_path))])
+    settings = LookupSettings(by, by.default_resolve)
+    random = np.random.default_rng(threads)
+    names = [name.rpartition("-") for name in (*PARTITIONS, "nowhere-0")]
+    which = random.integers(0, len(names), 500)
+    asked = (
+        pa.array([names[number][0] for number in which], mask=random.random(500) < 0.02),
+        pa.array([int(names[number][2]) for number in which]),
+        Keys(random.integers(-5, 1160, 500), random.random(500) < 0.98),
+    )
+    with (
+        Lookups(inventory, settings) as alone,
+        DividedLookups(inventory, settings, threads) as divided,
+    ):
+        expected, found = alone.answer(*asked), divided.answer(*asked)
+        assert found.to_arrow().equals(expected.to_arrow())
+        for code in range(inventory.partitions.num_rows):
+            assert divided.end_offset(code) == alone.end_offset(code)
+        assert set(divided.drain_findings()) == set(alone.drain_findings())
+
+
+SETTINGS = LookupSettings(By.OFFSET, Resolve.BATCH)
+
+
+def shared() -> SharedLookups:
+    return SharedLookups(collect_inventory([str(DUMP)]), SETTINGS)
+
+
+def packed(lookups: SharedLookups) -> PackedLookups:
+    found: PackedLookups = pickle.loads(pickle.dumps(lookups))  # noqa: S301, its own
+    return found
+
+
+def test_each_thread_has_its_own() -> None:
+    with shared() as lookups, ThreadPoolExecutor(1) as pool:
+        here = lookups.open()
+        assert lookups.open() is here
+        assert pool.submit(lookups.open).result() is not here
+
+
+def test_what_a_process_has_open_stays_open_for_the_run_and_no_longer() -> None:
+    with shared() as lookups, shared() as others:
+        opened = packed(lookups).open()
+        assert packed(lookups).open() is opened
+        assert packed(others).open() is not opened
+        assert packed(lookups).open() is not opened

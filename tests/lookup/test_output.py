@@ -26,14 +26,7 @@ from kafka_index.lookup import (
     open_queries,
 )
 from kafka_index.reading.answers import Resolve
-from tests.lookup.building import (
-    ENDINGS,
-    make_dump,
-    query,
-    read_answers,
-    run,
-    write_queries,
-)
+from tests.lookup.building import ENDINGS, make_dump, query, read_answers, run, write_queries
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 OLD = b"the old answers"

@@ -156,11 +156,7 @@ def test_of_many_partitions_that_do_not_exist_the_most_frequent_are_counted(
     counts = StatusCounts(inventory)
     names = ["a", "b", "b", "c", "c", "c", "d"]
     counts.add(pa.array(names), pa.array([0] * 7), np.full(7, UNKNOWN, np.int8))
-    assert counts.counts() == {
-        ("c", 0, UNKNOWN): 3,
-        ("b", 0, UNKNOWN): 2,
-        (None, None, UNKNOWN): 2,
-    }
+    assert counts.counts() == {("c", 0, UNKNOWN): 3, ("b", 0, UNKNOWN): 2, (None, None, UNKNOWN): 2}
 
 
 def test_a_partition_beyond_int64_is_counted_as_none(inventory: Inventory) -> None:

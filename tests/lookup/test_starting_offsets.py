@@ -123,14 +123,8 @@ def test_kafkas_tool_reads_a_line_for_each_partition() -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (
-            start("a", 3, None, Status.UNKNOWN_PARTITION),
-            "offset for a-3: unknown_partition",
-        ),
-        (
-            start(None, None, None, Status.INVALID_QUERY),
-            "no starting offset for None-None",
-        ),
+        (start("a", 3, None, Status.UNKNOWN_PARTITION), "offset for a-3: unknown_partition"),
+        (start(None, None, None, Status.INVALID_QUERY), "no starting offset for None-None"),
         (start("a", 3, None, Status.UNREADABLE), "no starting offset for a-3: unreadable"),
         (start("a", 1, 100), "two queries are about a-1"),
     ],

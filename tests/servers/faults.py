@@ -28,22 +28,12 @@ _SLOW_DOWN = (
 class Faults:
     """How probable each fault is, for a request; the rest passes untouched.
 
-    Attributes
-    ----------
-    unavailable
-        `status` SlowDown, and the server never sees the request.
-    dropped
-        The connection closes before the server sees the request.
-    unanswered
-        The server does what is asked, and the connection closes before it answers.
-    cut
-        The connection closes in the middle of the body.
-    stalled
-        The body stops in its middle, and the connection stays open for `delay_seconds`.
-    delayed
-        The answer comes up to `delay_seconds` later.
-    in_a_row
-        A request that failed this often passes: a library's retries suffice.
+    `unavailable`: `status` SlowDown, and the server never sees the request. `dropped`: the
+    connection closes before the server sees the request. `unanswered`: the server does what is
+    asked, and the connection closes before it answers. `cut`: the connection closes in the middle
+    of the body. `stalled`: the body stops in its middle, and the connection stays open for
+    `delay_seconds`. `delayed`: the answer comes up to `delay_seconds` later. `in_a_row`: a request
+    that failed this often passes: a library's retries suffice.
     """
 
     unavailable: float = 0.0
@@ -66,18 +56,10 @@ MANY = Faults(unavailable=0.06, dropped=0.05, unanswered=0.04, cut=0.06, delayed
 class Request:
     """A request that came to the proxy.
 
-    Attributes
-    ----------
-    method, path, query
-        As in its first line; the path (``/BUCKET/KEY``) is decoded.
-    range
-        Its Range header.
-    status
-        What was answered; 0 where the connection was closed instead.
-    sent_bytes
-        Bytes of the body that went back to the client.
-    fault
-        The name of its fault, in `Faults`.
+    `method`, `path`, `query`: as in its first line; the path (``/BUCKET/KEY``) is decoded. `range`:
+    its Range header. `status`: what was answered; 0 where the connection was closed instead.
+    `sent_bytes`: bytes of the body that went back to the client. `fault`: the name of its fault, in
+    `Faults`.
     """
 
     method: str
@@ -93,16 +75,10 @@ class Request:
 class FaultProxy:
     """A proxy in a thread of its own.
 
-    Attributes
-    ----------
-    upstream
-        URL of the server.
-    faults
-        What may happen to a request; tests change it while the proxy runs.
-    before
-        Called with method and path before a request is passed on; may block.
-    listings
-        Makes another page of objects of one that the server sent; `Shuffle` is such a callable.
+    `upstream`: URL of the server. `faults`: what may happen to a request; tests change it while the
+    proxy runs. `before`: called with method and path before a request is passed on; may block.
+    `listings`: makes another page of objects of one that the server sent; `Shuffle` is such a
+    callable.
     """
 
     upstream: str

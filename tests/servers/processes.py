@@ -57,10 +57,7 @@ def running(
 def wait_for_line(process: subprocess.Popen[str], log: Path, start: str) -> str:
     """Wait for a line of a server's output that has a start, and return it.
 
-    Raises
-    ------
-    ConnectionError
-        When the process ended without it, or is silent for long.
+    Raises `ConnectionError` when the process ended without it, or is silent for long.
     """
 
     def find() -> str | None:
@@ -74,10 +71,7 @@ def wait_for_line(process: subprocess.Popen[str], log: Path, start: str) -> str:
 def wait_for_port(process: subprocess.Popen[str], port: int, log: Path) -> None:
     """Wait until a server accepts connections.
 
-    Raises
-    ------
-    ConnectionError
-        When the process ended, or accepts none for long.
+    Raises `ConnectionError` when the process ended, or accepts none for long.
     """
 
     def connect() -> bool | None:

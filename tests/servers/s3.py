@@ -38,16 +38,9 @@ _REGION = "us-east-1"
 class S3Server:
     """A running S3 server.
 
-    Attributes
-    ----------
-    kind
-        ``versitygw`` or ``moto``.
-    endpoint
-        URL to send requests to.
-    access_key, secret_key
-        Its credentials.
-    folder
-        What versitygw keeps, an object is a file: ``folder/BUCKET/KEY``. None for moto.
+    `kind`: ``versitygw`` or ``moto``. `endpoint`: URL to send requests to. `access_key`,
+    `secret_key`: its credentials. `folder`: what versitygw keeps, an object is a file:
+    ``folder/BUCKET/KEY``. None for moto.
     """
 
     kind: str
@@ -151,11 +144,7 @@ def _install_moto(folder: Path) -> None:
 
 def _run(command: list[str], **variables: str) -> str:
     done = subprocess.run(
-        command,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
     return done.stdout

@@ -11,14 +11,8 @@ from tests.support.segments import Segment, batch
 class Case:
     """One segment and its fate.
 
-    Attributes
-    ----------
-    name
-        What is special about it.
-    segment
-        The bytes and settings.
-    expected
-        Bytes that recovery cuts off the end, or the class of the exception that it throws.
+    `name`: what is special about it. `segment`: the bytes and settings. `expected`: bytes that
+    recovery cuts off the end, or the class of the exception that it throws.
     """
 
     name: str

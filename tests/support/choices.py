@@ -21,10 +21,7 @@ SPEC_BYTES = 24
 class Choices:
     """Decisions read from a string of bytes; after its end each is the simplest.
 
-    Parameters
-    ----------
-    spec
-        The bytes.
+    `spec`: the bytes.
     """
 
     __slots__ = ("_at", "_spec")

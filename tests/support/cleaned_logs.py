@@ -29,12 +29,8 @@ _SCHEMA = pa.schema(
 class CleanedLogs:
     """A partition, its logs by base offset.
 
-    Attributes
-    ----------
-    cleaned_to
-        The first offset that the cleaner has not cleaned.
-    before, after
-        The logs as they were written, and as the cleaner left them.
+    `cleaned_to`: the first offset that the cleaner has not cleaned. `before`, `after`: the logs as
+    they were written, and as the cleaner left them.
     """
 
     magic: int

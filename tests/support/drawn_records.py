@@ -59,10 +59,7 @@ _NAMES = (
 class Drawing(random.Random):
     """Draws of a log.
 
-    Attributes
-    ----------
-    is_sound
-        Nothing may be wrong with it.
+    `is_sound`: nothing may be wrong with it.
     """
 
     is_sound = False
@@ -76,10 +73,7 @@ class Drawing(random.Random):
 class DrawnLog:
     """The segments of a partition by base offset.
 
-    Attributes
-    ----------
-    is_orderly
-        Nothing was drawn that breaks the order of offsets. Forged fields may still have.
+    `is_orderly`: nothing was drawn that breaks the order of offsets. Forged fields may still have.
     """
 
     segments: dict[int, bytes]

@@ -128,11 +128,7 @@ def built_rows(
 
 
 def built_parquet_rows(
-    source: ParquetInput,
-    settings: BuildSettings,
-    *,
-    threads: int = 2,
-    fail_fast: bool = False,
+    source: ParquetInput, settings: BuildSettings, *, threads: int = 2, fail_fast: bool = False
 ) -> list[SegmentReport]:
     """Build from Parquet with threads of this process; return the rows as they come."""
     collected = CollectedRows()

@@ -47,12 +47,8 @@ class Step:
 class Gate:
     """A step of a command at which its threads and processes wait.
 
-    Parameters
-    ----------
-    folder : Path
-        Not there yet.
-    step : Step
-        The first `count` - 1 of such steps are done, by whichever process; all others wait.
+    `folder`: not there yet. `step`: the first `count` - 1 of such steps are done, by whichever
+    process; all others wait.
     """
 
     def __init__(self, folder: Path, step: Step) -> None:

@@ -45,14 +45,8 @@ _BYTES = tuple(field.name for field in SCHEMA if field.type == pa.binary())
 class GoldenSegment:
     """A segment and what Kafka did with it.
 
-    Attributes
-    ----------
-    name
-        What is special about it.
-    segment
-        The bytes and settings.
-    kafka
-        What its recovery left, or why it failed.
+    `name`: what is special about it. `segment`: the bytes and settings. `kafka`: what its recovery
+    left, or why it failed.
     """
 
     name: str

@@ -12,17 +12,7 @@ if TYPE_CHECKING:
 
 PREALLOCATED_BYTES = 10 * 1024 * 1024
 ENTRY_BYTES = {".index": 8, ".timeindex": 12}
-DAMAGES = (
-    "missing",
-    "empty",
-    "cut",
-    "zero",
-    "flip",
-    "swap",
-    "garbage",
-    "longer",
-    "preallocated",
-)
+DAMAGES = ("missing", "empty", "cut", "zero", "flip", "swap", "garbage", "longer", "preallocated")
 
 
 def index_files(directory: Path) -> list[Path]:
@@ -33,16 +23,8 @@ def index_files(directory: Path) -> list[Path]:
 def damage(path: Path, how: str, at: int, junk: bytes, other: bytes) -> None:
     """Damage an index file.
 
-    Parameters
-    ----------
-    path
-        The file.
-    how
-        One of `DAMAGES`.
-    at
-        Where, modulo the size; of a flipped bit the bit is meant.
-    junk, other
-        Any bytes, and those of another index file.
+    `path`: the file. `how`: one of `DAMAGES`. `at`: where, modulo the size; of a flipped bit the
+    bit is meant. `junk`, `other`: any bytes, and those of another index file.
     """
     data = bytearray(path.read_bytes())
     place = at % max(len(data), 1)

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.command_line import Argument, environment
@@ -55,14 +54,9 @@ _MAKES_FILE = os.O_CREAT | os.O_TRUNC
 class Ended:
     """A run that has ended.
 
-    Attributes
-    ----------
-    code
-        The exit code; the number of the signal, negative, that ended it.
-    place
-        The file or folder of the call that failed; empty if none has.
-    calls
-        How many calls there were that could have failed.
+    `code`: the exit code; the number of the signal, negative, that ended it. `place`: the file or
+    folder of the call that failed; empty if none has. `calls`: how many calls there were that could
+    have failed.
     """
 
     code: int
@@ -75,10 +69,7 @@ class Ended:
 class KilledRuns:
     """A process that forks runs of the command line; ends with its context.
 
-    Parameters
-    ----------
-    warm_up : arguments of the command line
-        Run once, to its end.
+    `warm_up`: run once, to its end.
     """
 
     def __init__(self, *warm_up: Argument) -> None:
@@ -95,12 +86,7 @@ class KilledRuns:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
     def warm_up(self, *arguments: Argument) -> None:

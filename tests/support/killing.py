@@ -52,12 +52,8 @@ class KilledCommand:
 def killed_command(below: Path, arguments: Sequence[object]) -> Iterator[KilledCommand]:
     """Yield a command that can be killed; its scratch files are below the path too.
 
-    Parameters
-    ----------
-    below : path
-        Only file system calls that name something below it count.
-    arguments : sequence
-        Of the command line.
+    `below`: only file system calls that name something below it count. `arguments`: of the command
+    line.
     """
     scratch = below / "scratch"
     scratch.mkdir()

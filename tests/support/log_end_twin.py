@@ -147,16 +147,9 @@ def _is_sound(entry: bytes) -> bool:
 class Expected(NamedTuple):
     """What readers deliver of a log of magic 2.
 
-    Attributes
-    ----------
-    offsets
-        Of the records, each taken to be one of consecutive ones of its batch.
-    damage
-        Positions of damage.
-    end_bytes
-        Where the batches end.
-    first_damaged_offset
-        The first offset after the first damage; None without.
+    `offsets`: of the records, each taken to be one of consecutive ones of its batch. `damage`:
+    positions of damage. `end_bytes`: where the batches end. `first_damaged_offset`: the first
+    offset after the first damage; None without.
     """
 
     offsets: list[int]

@@ -27,10 +27,7 @@ def uuid_of(number: int) -> str:
 
 
 def _value(
-    schemas: Sequence[MessageSchema],
-    name: str,
-    version: int | None,
-    message: dict[str, Value],
+    schemas: Sequence[MessageSchema], name: str, version: int | None, message: dict[str, Value]
 ) -> bytes:
     (schema,) = [schema for schema in schemas if schema.name == name]
     number = schema.versions.highest if version is None else version

@@ -177,11 +177,7 @@ def two_from_one_offset(choices: Choices, state: State) -> bytes:
     ]
     commit = choices.below(2) == 0
     return b"".join(
-        (
-            *both,
-            marker(offset + 2, 20, 0, commit=commit),
-            marker(offset + 3, 21, 0, commit=commit),
-        )
+        (*both, marker(offset + 2, 20, 0, commit=commit), marker(offset + 3, 21, 0, commit=commit))
     )
 
 

@@ -31,16 +31,10 @@ def packed_batch(
 ) -> bytes:
     """A magic 2 batch of records with any offsets, as compaction leaves them.
 
-    Parameters
-    ----------
-    base_offset, last_offset_delta, max_timestamp, leader_epoch
-        Header fields; the middle ones follow from the records unless given.
-    records
-        Offset delta and timestamp of each.
-    codec, unframed
-        What the records are really compressed with; with snappy, without xerial's framing.
-    log_append_ms
-        The broker's time, which stands for the records' own.
+    `base_offset`, `last_offset_delta`, `max_timestamp`, `leader_epoch`: header fields; the middle
+    ones follow from the records unless given. `records`: offset delta and timestamp of each.
+    `codec`, `unframed`: what the records are really compressed with; with snappy, without xerial's
+    framing. `log_append_ms`: the broker's time, which stands for the records' own.
     """
     first = records[0][1] if records else -1
     payload = b"".join(
@@ -74,17 +68,11 @@ def wrapper(
 ) -> bytes:
     """A message of magic 0 or 1 that holds others, compressed.
 
-    Parameters
-    ----------
-    last_offset
-        Offset of the wrapper: that of the last message, or what a producer left there.
-    messages
-        Offset (relative in magic 1, absolute in magic 0) and timestamp of each.
-    codec
-        One of `WRAPPER_CODECS`. Magic 0 gets the frame checksum that Kafka's first lz4 wrote.
-    timestamp, log_append_ms
-        The wrapper's own; by default the latest of the messages. With the broker's time, that
-        stands for theirs.
+    `last_offset`: offset of the wrapper: that of the last message, or what a producer left there.
+    `messages`: offset (relative in magic 1, absolute in magic 0) and timestamp of each. `codec`:
+    one of `WRAPPER_CODECS`. Magic 0 gets the frame checksum that Kafka's first lz4 wrote.
+    `timestamp`, `log_append_ms`: the wrapper's own; by default the latest of the messages. With the
+    broker's time, that stands for theirs.
     """
     packed = PACKERS[codec](
         b"".join(message(offset, magic, time, bytes(value_size)) for offset, time in messages)

@@ -152,7 +152,5 @@ def _with_batch(row: Row, position: int, batch: Batch) -> Row:
 
 def _with_record(row: Row, batch: Batch, record: tuple[int, int]) -> Row:
     return row._replace(
-        found_offset=record[0],
-        found_timestamp_ms=record[1],
-        found_leader_epoch=batch.leader_epoch,
+        found_offset=record[0], found_timestamp_ms=record[1], found_leader_epoch=batch.leader_epoch
     )

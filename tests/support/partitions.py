@@ -32,12 +32,8 @@ Records = tuple[tuple[int, int], ...]
 class Batch:
     """An entry of a log, and what a reader makes of it.
 
-    Attributes
-    ----------
-    base_offset
-        That of the first record, which the header of a compressed old message does not have.
-    records
-        Offset and timestamp of each.
+    `base_offset`: that of the first record, which the header of a compressed old message does not
+    have. `records`: offset and timestamp of each.
     """
 
     data: bytes

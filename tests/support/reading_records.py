@@ -38,9 +38,7 @@ class ReadRecords:
 
 
 def read_records(
-    entry: bytes | NDArray[np.uint8],
-    max_bytes: int = ROOM,
-    chunk_records: int = CHUNK_RECORDS,
+    entry: bytes | NDArray[np.uint8], max_bytes: int = ROOM, chunk_records: int = CHUNK_RECORDS
 ) -> ReadRecords:
     """Read all records of an entry; nothing may be left of the budget's room."""
     data = _array(entry)

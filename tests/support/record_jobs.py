@@ -34,10 +34,7 @@ session.stop()
 class RecordJobs:
     """An export, an import of it, and a rewrite, a search and a read of what that made.
 
-    Parameters
-    ----------
-    folder : Path
-        A new one; jobs and threads write below it.
+    `folder`: a new one; jobs and threads write below it.
     """
 
     folder: Path

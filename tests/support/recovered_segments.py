@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
-from tests.support.segments import (
-    BATCH_HEADER_SIZE,
-    CODEC_MASK,
-    CONTROL,
-    LOG_OVERHEAD,
-)
+from tests.support.segments import BATCH_HEADER_SIZE, CODEC_MASK, CONTROL, LOG_OVERHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,14 +27,9 @@ NO_ROOM = "the largest index size is less than one entry"
 class Recovered:
     """What is left of a segment; when it was refused, only how.
 
-    Attributes
-    ----------
-    valid_bytes, next_offset, offset_index, time_index
-        What recovery leaves; None when it fails.
-    refusal
-        The kind of failure, in the words of our reports.
-    reason
-        The message about it, or about why the log was cut; not compared.
+    `valid_bytes`, `next_offset`, `offset_index`, `time_index`: what recovery leaves; None when it
+    fails. `refusal`: the kind of failure, in the words of our reports. `reason`: the message about
+    it, or about why the log was cut; not compared.
     """
 
     valid_bytes: int | None = None

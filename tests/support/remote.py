@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.stores import (
-    StorageOptions,
-    configure_stores,
-    parse_storage_options,
-    store_of,
-)
+from kafka_index.stores import StorageOptions, configure_stores, parse_storage_options, store_of
 from tests.servers.s3 import S3Server
 
 

@@ -93,22 +93,14 @@ def batch(
 ) -> bytes:
     """A magic 2 record batch.
 
-    Parameters
-    ----------
-    base_offset, producer_id, producer_epoch, base_sequence, leader_epoch, magic
-        Header fields as they are.
-    records, value_size
-        How many records, without key, and the bytes of each value.
-    timestamps
-        One per record, in ms; by default rising with the base offset. The first is the base.
-    transactional, control
-        Set the flags, on top of `attributes`.
-    attributes
-        The other attribute bits. The records are really compressed by the codec in them.
-    last_offset_delta, base_timestamp, max_timestamp, record_count, length, crc
-        Override what follows from the records.
-    payload
-        Replaces the records' bytes (after compression).
+    `base_offset`, `producer_id`, `producer_epoch`, `base_sequence`, `leader_epoch`, `magic`: header
+    fields as they are. `records`, `value_size`: how many records, without key, and the bytes of
+    each value. `timestamps`: one per record, in ms; by default rising with the base offset. The
+    first is the base. `transactional`, `control`: set the flags, on top of `attributes`.
+    `attributes`: the other attribute bits. The records are really compressed by the codec in them.
+    `last_offset_delta`, `base_timestamp`, `max_timestamp`, `record_count`, `length`, `crc`:
+    override what follows from the records. `payload`: replaces the records' bytes (after
+    compression).
     """
     if timestamps is None:
         timestamps = [1000 + base_offset % 2**40 + i for i in range(records)]

@@ -35,16 +35,9 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 class Cluster:
     """A running cluster.
 
-    Parameters
-    ----------
-    master : str
-        Its ``spark://`` address.
-    ui : str
-        The address of the master's web UI.
-    folder : Path
-        Logs of the master and the workers; ``work-N`` of a worker's executors.
-    workers : tuple of int
-        The processes of the workers.
+    `master`: its ``spark://`` address. `ui`: the address of the master's web UI. `folder`: logs of
+    the master and the workers; ``work-N`` of a worker's executors. `workers`: the processes of the
+    workers.
     """
 
     master: str
@@ -71,14 +64,8 @@ def standalone_cluster(
 ) -> Iterator[Cluster]:
     """Start a master and workers with a core each; kill them at the end.
 
-    Parameters
-    ----------
-    folder : Path
-        For logs and working folders.
-    workers : int
-        How many workers.
-    wrapper : sequence of str
-        Command that starts the workers, such as ``unshare``.
+    `folder`: for logs and working folders. `workers`: how many workers. `wrapper`: command that
+    starts the workers, such as ``unshare``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -103,12 +90,7 @@ def standalone_cluster(
 def executor_python(folder: Path, *, without: Sequence[str] = ()) -> Path:
     """Make an interpreter that has what this one has installed, but not the package.
 
-    Parameters
-    ----------
-    folder : Path
-        A new folder.
-    without : sequence of str
-        Modules that it does not find either.
+    `folder`: a new folder. `without`: modules that it does not find either.
     """
     venv.create(folder, with_pip=False, symlinks=True)
     (site_packages,) = folder.glob("lib/python*/site-packages")

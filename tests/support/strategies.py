@@ -48,12 +48,8 @@ def segments(*, damaged: bool | None = None) -> st.SearchStrategy[Segment]:
 def segment_of(drawn: bytes, *, damaged: bool | None = None) -> Segment:
     """The segment that these bytes describe.
 
-    Parameters
-    ----------
-    drawn
-        Specifications: of the segment's own settings, of damages, of entries.
-    damaged
-        As for `segments`.
+    `drawn`: specifications: of the segment's own settings, of damages, of entries. `damaged`: as
+    for `segments`.
     """
     spec, *others = (
         drawn[start : start + SPEC_BYTES] for start in range(0, DRAWN_BYTES, SPEC_BYTES)

@@ -52,14 +52,7 @@ def _entries(
         elif kind == _DATA:
             opened.add(who)
             data = batch(
-                offset,
-                3,
-                value_size,
-                [time] * 3,
-                4000 + who,
-                0,
-                sequences[who],
-                transactional=True,
+                offset, 3, value_size, [time] * 3, 4000 + who, 0, sequences[who], transactional=True
             )
             yield offset, data
             sequences[who] += 3

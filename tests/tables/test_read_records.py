@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +12,16 @@ import pytest
 import kafka_index
 from kafka_index.errors import CorruptLogError, InputError, TooLargeError
 from kafka_index.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, RECORD_SCHEMA
+from kafka_index.tables import RecordReader, plan_read
+from kafka_index.tables.bounds import BoundOptions
+from kafka_index.tables.record_reader import BatchForm, BatchReader
+from kafka_index.tables.records import list_partitions, plan_partitions
+from kafka_index.tables.settings import ReadSettings
+from tests.servers.s3 import S3Server
+from tests.support.command_line import DUMP, copy_partitions, run_here
 from tests.support.packing import GZIP, PACKERS, ZSTD
 from tests.support.record_tables import CODECS, batch_of, rows_of, write_partition
+from tests.support.remote import new_bucket, upload
 from tests.support.segments import (
     LOG_APPEND_TIME,
     batch,
@@ -100,14 +109,7 @@ def test_the_timestamp_type_is_that_of_the_batch(tmp_path: Path) -> None:
         message(6, 0, value=packed(message(6, 0, value=b"in"), GZIP), attributes=GZIP),
     )
     found = rows_of(read(partition_of(tmp_path, *log)), "offset", "timestamp", "timestampType")
-    assert found[1:] == [
-        (1, 5000, 1),
-        (2, -1, -1),
-        (3, 77, 0),
-        (4, 99, 1),
-        (5, 99, 1),
-        (6, -1, -1),
-    ]
+    assert found[1:] == [(1, 5000, 1), (2, -1, -1), (3, 77, 0), (4, 99, 1), (5, 99, 1), (6, -1, -1)]
 
 
 def test_a_header_name_that_is_not_text_is_replaced_as_by_kafka(tmp_path: Path) -> None:
@@ -146,9 +148,7 @@ def test_a_sequence_before_the_base_sequence_is_that_of_javas_integers(tmp_path:
     assert rows_of(table, "offset", "sequence") == [(99, 2**31 - 1), (100, 0)]
 
 
-def test_the_base_offset_of_a_compressed_message_is_that_of_the_first_in_it(
-    tmp_path: Path,
-) -> None:
+def test_the_base_offset_of_a_compressed_message_is_that_of_the_first_in_it(tmp_path: Path) -> None:
     inner = b"".join(message(number, 1, 7, b"v") for number in range(3))
     entry = message(12, 1, 7, packed(inner, GZIP), attributes=GZIP)
     columns = ("offset", "batch_base_offset")
@@ -328,3 +328,138 @@ def test_record_batches_are_of_a_few_mib(tmp_path: Path) -> None:
 def test_an_empty_segment_has_no_rows(tmp_path: Path) -> None:
     folder = write_partition(tmp_path, {0: b"", 5: segment(batch(5)).log})
     assert read(folder)["offset"].to_pylist() == [5, 6, 7]
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    write_partition(tmp_path / "dump", {0: batch(0, 3)})
+    return tmp_path / "dump"
+
+
+def test_the_folder_can_be_named_by_a_uri(dump: Path, tmp_path: Path) -> None:
+    (tmp_path / "indexes").mkdir()
+    (tmp_path / "indexes" / "topic-0").mkdir()
+    (files,) = list_partitions(dump, indexes=(tmp_path / "indexes").as_uri()).files
+    assert files.index_directory == str(tmp_path / "indexes" / "topic-0")
+
+
+def test_a_folder_that_does_not_exist_is_refused(dump: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="folder of index files does not exist"):
+        kafka_index.read_records(dump, indexes=tmp_path / "idnexes")
+
+
+def test_a_mistyped_option_is_refused(dump: Path, tmp_path: Path) -> None:
+    where = ("--input", dump, "--indexes", tmp_path / "idnexes")
+    done = run_here("find", *where, "--key", "k")
+    assert done.returncode == 2
+    assert "the folder of index files does not exist" in done.stderr
+
+
+COLUMNS = ("offset", "value", "timestamp")
+
+
+@pytest.fixture
+def places(s3: S3Server, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """Partitions of a broker with their indexes, on the disk and in a bucket."""
+    data = copy_partitions(tmp_path / "data", "payments-0", "orders.eu-west-0")
+    assert run_here("build", "--input", data, "--in-place").returncode == 0
+    with new_bucket(s3) as bucket:
+        yield data, upload(data, f"{bucket}/data")
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_records_are_those_of_the_local_files(places: tuple[Path, str], isolation: str) -> None:
+    found, expected = (
+        kafka_index.read_records(place, columns=COLUMNS, isolation=isolation).read_all()
+        for place in places
+    )
+    assert rows_of(found, *COLUMNS) == rows_of(expected, *COLUMNS)
+    assert len(found)
+
+
+def test_bounds_read_few_bytes_of_an_object(places: tuple[Path, str]) -> None:
+    local, remote = (
+        plan_read(f"{place}/payments-0", bounds=BoundOptions(700, 710)) for place in places
+    )
+    assert remote.size_bytes == local.size_bytes < 20_000
+    (split,) = remote.splits
+    reader = RecordReader(split, remote.settings)
+    offsets = [offset for batch in reader for offset in batch["offset"].to_pylist()]
+    assert set(offsets) <= set(range(700, 710))
+    assert offsets
+    assert reader.bytes_read == local.size_bytes
+
+
+@pytest.fixture
+def values_by_topic() -> dict[str, int]:
+    """The number of values by topic, counted by Arrow."""
+    table = kafka_index.read_records(DUMP, topics="orders.*|payments").read_all()
+    counted = table.group_by("topic").aggregate([("value", "count")])
+    counts: dict[str, int] = dict(
+        zip(counted["topic"].to_pylist(), counted["value_count"].to_pylist(), strict=True)
+    )
+    assert len(counts) == 2
+    return counts
+
+
+def test_duckdb_queries_records(values_by_topic: dict[str, int]) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    records = kafka_index.read_records(DUMP, topics="orders.*|payments")
+    with duckdb.connect() as connection:
+        connection.register("records", records)
+        rows = connection.execute(
+            "SELECT topic, count(value) FROM records WHERE timestamp > '2000-01-01' GROUP BY topic"
+        ).fetchall()
+    assert dict(rows) == values_by_topic
+
+
+def test_duckdb_reads_headers(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    records = kafka_index.read_records(DUMP, topics="orders.*", columns=("offset", "headers"))
+    with duckdb.connect(tmp_path / "any.db") as connection:
+        connection.register("records", records)
+        (count,) = connection.execute(
+            "SELECT count(*) FROM (SELECT unnest(headers) FROM records)"
+        ).fetchone()
+    table = kafka_index.read_records(DUMP, topics="orders.*", columns=("headers",)).read_all()
+    assert count == sum(len(headers or ()) for headers in table["headers"].to_pylist())
+
+
+def test_polars_queries_records(values_by_topic: dict[str, int]) -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.from_arrow(kafka_index.read_records(DUMP, topics="orders.*|payments"))
+    counted = frame.group_by("topic").agg(polars.col("value").count())
+    assert dict(counted.iter_rows()) == values_by_topic
+
+
+def test_pandas_queries_records(values_by_topic: dict[str, int]) -> None:
+    frame = kafka_index.read_records(DUMP, topics="orders.*|payments").read_pandas()
+    assert frame.groupby("topic")["value"].count().to_dict() == values_by_topic
+
+
+def base_offsets(dump: Path, max_records: int, start: int = 0) -> list[int]:
+    settings = ReadSettings(columns=("offset",))
+    plan = plan_partitions(
+        list_partitions(dump).files,
+        BoundOptions(starting_offsets={"topic": {0: start}}),
+        settings,
+        max_split_records=max_records,
+    )
+    assert len(plan.splits) > 1
+    return [
+        offset
+        for split in plan.splits
+        for rows in BatchReader(split, BatchForm.BATCHES, settings)
+        for offset in rows.column("base_offset").to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("max_records", [1, 2, 3, 7, 10])
+def test_a_batch_is_one_row_wherever_offsets_are_divided(tmp_path: Path, max_records: int) -> None:
+    counts = [3, 5, 1, 4, 2, 5]
+    bases = [sum(counts[:number]) for number in range(len(counts))]
+    log = [batch(base, count) for base, count in zip(bases, counts, strict=True)]
+    write_partition(tmp_path, {0: b"".join(log[:3]), bases[3]: b"".join(log[3:])})
+    assert base_offsets(tmp_path, max_records) == bases
+    # The batch that holds the first offset asked for stays.
+    assert base_offsets(tmp_path, max_records, start=5) == bases[1:]

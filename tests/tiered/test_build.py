@@ -83,9 +83,7 @@ def test_a_build_says_where_a_stored_index_is_damaged(tmp_path: Path) -> None:
     assert note.startswith("the stored .index differs from entry 0 on")
 
 
-def test_a_segment_that_cannot_be_read_is_a_row_that_names_object_and_chunk(
-    tmp_path: Path,
-) -> None:
+def test_a_segment_that_cannot_be_read_is_a_row_that_names_object_and_chunk(tmp_path: Path) -> None:
     at = Setting(tmp_path / ENCRYPTED)
     shutil.copytree(setting(ENCRYPTED).path, at.path)
     key = min(

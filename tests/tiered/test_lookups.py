@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_index import read_records
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import UNREADABLE, Resolve
 from kafka_index.tiered.options import TieredOptions
-from tests.support.tiered import SETTINGS, Setting, keys, setting
+from tests.support.command_line import Argument, run_here
+from tests.support.remote import upload
+from tests.support.tiered import ENCRYPTED, SETTINGS, Setting, keys, setting
 
 #: Specs that depend on what is local, or was uploaded: only a log directory knows.
 _SPECS = {
@@ -149,3 +154,113 @@ def test_a_lookup_uses_the_remote_indexes() -> None:
     with _lookups(at, By.OFFSET, with_data=False) as lookups:
         lookups.answer(pa.array(["wallet_tx"]), pa.array([0]), Keys(np.array([100], np.int64)))
         assert lookups.drain_findings() == []
+
+
+_TOPIC = "wallet_tx"
+
+
+def _answers(at: Setting, remote: str, data: str) -> pa.RecordBatch:
+    inventory = collect_inventory([data], tiered=TieredOptions((remote,)))
+    timestamps = np.arange(1763900000000, 1772000000000, 50_000_000)
+    with keys(at.keys), Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:
+        answers = lookups.answer(
+            pa.array([_TOPIC] * len(timestamps)), pa.array([0] * len(timestamps)), Keys(timestamps)
+        )
+        assert lookups.drain_findings() == []
+    return answers.to_arrow()
+
+
+@pytest.mark.parametrize("name", ["local", "aiven-plain", "aiven-zstd-enc"])
+def test_segments_in_s3_answer_as_local_ones(name: str, module_bucket: str) -> None:
+    at = setting(name)
+    remote = upload(Path(at.remote), f"{module_bucket}/{name}/remote")
+    data = upload(Path(at.data), f"{module_bucket}/{name}/data")
+
+    found = _answers(at, remote, data)
+
+    assert found == _answers(at, at.remote, at.data)
+    assert found.column("found_offset").null_count < len(found)
+
+
+def _lookup(*arguments: Argument) -> dict[str, object]:
+    done = run_here("lookup", *arguments, "--topic", "wallet_tx", "--partition", 0, "--json")
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return {**answer, "stderr": done.stderr}
+
+
+def test_a_question_is_answered_from_a_log_directory_and_remote_segments() -> None:
+    at = setting("local")
+    answer = _lookup("--logs", at.data, "--tiered", at.remote, "--timestamp", -2)
+
+    assert answer["found_offset"] == 0
+    assert answer["stderr"] == ""
+
+
+def test_without_a_log_directory_the_log_start_is_called_a_lower_bound() -> None:
+    at = setting("local")
+    answer = _lookup("--tiered", at.remote, "--tiered-format", "local", "--offset", 100)
+
+    assert answer["status"] == "found"
+    assert "2 partitions without a log directory: the log starts are lower bounds" in str(
+        answer["stderr"]
+    )
+
+
+def test_an_encrypted_segment_is_read_with_its_keys() -> None:
+    at = setting(ENCRYPTED)
+    pairs = [text for name, path in at.keys for text in ("--tiered-key", f"{name}={path}")]
+    answer = _lookup("--tiered", at.remote, *pairs, "--offset", 100, "--resolve", "record")
+
+    assert answer["found_offset"] == 100
+    assert str(answer["log_path"]).startswith("tiered+aiven:///")
+
+
+def test_without_its_key_an_encrypted_segment_is_unreadable_and_the_option_is_named() -> None:
+    at = setting(ENCRYPTED)
+    done = run_here(
+        "lookup", "--tiered", at.remote, "--topic", "turnover", "--partition", 0, "--offset", 7
+    )
+
+    assert done.returncode == 1
+    assert "give its private key, --tiered-key gk-" in done.stderr
+
+
+_ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+
+#: Our columns, by their names in the truth.
+_COLUMNS = {
+    "topic": "topic",
+    "partition": "partition",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "leader_epoch": "leaderEpoch",
+    "key": "key",
+    "value": "value",
+}
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_records_of_a_tiered_dump_are_those_that_consumers_got(
+    name: str, isolation: str
+) -> None:
+    at = setting(name)
+    truth = pq.read_table(at.path / "truth" / f"{isolation}.parquet").sort_by(_ORDER)
+
+    found = read_records(
+        at.data,
+        tiered=TieredOptions((at.remote,), keys=at.keys),
+        topics="(?!__).*",
+        columns=tuple(_COLUMNS),
+        isolation=isolation,
+    ).read_all()
+
+    assert found.num_rows == truth.num_rows
+    for column, name_there in _COLUMNS.items():
+        # The truth of read_committed has offsets and timestamps alone.
+        if name_there in truth.column_names:
+            values = found[column]
+            if pa.types.is_timestamp(values.type):
+                values = values.cast(pa.int64())
+            assert values.to_pylist() == truth[name_there].to_pylist(), column

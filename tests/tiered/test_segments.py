@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import os
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError
+from kafka_index.errors import (
+    CorruptLogError,
+    CorruptObjectError,
+    CorruptRecordError,
+    InputError,
+    KafkaIndexError,
+)
+from kafka_index.layout.names import REMOTE_LOG_METADATA_TOPIC
 from kafka_index.scan.segment_scan import ByteStreamSource
+from kafka_index.storage import list_dump
 from kafka_index.stores import store_of
+from kafka_index.stores.tiered.encryption import RsaPrivateNumbers, decrypt_oaep, read_private_key
 from kafka_index.stores.tiered.segment_paths import Layout, SegmentKey
 from kafka_index.stores.tiered.tiered_store import TieredStore
+from kafka_index.tiered.remote_log_metadata import (
+    MetadataEvent,
+    MetadataRecord,
+    PartitionDeleteEvent,
+    RemoteLogMetadata,
+    SegmentEvent,
+    SegmentState,
+    parse_metadata_record,
+    read_remote_log_metadata,
+)
 from tests.support.tiered import ENCRYPTED, SETTINGS, Setting, keys, setting
 
 _INDEXES = (".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint")
@@ -203,10 +226,7 @@ def test_a_file_without_a_private_key_is_refused_without_its_content(
     file.write_bytes(content)
     path = at.file(next(at.segments()), ".log")
 
-    with (
-        keys((("gk-1", str(file)),)),
-        pytest.raises(InputError) as caught,
-    ):
+    with keys((("gk-1", str(file)),)), pytest.raises(InputError) as caught:
         store_of(path).read(path)
 
     assert caught.value.message == "not a private key that can be read"
@@ -224,3 +244,129 @@ def test_indexes_that_are_cut_or_altered_are_errors(tmp_path: Path) -> None:
     indexes.write_bytes(indexes.read_bytes()[:-1])
     with pytest.raises(CorruptObjectError, match="another size than its manifest says"):
         _read(at, key, ".index")
+
+
+def encrypt_oaep(n: int, e: int, message: bytes) -> bytes:
+    """Encrypt as RFC 8017, 7.1.1, has it."""
+    size, hashed = (n.bit_length() + 7) // 8, hashlib.sha3_512(b"").digest()
+    block = hashed + bytes(size - len(message) - 130) + b"\x01" + message
+    seed = os.urandom(64)
+    masked_block = masked(block, seed)
+    encoded = b"\x00" + masked(seed, masked_block) + masked_block
+    return pow(int.from_bytes(encoded, "big"), e, n).to_bytes(size, "big")
+
+
+def masked(data: bytes, seed: bytes) -> bytes:
+    counters = range(len(data) // 64 + 1)
+    mask = b"".join(hashlib.sha3_512(seed + n.to_bytes(4, "big")).digest() for n in counters)
+    return bytes(a ^ b for a, b in zip(data, mask, strict=False))
+
+
+@pytest.fixture(scope="module")
+def key() -> RsaPrivateNumbers:
+    return read_private_key(setting("aiven-enc").keys[0][1])
+
+
+@pytest.mark.parametrize("size", [0, 1, 32, 126])
+def test_what_was_encrypted_is_decrypted(key: RsaPrivateNumbers, size: int) -> None:
+    message = bytes(range(size))
+
+    assert decrypt_oaep(key, encrypt_oaep(key.n, key.e, message)) == message
+
+
+def test_a_message_that_was_altered_anywhere_is_refused(key: RsaPrivateNumbers) -> None:
+    ciphertext = encrypt_oaep(key.n, key.e, b"x" * 32)
+    for position in range(0, len(ciphertext), 17):
+        altered = bytearray(ciphertext)
+        altered[position] ^= 0x40
+
+        assert decrypt_oaep(key, bytes(altered)) is None
+
+
+@pytest.mark.parametrize("size", [0, 255, 257])
+def test_a_message_of_another_size_is_refused(key: RsaPrivateNumbers, size: int) -> None:
+    assert decrypt_oaep(key, bytes(size)) is None
+
+
+def test_no_part_of_a_key_is_printed(key: RsaPrivateNumbers) -> None:
+    assert repr(key) == "RsaPrivateNumbers()"
+
+
+def _records(at: Setting) -> list[MetadataRecord]:
+    listing = list_dump([at.data], topics=re.compile(REMOTE_LOG_METADATA_TOPIC))
+    return list(read_remote_log_metadata(listing.segments))
+
+
+def _as_kafka_prints(event: MetadataEvent) -> str:
+    assert not isinstance(event, PartitionDeleteEvent)
+    segment = (
+        f"RemoteLogSegmentId{{topicIdPartition={event.id.topic_id}:{event.topic}-"
+        f"{event.id.partition}, id={event.id.segment_id}}}"
+    )
+    custom = "Optional.empty"
+    if event.custom_metadata is not None:
+        custom = f"Optional[CustomMetadata{{{len(event.custom_metadata)} bytes}}]"
+    if isinstance(event, SegmentEvent):
+        epochs = ", ".join(f"{each.epoch}={each.start_offset}" for each in event.epochs)
+        return (
+            f"RemoteLogSegmentMetadata{{remoteLogSegmentId={segment}, "
+            f"startOffset={event.start_offset}, endOffset={event.end_offset}, "
+            f"brokerId={event.broker_id}, maxTimestampMs={event.max_timestamp_ms}, "
+            f"eventTimestampMs={event.event_timestamp_ms}, segmentLeaderEpochs={{{epochs}}}, "
+            f"segmentSizeInBytes={event.size_bytes}, customMetadata={custom}, "
+            f"state={event.state.name}, "
+            f"txnIdxEmpty={str(event.is_txn_index_empty).lower()}}}"
+        )
+    return (
+        f"RemoteLogSegmentMetadataUpdate{{remoteLogSegmentId={segment}, customMetadata={custom}, "
+        f"state={event.state.name}, eventTimestampMs={event.event_timestamp_ms}, "
+        f"brokerId={event.broker_id}}}"
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_event_is_the_one_that_kafka_prints(name: str) -> None:
+    at = setting(name)
+    text = gzip.decompress((at.path / "truth" / "remote_log_metadata.txt.gz").read_bytes()).decode()
+    expected = [tuple(line.split("\t")) for line in text.splitlines()[1:]]
+
+    found = [
+        (str(each.partition), str(each.offset), _as_kafka_prints(each.event))
+        for each in _records(at)
+    ]
+
+    assert sorted(found) == sorted(expected)
+
+
+def test_the_last_state_of_a_segment_counts() -> None:
+    metadata = RemoteLogMetadata.of_events(each.event for each in _records(setting("aiven-plain")))
+    states = list(metadata.states.values())
+
+    assert states.count(SegmentState.COPY_SEGMENT_FINISHED) == 85
+    assert states.count(SegmentState.DELETE_SEGMENT_FINISHED) == 5
+    assert states.count(SegmentState.COPY_SEGMENT_STARTED) == 1
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\x02\x00\x00", b"\x01\x09\x00", b"\x01\x00\x01", b"\x01\x00\x00\x05ab"]
+)
+def test_what_is_no_event_is_refused(value: bytes) -> None:
+    with pytest.raises(CorruptRecordError):
+        parse_metadata_record(value)
+
+
+def test_a_damaged_metadata_log_is_an_error_because_later_states_are_unknown(
+    tmp_path: Path,
+) -> None:
+    at = setting("local")
+    listing = list_dump([at.data], topics=re.compile(REMOTE_LOG_METADATA_TOPIC))
+    segment = max(listing.segments, key=lambda each: each.log_size_bytes)
+    data = bytearray(Path(segment.log_path).read_bytes())
+    data[len(data) // 2] ^= 1
+    folder = tmp_path / f"{segment.topic}-{segment.partition}"
+    folder.mkdir()
+    (folder / Path(segment.log_path).name).write_bytes(data)
+
+    damaged = list_dump([str(folder)], topics=None).segments
+    with pytest.raises(CorruptLogError, match="the states of remote segments after it are unknown"):
+        list(read_remote_log_metadata(damaged))

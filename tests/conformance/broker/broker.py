@@ -20,7 +20,6 @@ from tests.support.timeouts import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 #: A small Java machine that starts quickly.
 QUICK_START = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -94,22 +93,10 @@ def free_ports(count: int) -> list[int]:
 class Broker:
     """A broker that runs while its context does, which ends with a clean stop.
 
-    Parameters
-    ----------
-    home
-        Where its data is; made and formatted when it is not there.
-    node_id
-        1 is broker and controller; others are brokers only.
-    controller_port
-        That of node 1, for others.
-    java_options
-        Options of the Java machine.
-    version
-        Kafka's.
-    more_settings
-        Settings of this broker alone.
-    voters
-        The controllers and their ports, where node 1 is not the only one.
+    `home`: where its data is; made and formatted when it is not there. `node_id`: 1 is broker and
+    controller; others are brokers only. `controller_port`: that of node 1, for others.
+    `java_options`: options of the Java machine. `version`: Kafka's. `more_settings`: settings of
+    this broker alone. `voters`: the controllers and their ports, where node 1 is not the only one.
     """
 
     def __init__(
@@ -144,12 +131,7 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.stop()
         else:
@@ -159,10 +141,7 @@ class Broker:
     def start(self) -> None:
         """Start, and wait until the broker logs that it has started.
 
-        Raises
-        ------
-        BrokerError
-            When it ends instead, or takes too long.
+        Raises `BrokerError` when it ends instead, or takes too long.
         """
         said_before = len(self.log_text())
         with self._log.open("ab") as out:
@@ -178,10 +157,7 @@ class Broker:
     def stop(self) -> None:
         """Stop with SIGTERM; nothing happens when it does not run.
 
-        Raises
-        ------
-        BrokerError
-            When the broker does not stop cleanly.
+        Raises `BrokerError` when the broker does not stop cleanly.
         """
         if self._process is None:
             return

@@ -6,20 +6,13 @@ import hashlib
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from tests.conformance.kafka_jars import (
-    DEFAULT_VERSION,
-    class_path,
-    ensure_made,
-    target_of,
-    tool,
-)
+from tests.conformance.kafka_jars import DEFAULT_VERSION, class_path, ensure_made, target_of, tool
 
 from .broker import JAVA_FOLDER, java
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from .topics import Topic
 
@@ -52,12 +45,7 @@ class Producer(NamedTuple):
 class Client:
     """Clients of one cluster; not thread-safe. Ends, without closing producers, with its context.
 
-    Parameters
-    ----------
-    bootstrap
-        Address of a broker.
-    scratch
-        Folder for files of questions.
+    `bootstrap`: address of a broker. `scratch`: folder for files of questions.
     """
 
     def __init__(self, bootstrap: str, scratch: Path) -> None:
@@ -74,12 +62,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if kind is not None:

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka_index.layout.names import (
-    SNAPSHOT_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    parse_partition_directory,
-)
+from kafka_index.layout.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, parse_partition_directory
 
 from .topics import FOLLOWED, TOPICS, TRIMMED, TRIMMED_TO
 

@@ -54,17 +54,8 @@ def differences(brokers: Path, ours: Path, excluded: Callable[[Path], bool] = no
     A broker that leads begins an epoch at the log's end. As long as no record is of that epoch, no
     log shows it: such an epoch is left out of the broker's checkpoint here.
 
-    Parameters
-    ----------
-    brokers, ours
-        The two.
-    excluded
-        Which files are not compared, by their names relative to the data directory.
-
-    Returns
-    -------
-    list of str
-        A line for each file that only one has, or that has other bytes.
+    `brokers`, `ours`: the two. `excluded`: which files are not compared, by their names relative to
+    the data directory. Returns a line for each file that only one has, or that has other bytes.
     """
     names = {*partition_files(brokers, COMPARED_SUFFIXES)}
     names |= {*partition_files(ours, COMPARED_SUFFIXES)}

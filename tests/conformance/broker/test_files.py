@@ -34,13 +34,7 @@ from kafka_index.state.snapshots import decode_snapshot
 
 from .commands import build
 from .expected import is_known_to_live_brokers_alone, is_remembered_past_compaction
-from .files import (
-    changed_logs,
-    differences,
-    last_logs,
-    partition_files,
-    segments_by_partition,
-)
+from .files import changed_logs, differences, last_logs, partition_files, segments_by_partition
 from .topics import FOLLOWED, KILLED, TOPICS
 
 if TYPE_CHECKING:

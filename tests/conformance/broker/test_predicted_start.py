@@ -78,10 +78,7 @@ def started(request: pytest.FixtureRequest, room: Path, stopped: Home) -> Starte
     predicted = {f"{one.topic}-{one.partition}": one for one in reversed(prediction.partitions)}
     assert prediction.verdict is Verdict.LOSES, prediction.refused
     names = [(topic.name, n) for topic in (TOPIC, PAYMENTS) for n in range(topic.partitions)]
-    with (
-        Broker(home, more_settings=RETAINING) as broker,
-        Client(broker.bootstrap, room) as client,
-    ):
+    with Broker(home, more_settings=RETAINING) as broker, Client(broker.bootstrap, room) as client:
         lines = client.times([(*name, end) for name in names for end in ENDS])
         wanted = {f"{topic.name}-0": predicted[f"{topic.name}-0"] for topic in RETAINED}
         starts = {name: one.log_start_retained for name, one in wanted.items()}

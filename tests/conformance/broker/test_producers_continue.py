@@ -95,9 +95,7 @@ def test_an_idempotent_producer_continues_its_sequence(went_on: WentOn) -> None:
     assert after.producer_epoch == before.producer_epoch
 
 
-def test_transactions_are_finished_and_begun_and_every_record_is_read_once(
-    went_on: WentOn,
-) -> None:
+def test_transactions_are_finished_and_begun_and_every_record_is_read_once(went_on: WentOn) -> None:
     plain, left_open = sum(PLAIN_BATCHES), sum(LEFT_OPEN)
     assert went_on.digests["read_uncommitted"].records == plain + left_open + 3 * 5 + 2
     assert went_on.digests["read_committed"].records == plain + left_open + 2 * 5 + 2

@@ -295,11 +295,7 @@ def _check_lost(loaded: Loaded, way: Way, restored: Restored, limits: Limits) ->
 
 
 def _check_records(
-    loaded: Loaded,
-    way: Way,
-    before: Mapping[str, Ledger],
-    names: Mapping[str, str],
-    limits: Limits,
+    loaded: Loaded, way: Way, before: Mapping[str, Ledger], names: Mapping[str, str], limits: Limits
 ) -> None:
     ledger = loaded.acknowledged(way)
     aborted = {one.id for found in loaded.ledger.records["abort"].values() for one in found}

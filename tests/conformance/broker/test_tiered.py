@@ -113,9 +113,7 @@ def _queries(data: Path, options: TieredOptions) -> list[tuple[str, int, int]]:
         inventory = collect_inventory([str(data)], tiered=options)
         with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:
             answer = lookups.answer(
-                pa.array([topic] * 2),
-                pa.array([number] * 2),
-                Keys(np.array([0, -3], np.int64)),
+                pa.array([topic] * 2), pa.array([number] * 2), Keys(np.array([0, -3], np.int64))
             ).to_arrow()
         first, last = answer.column("found_timestamp_ms").to_pylist()
         times = random.integers(first - 1000, max(last, first) + 1000, _QUERIES)

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.conformance.kafka_jars import class_path
@@ -58,10 +57,7 @@ _SETTINGS = {
 class Three:
     """A cluster of three nodes below a folder, running while its context does; killed at its end.
 
-    Parameters
-    ----------
-    root : path
-        Of the three homes, ``1`` to ``3``.
+    `root`: of the three homes, ``1`` to ``3``.
     """
 
     def __init__(self, root: Path) -> None:
@@ -87,12 +83,7 @@ class Three:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def kill(self) -> None:

@@ -20,14 +20,9 @@ _INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
 class Traffic:
     """Batches for every partition of a topic.
 
-    Parameters
-    ----------
-    records, value_bytes
-        Records of a batch, bytes of a value: from and to, as ``1-12``.
-    times
-        ``rising``, ``unordered``, ``sawtooth`` or ``wild``; `step_ms` apart.
-    keys
-        How many different keys; 0 for none.
+    `records`, `value_bytes`: records of a batch, bytes of a value: from and to, as ``1-12``.
+    `times`: ``rising``, ``unordered``, ``sawtooth`` or ``wild``; `step_ms` apart. `keys`: how many
+    different keys; 0 for none.
     """
 
     codec: str = "none"
@@ -132,10 +127,7 @@ TOPICS = (
         "large.batches", Traffic(batches=9, records="90-100", value_bytes="9000-9400"), kib=2048
     ),
     _topic(
-        "profiles.compacted",
-        Traffic(keys=900, null_values_percent=8),
-        kib=24,
-        settings=_COMPACT,
+        "profiles.compacted", Traffic(keys=900, null_values_percent=8), kib=24, settings=_COMPACT
     ),
     _topic(
         "levels.compacted-zstd",
