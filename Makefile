@@ -74,7 +74,7 @@ cluster: $(STAMP) ## run the tests on a standalone Spark cluster and on a Spark 
 .PHONY: conformance
 conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more, SEED=n the same again
 	$(WITH_JAVA) KAFKA_INDEX_CASES="$(CASES)" KAFKA_INDEX_SEED="$(SEED)" \
-		$(PYTEST) -n $(WORKERS) --dist loadfile -p tests.conformance.campaign tests/conformance
+		$(PYTEST) $(TOGETHER) -p tests.conformance.campaign tests/conformance
 
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
 CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupted.py \

@@ -38,7 +38,7 @@ def pytest_report_header() -> str:
 
 
 # What costs so much to start that all tests that use it run in one process.
-_SHARED = ("spark", "hdfs", "cluster")
+_SHARED = ("running", "spark", "hdfs", "cluster")
 _LONG = ("spark", "endtoend")
 
 

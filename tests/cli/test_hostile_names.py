@@ -11,7 +11,7 @@ import pytest
 
 from kafka_index.cli.terminal import Paint, Table, print_text
 from kafka_index.errors import InputError, printable
-from tests.support.command_line import DUMP, Argument, kafka_index, run_here
+from tests.support.command_line import DUMP, run_here
 from tests.support.terminals import shown_on_a_terminal
 
 FORGED = "kafka-index: error: forged"
@@ -53,9 +53,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=lambda arguments: arguments[0],
 )
 def test_a_directory_name_prints_as_one_plain_line(
-    data: Path, tmp_path: Path, arguments: tuple[Argument, ...]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    done = kafka_index(*arguments, data, folder=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = run_here(*arguments, data)
     printed = done.stdout + done.stderr
     assert not CONTROLS.findall(printed)
     assert not [line for line in printed.splitlines() if line.startswith(FORGED)]

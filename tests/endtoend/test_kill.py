@@ -38,7 +38,7 @@ class _Dump:
         self.expected: dict[int, _Files] = {}
         for interval in (BROKER, OTHER):
             out = folder / f"undisturbed-{interval}"
-            done = build(*self.options(interval), "--output", out)
+            done = build_here(*self.options(interval), "--output", out)
             assert done.returncode == 0, done.stderr
             self.expected[interval] = index_files(out)
 

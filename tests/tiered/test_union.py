@@ -17,7 +17,6 @@ import pytest
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.dump.united_listing import list_united
 from kafka_index.errors import InputError
-from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import TopicPartition
 from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import shared_budget
@@ -26,7 +25,6 @@ from kafka_index.scan import LogFileSource, read_batches
 from kafka_index.storage import Listing, SegmentFile
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.tiered.options import TieredOptions
-from kafka_index.tiered.union import Candidate, choose_segments, valid_end
 from tests.support.tiered import SETTINGS, Setting, keys, setting
 
 _COLUMNS = ("offset", "timestamp", "timestampType", "leader_epoch", "key", "value", "headers")
@@ -268,80 +266,3 @@ def test_iceberg_segments_are_refused_by_name(tmp_path: Path) -> None:
         list_united([], TieredOptions((str(tmp_path),)), topics=None)
 
     assert caught.value.path == str(folder / "bKI9IZIyRVqFtx14oB1G3w.puffin")
-
-
-def _epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
-    return tuple(EpochEntry(*entry) for entry in entries)
-
-
-def _segment(
-    number: int, start: int, end: int, *epochs: tuple[int, int], uploaded_ms: int = 0
-) -> Candidate:
-    return Candidate(number, start, end, _epochs(*(epochs or ((0, start),))), uploaded_ms)
-
-
-def _served(
-    candidates: list[Candidate], *lineage: tuple[int, int]
-) -> tuple[list[tuple[int, int, int]], list[int]]:
-    served, refused = choose_segments(
-        candidates, _epochs(*lineage), same_content=lambda _first, _second: True
-    )
-    return (
-        [(each.segment.number, each.segment.start_offset, each.end_offset) for each in served],
-        [each.segment.number for each in refused],
-    )
-
-
-def test_successive_segments_all_serve() -> None:
-    segments = [_segment(1, 10, 19), _segment(0, 0, 9), _segment(2, 20, 29)]
-
-    assert _served(segments, (0, 0)) == ([(0, 0, 9), (1, 10, 19), (2, 20, 29)], [])
-
-
-def test_of_one_range_the_latest_upload_serves() -> None:
-    segments = [_segment(0, 0, 9, uploaded_ms=1), _segment(1, 0, 9, uploaded_ms=2)]
-
-    assert _served(segments) == ([(1, 0, 9)], [0])
-
-
-def test_a_segment_within_a_longer_one_does_not_serve() -> None:
-    segments = [_segment(0, 0, 29), _segment(1, 10, 19), _segment(2, 30, 39)]
-
-    assert _served(segments) == ([(0, 0, 29), (2, 30, 39)], [1])
-
-
-def test_where_two_overlap_the_later_start_serves_from_there() -> None:
-    segments = [_segment(0, 0, 14), _segment(1, 10, 24)]
-
-    assert _served(segments) == ([(0, 0, 9), (1, 10, 24)], [])
-
-
-def test_offsets_that_an_unclean_election_cut_off_are_not_served() -> None:
-    # The leader of epoch 0 uploaded up to 29; that of epoch 2 had the log up to 19 only.
-    segments = [_segment(0, 0, 14), _segment(1, 15, 29), _segment(2, 15, 39, (0, 15), (2, 20))]
-
-    assert _served(segments, (0, 0), (2, 20)) == ([(0, 0, 14), (2, 15, 39)], [1])
-
-
-def test_a_segment_of_an_epoch_that_the_log_does_not_know_is_refused() -> None:
-    assert _served([_segment(0, 20, 29, (1, 20))], (0, 0), (2, 15)) == ([], [0])
-
-
-@pytest.mark.parametrize(
-    ("epochs", "lineage", "end"),
-    [
-        ([(0, 0)], [(0, 0)], 29),
-        ([(0, 0)], [(0, 0), (2, 20)], 19),
-        ([(0, 0), (2, 10)], [(0, 0), (2, 10)], 29),
-        ([(0, 0), (1, 10)], [(0, 0), (2, 20)], 9),
-        # The log lost its head: epochs below its start are not known any more.
-        ([(0, 0), (2, 10)], [(2, 15)], 29),
-        ([(0, 0)], [(2, 15)], 14),
-        ([(5, 0)], [(2, 15)], -1),
-        ([(0, 0)], [], 29),
-    ],
-)
-def test_a_segment_is_valid_up_to_where_its_epochs_leave_those_of_the_log(
-    epochs: list[tuple[int, int]], lineage: list[tuple[int, int]], end: int
-) -> None:
-    assert valid_end(_segment(0, 0, 29, *epochs), _epochs(*lineage)) == end
