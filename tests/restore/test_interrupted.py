@@ -27,7 +27,7 @@ PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.l
 #: the last one, and not the identity of the output.
 _SHARES = (0.01, 0.25, 0.9, 0.977)
 _IN_PARTITIONS, _AFTER_PARTITIONS = _SHARES[1], _SHARES[-1]
-_DRAWN = drawn(300)
+_DRAWN = drawn(300, one_in=20)
 #: A step that no run reaches.
 _NEVER = 1_000_000
 
