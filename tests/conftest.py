@@ -42,7 +42,8 @@ _SHARED = ("running", "spark", "hdfs", "cluster")
 _LONG = ("spark", "endtoend")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group tests for ``--dist loadgroup``: by file, or by the costly server that a file uses.
 
     The folders whose groups take long come first, so that the short ones fill the end.
@@ -57,6 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = group_of.get(item.path, str(item.path.relative_to(item.config.rootpath)))
         item.add_marker(pytest.mark.xdist_group(name))
+        # pytest-xdist 3.8 appends the group to a name that pytest 9.2 no longer reads.
+        if getattr(config.option, "loadgroup", False) and not hasattr(item, "_nodeid"):
+            item._id = type(item._id).parse(f"{item.nodeid}@{name}")
 
 
 @pytest.fixture
