@@ -1,17 +1,22 @@
-"""One partition: its segments folded as a build folds them, and every file of it judged."""
+"""One partition: its segments folded as a build folds them, and every file of it judged.
+
+Threads share the segments of a partition, a task of Spark scans them in turn.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED, SegmentReport
-from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.data_directory import DataDirectories, DataDirectory
 from kafka_index.dump.missing_offsets import Cleaning, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.execution import Parts, Waves, Workers
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
@@ -22,10 +27,9 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
 from kafka_index.storage.directories import Entry, scan_directory
-from kafka_index.storage.segment_table import lost_logs
+from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, lost_logs
 from kafka_index.stores import is_remote
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.verification.epochs import epoch_findings
 from kafka_index.verification.findings import (
     FileClass,
     FileKind,
@@ -39,8 +43,8 @@ from kafka_index.verification.other_files import judge_metadata, other_files
 from kafka_index.verification.root_files import checkpoint_findings
 from kafka_index.verification.segment import SegmentCheck, check_segment, index_path, read_stored
 from kafka_index.verification.settings import VerifySettings
-from kafka_index.verification.snapshots import judge_snapshots
 from kafka_index.verification.starts import started
+from kafka_index.verification.state_files import epoch_findings, judge_snapshots
 from kafka_index.verification.transaction_indexes import has_data, judge_transaction_index
 
 _NO_TIME_INDEX = (
@@ -334,3 +338,43 @@ def _with_unread_log(row: Finding) -> Finding:
         effect="A log of it could not be read: it was not verified as a whole.",
         retriable=True,
     )
+
+
+# What a segment costs besides its bytes.
+_SEGMENT_COST_BYTES = 4 << 20
+
+
+def verify_partitions(
+    workers: Workers, segments: SegmentTable, settings: VerifySettings
+) -> Generator[PartitionFindings, None, None]:
+    """Verify partitions, the largest first; yield what was found in each.
+
+    Parameters
+    ----------
+    workers : Workers
+        What verifies.
+    segments : SegmentTable
+        Every segment of each partition.
+    settings : VerifySettings
+        How to verify.
+    """
+    partitions = sorted(segments.partitions, key=lambda each: -each.size_bytes)
+    try:
+        yield from workers.run_parts(
+            partitions,
+            partial(_divide, settings=settings, roots=DataDirectories(tolerated=True)),
+            sizes=[each.size_bytes + len(each) * _SEGMENT_COST_BYTES for each in partitions],
+            what="verify {:,} partitions",
+            waves=Waves.KEPT,
+        )
+    finally:
+        shutil.rmtree(settings.scratch_root(), ignore_errors=True)
+
+
+def _divide(
+    segments: PartitionSegments, *, settings: VerifySettings, roots: DataDirectories
+) -> Parts[PartitionFindings]:
+    files = segments.files()
+    root = roots.of(files[-1].partition_directory)
+    verification = PartitionVerification(files, settings, root)
+    return Parts([partial(verification.check, each) for each in files], verification.finish)

@@ -30,7 +30,7 @@ from kafka_index.verification.findings import (
     PartitionFindings,
     findings_table,
 )
-from kafka_index.verification.run import verify_partitions
+from kafka_index.verification.partition import verify_partitions
 from kafka_index.verification.settings import VerifySettings, known_topics
 from kafka_index.verification.starts import root_findings
 
