@@ -1,7 +1,7 @@
 """Rebuild the indexes of Kafka logs as the broker writes them, and read logs at rest.
 
     >>> import kafka_index
-    >>> report = kafka_index.build_indexes("/dump/broker-1", "/tmp/indexes")
+    >>> built = kafka_index.build_indexes("/dump/broker-1", "/tmp/indexes")
     >>> kafka_index.verify("/dump/broker-1").ok
     >>> records = kafka_index.read_records("/dump/broker-1", topics="orders").read_all()
 
@@ -18,7 +18,9 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
     Verification, PartitionFindings, Finding
     Prediction, Verdict, PartitionPrediction, Refusal
-    RestoreResult, RestoredPartition, RunOutcome
+    BuildResult, LookupResult
+    RestoreResult, RestoredPartition, GroupOffset
+    RunOutcome           done, damage, or the environment
 
 Partitions and files, read-only:
     PartitionLog         one partition: its bounds, and lookups of offsets and timestamps
@@ -32,8 +34,8 @@ Writing logs as a broker does:
     write_record_batch   encode records as a batch, from Record and BatchFields
 
 Settings and errors:
-    LogConfig, IndexConfig, TieredOptions, SegmentReport
-    Resolve, UpperBound, Isolation, OnDamage, Salvage, Link
+    LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream
+    Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
 `help(kafka_index.build_indexes)` and so on has the details. The names are loaded when they are
@@ -48,10 +50,16 @@ import importlib as _importlib
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from kafka_index.api.arguments import ArrowStream as ArrowStream
     from kafka_index.api.checks import predict as predict
     from kafka_index.api.checks import verify as verify
+    from kafka_index.api.lookups import LookupResult as LookupResult
+    from kafka_index.api.lookups import lookup_offsets as lookup_offsets
+    from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
+    from kafka_index.api.repairs import BuildResult as BuildResult
+    from kafka_index.api.repairs import build_indexes as build_indexes
+    from kafka_index.api.repairs import restore_dump as restore_dump
     from kafka_index.build import SegmentReport as SegmentReport
-    from kafka_index.build import build_indexes as build_indexes
     from kafka_index.build import build_segment_files as build_segment_files
     from kafka_index.config import IndexConfig as IndexConfig
     from kafka_index.config import LogConfig as LogConfig
@@ -63,8 +71,6 @@ if TYPE_CHECKING:
     from kafka_index.index import OffsetIndex as OffsetIndex
     from kafka_index.index import TimeIndex as TimeIndex
     from kafka_index.index import TransactionIndex as TransactionIndex
-    from kafka_index.lookup import lookup_offsets as lookup_offsets
-    from kafka_index.lookup import lookup_timestamps as lookup_timestamps
     from kafka_index.reading import LogSegment as LogSegment
     from kafka_index.reading import PartitionLog as PartitionLog
     from kafka_index.reading import Resolve as Resolve
@@ -72,10 +78,11 @@ if TYPE_CHECKING:
     from kafka_index.records import BatchFields as BatchFields
     from kafka_index.records import Record as Record
     from kafka_index.records import write_record_batch as write_record_batch
-    from kafka_index.restore import restore_dump as restore_dump
+    from kafka_index.restore.cluster import ClusterMode as ClusterMode
     from kafka_index.restore.output_files import Link as Link
+    from kafka_index.restore.report import RestoreResult as RestoreResult
+    from kafka_index.restore.restored_partition import GroupOffset as GroupOffset
     from kafka_index.restore.restored_partition import RestoredPartition as RestoredPartition
-    from kafka_index.restore.restored_partition import RestoreResult as RestoreResult
     from kafka_index.restore.restored_partition import Salvage as Salvage
     from kafka_index.results import Result as Result
     from kafka_index.results import RunOutcome as RunOutcome
@@ -96,8 +103,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ArrowStream": "api.arguments",
     "BatchFields": "records",
+    "BuildResult": "api.repairs",
+    "ClusterMode": "restore.cluster",
     "Finding": "verification",
+    "GroupOffset": "restore.restored_partition",
     "GrowingLogSegment": "growing",
     "GrowingPartitionLog": "growing",
     "IndexConfig": "config",
@@ -109,6 +120,7 @@ _HOMES = {
     "LogConfig": "config",
     "LogSegment": "reading",
     "LogSettings": "growing",
+    "LookupResult": "api.lookups",
     "OffsetIndex": "index",
     "OnDamage": "tables",
     "PartitionFindings": "verification",
@@ -118,7 +130,7 @@ _HOMES = {
     "Record": "records",
     "Refusal": "startup",
     "Resolve": "reading",
-    "RestoreResult": "restore.restored_partition",
+    "RestoreResult": "restore.report",
     "RestoredPartition": "restore.restored_partition",
     "Result": "results",
     "RunOutcome": "results",
@@ -130,14 +142,14 @@ _HOMES = {
     "UpperBound": "reading",
     "Verdict": "startup",
     "Verification": "verification",
-    "build_indexes": "build",
+    "build_indexes": "api.repairs",
     "build_segment_files": "build",
-    "lookup_offsets": "lookup",
-    "lookup_timestamps": "lookup",
+    "lookup_offsets": "api.lookups",
+    "lookup_timestamps": "api.lookups",
     "predict": "api.checks",
     "read_batches": "scan",
     "read_records": "tables",
-    "restore_dump": "restore",
+    "restore_dump": "api.repairs",
     "verify": "api.checks",
     "write_record_batch": "records",
 }

@@ -21,7 +21,14 @@ ROWS = re.findall(
 )
 PUBLIC_NAMES = [name for name in dir(kafka_index) if not name.startswith("_")]
 #: The functions of commands, each with an example.
-FUNCTIONS = ("verify", "predict")
+FUNCTIONS = (
+    "build_indexes",
+    "lookup_offsets",
+    "lookup_timestamps",
+    "predict",
+    "restore_dump",
+    "verify",
+)
 
 
 @cache

@@ -35,9 +35,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(data: Path, output: Path, *, force: bool = False) -> list[str]:
     report = kafka_index.build_indexes(
-        data, output, config=LogConfig.load(SETTINGS), force=force, threads=2
+        data, output, config=LogConfig.load(SETTINGS), overwrite=force, threads=2
     )
-    status: list[str] = report["status"].to_pylist()
+    status: list[str] = report.to_arrow()["status"].to_pylist()
     return status
 
 
@@ -91,8 +91,8 @@ def test_verify_accepts_a_single_path() -> None:
 def test_lookups_answer_tables_of_queries_as_the_partition_does(data: Path) -> None:
     offsets = pa.table({"topic": ["payments"] * 2, "partition": [0, 0], "offset": [1, 10**9]})
     times = offsets.set_column(2, "timestamp", pa.array([-2, -1]))
-    by_offset = kafka_index.lookup_offsets(data, offsets)
-    by_time = kafka_index.lookup_timestamps([data], times)
+    by_offset = kafka_index.lookup_offsets(data, offsets).to_arrow()
+    by_time = kafka_index.lookup_timestamps([data], times).to_arrow()
     assert by_offset.select(offsets.column_names) == offsets
     with kafka_index.PartitionLog.open(data / PARTITION) as log:
         expected = [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -23,10 +24,20 @@ from tests.support.command_line import DUMP, SETTINGS
 #: A screen of a terminal.
 MAX_LINES, MAX_WIDTH = 24, 130
 
+QUERIES = [{"topic": "payments", "partition": 0, "offset": 3}]
+TIMES = [{"topic": "payments", "partition": 0, "timestamp": date(2020, 1, 1)}]
 Call = Callable[..., Result]
 # A call over a dump, with a folder of its own; keywords are added.
 CALLS: dict[str, Call] = {
     "verify": lambda dump, _, **given: kafka_index.verify(dump, **given),
+    "build": lambda dump, folder, **given: kafka_index.build_indexes(dump, folder / "out", **given),
+    "lookup offsets": lambda dump, _, **given: kafka_index.lookup_offsets(dump, QUERIES, **given),
+    "lookup timestamps": lambda dump, _, **given: kafka_index.lookup_timestamps(
+        dump, TIMES, **given
+    ),
+    "restore": lambda dump, folder, **given: kafka_index.restore_dump(
+        dump, folder / "restored", new_topic_ids=True, **given
+    ),
     "predict": lambda dump, _, **given: kafka_index.predict(dump, **given),
 }
 
@@ -173,6 +184,46 @@ def test_a_wrong_argument_is_an_error_that_says_what_is_expected(wrong: dict[str
     given = {"paths": DUMP, **wrong}
     with pytest.raises(KafkaIndexError):
         kafka_index.verify(given.pop("paths"), **given)
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        pa.Table.from_pylist(QUERIES),
+        pa.RecordBatch.from_pylist(QUERIES),
+        pa.Table.from_pylist(QUERIES).to_reader(),
+        pl.DataFrame(QUERIES),
+        pd.DataFrame(QUERIES),
+        duckdb.sql("SELECT 'payments' AS topic, 0 AS partition, 3 AS \"offset\""),
+        QUERIES,
+    ],
+    ids=["table", "batch", "reader", "polars", "pandas", "duckdb", "dicts"],
+)
+def test_queries_are_whatever_exports_arrow_or_rows(queries: Any, sound: Path) -> None:
+    found = kafka_index.lookup_offsets(sound, queries).to_arrow()
+    assert found["status"].to_pylist() == ["found"]
+    assert found["offset"].to_pylist() == [3]
+
+
+def test_a_list_without_queries_has_no_answers(sound: Path) -> None:
+    assert kafka_index.lookup_offsets(sound, []).to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        5,
+        None,
+        "payments",
+        [1],
+        [{"topic": "payments"}],
+        [{"topic": 1, "partition": 0, "offset": 0}],
+    ],
+    ids=str,
+)
+def test_what_is_no_table_of_queries_is_refused(queries: Any, sound: Path) -> None:
+    with pytest.raises(KafkaIndexError):
+        kafka_index.lookup_offsets(sound, queries)
 
 
 def _types(hint: Any) -> Iterator[type]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import ThreadEngine
 from kafka_index.layout.times import Time, now_ms, parse_time, time_text
 from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.tables.bounds import read_offsets_file
 from kafka_index.tiered.options import TieredOptions
 
 #: A path or a URI.
@@ -27,6 +29,17 @@ Topics: TypeAlias = str | re.Pattern[str] | Collection[str]
 Config: TypeAlias = Path | Mapping[str, object] | LogConfig
 #: Remote segments: a folder of them, several, or with options.
 Tiered: TypeAlias = Path | Sequence[Path] | TieredOptions
+
+
+class ArrowStream(Protocol):
+    """A table of any library: it exports Arrow's C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows as a capsule."""
+
+
+#: Rows: whatever exports Arrow's C stream interface, or dicts.
+Table: TypeAlias = ArrowStream | Sequence[Mapping[str, Any]]
 
 _PATH = "a path or a URI"
 
@@ -59,7 +72,9 @@ def paths_of(paths: object, name: str = "paths") -> list[str]:
 def config_of(config: object, *, max_decompressed_bytes: int | None = None) -> LogConfig:
     """Return the settings of logs in a file, a mapping, or as they are; Kafka's by default."""
     if isinstance(config, LogConfig):
-        return config
+        if max_decompressed_bytes is None:
+            return config
+        return replace(config, max_decompressed_bytes=max_decompressed_bytes)
     path = config if isinstance(config, str | PathLike) else None
     return LogConfig.of_properties(
         properties_of(config) or {}, path=path, max_decompressed_bytes=max_decompressed_bytes
@@ -107,6 +122,25 @@ def tiered_of(tiered: object) -> TieredOptions | None:
     return TieredOptions(tuple(paths_of(tiered, "tiered")))
 
 
+def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
+    """Return offsets by topic and partition, of a mapping or a file (`read_offsets_file`)."""
+    if isinstance(given, str | PathLike):
+        return read_offsets_file(path_of(given, name))
+    if isinstance(given, Mapping) and all(isinstance(own, Mapping) for own in given.values()):
+        return {
+            str(topic): {
+                whole(number, f"{name}: a partition"): whole(offset, f"{name}: an offset", least=-2)
+                for number, offset in own.items()
+            }
+            for topic, own in given.items()
+        }
+    raise ConfigError(
+        f"{name} is not a table of offsets",
+        expected="a file, or offsets by topic and partition: {'orders': {0: 123}}",
+        found=repr(given),
+    )
+
+
 def whole(value: object, name: str, *, least: int = 0) -> int:
     """Return an integer that is not too small; raises `ConfigError` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -137,10 +171,10 @@ def time_range(from_time: Time | None, to_time: Time | None) -> tuple[int | None
     return max(first or 0, 0), end
 
 
-def table_of(rows: object, name: str, columns: Sequence[str]) -> pa.Table:
+def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:
     """Return rows as a table: anything that exports Arrow's C stream, or rows of dicts.
 
-    `columns` are those that a table without any rows has. Raises `InputError` for anything else.
+    A list without rows has `columns`. Raises `InputError` for anything else.
     """
     expected = "a table that exports Arrow's C stream interface, or a list of dicts"
     try:
@@ -149,8 +183,9 @@ def table_of(rows: object, name: str, columns: Sequence[str]) -> pa.Table:
         if hasattr(rows, "__arrow_c_stream__") or isinstance(rows, pa.RecordBatch):
             return pa.table(rows)
         if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
-            names = list(dict.fromkeys(name for row in rows for name in row)) or columns
-            return pa.table({name: [row.get(name) for row in rows] for name in names})
+            names = dict.fromkeys(name for row in rows for name in row)
+            found = {name: [row.get(name) for row in rows] for name in names}
+            return pa.table(found) if rows else columns.empty_table()
     except (pa.ArrowException, TypeError) as error:
         raise InputError(f"{name} is not a table: {error}", expected=expected) from error
     raise InputError(f"{name} is not a table", expected=expected, found=repr(type(rows)))

@@ -1,7 +1,6 @@
 """Building indexes: plan, scan, fold, publish, report."""
 
 from kafka_index.build.building import build_logs
-from kafka_index.build.library import build_indexes
 from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import REPORT_SCHEMA, SegmentReport
 from kafka_index.build.segment import build_segment_files, build_segments
@@ -14,7 +13,6 @@ __all__ = [
     "BuildSettings",
     "Output",
     "SegmentReport",
-    "build_indexes",
     "build_logs",
     "build_segment_files",
     "build_segments",

@@ -17,7 +17,7 @@ from kafka_index.cli.terminal import (
 )
 from kafka_index.lookup import By, Inventory
 from kafka_index.lookup.inventory import Unindexed, find_unindexed
-from kafka_index.lookup.report import InvalidQuery
+from kafka_index.lookup.report import InvalidQuery, outcome_of
 from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding, Status
 
 _SHOWN_REFUSED = 5
@@ -35,11 +35,7 @@ EXPLAINED: Mapping[Status, str] = {
 
 def exit_code(findings: Iterable[Finding], *, unanswered: bool) -> ExitCode:
     """Return the exit code for findings of all kinds; `unanswered`: some query is unreadable."""
-    causes = [finding for finding in findings if finding.kind == UNREADABLE]
-    codes = [ExitCode.of_part(retriable=cause.retriable) for cause in causes]
-    if unanswered and not causes:
-        codes.append(ExitCode.DAMAGE)
-    return ExitCode.first(codes)
+    return ExitCode(outcome_of(findings, unanswered=unanswered).exit_code)
 
 
 def warn_of_unindexed(inventory: Inventory, by: By, detail: Detail) -> Unindexed:

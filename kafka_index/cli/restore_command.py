@@ -38,8 +38,8 @@ from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.output_files import Link, sync_directory, write_durably
 from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.plan import RestoreRequest
-from kafka_index.restore.report import RESTORE_SCHEMA, report_rows
-from kafka_index.restore.restored_partition import LostRange, RestoreResult, Salvage
+from kafka_index.restore.report import RESTORE_SCHEMA, RestoreResult
+from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.until import Until
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
@@ -256,9 +256,7 @@ def _run(options: RestoreOptions) -> ExitCode:
                 if file is None:
                     return
                 lost.extend(one for each in result.partitions for one in each.lost)
-                file.write_table(
-                    report_rows(result.partitions, [*result.beyond_end, *result.not_renamed])
-                )
+                file.write_table(result.to_arrow())
                 reporting.close()
                 if not is_remote(file.path):
                     if result.runbook is not None:

@@ -21,14 +21,20 @@ from kafka_index.layout.times import time_text
 from kafka_index.pages.page import Explained, Page, Totals, Verdict
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.plan import RestorePlan
-from kafka_index.restore.report import LEFT_OUT, LOST, RESTORED, SALVAGED, status_of
+from kafka_index.restore.report import (
+    LEFT_OUT,
+    LOST,
+    RESTORED,
+    SALVAGED,
+    RestoreResult,
+    status_of,
+)
 from kafka_index.restore.restored_partition import (
     BEYOND_END,
     CLAMPED,
     NOT_RENAMED,
     LostRange,
     RestoredPartition,
-    RestoreResult,
 )
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import PartitionSegments
@@ -66,6 +72,10 @@ class RestoreOutcome(Outcome):
     def print_summary(self, result: RestoreResult) -> ExitCode:
         """Print the summary and the runbook, and return the exit code."""
         partitions, output, runbook = result.partitions, result.output, result.runbook
+        for name, count in result.counts.items():
+            run_summary().add_count(name, count)
+        for name, size_bytes in result.sizes_bytes.items():
+            run_summary().add_bytes(name, size_bytes)
         lines: list[str | Table] = [self._table(partitions), *self._choice_lines(partitions)]
         damage = [*self._damage_lines(partitions), *self._offset_lines(result)]
         if result.lacks_metadata:
@@ -81,17 +91,15 @@ class RestoreOutcome(Outcome):
             self._print([], damage)
         else:
             self._print([*lines, *damage, *rest], [])
-        return _exit_code(result)
+        return ExitCode(result.outcome.exit_code)
 
     def _table(self, partitions: Sequence[RestoredPartition]) -> Table:
         rows = []
         for status in EXPLAINED:
             found = [each for each in partitions if status_of(each) == status]
-            run_summary().add_count(f"partitions_{status}", len(found))
             if found:
                 size_bytes = sum(each.size_bytes for each in found)
                 rows.append((status, format_count(len(found)), format_bytes(size_bytes)))
-        run_summary().add_bytes("logs", sum(each.size_bytes for each in partitions))
         colours = {RESTORED: self._paint.good, LEFT_OUT: self._paint.bad}
         return status_table(
             ("status", "partitions", "log bytes"), rows, self._explained, colours, self._paint
@@ -126,7 +134,6 @@ class RestoreOutcome(Outcome):
     def _damage_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
         lost = [one for each in partitions for one in each.lost if not each.is_left_out]
         left_out = [each for each in partitions if each.is_left_out]
-        run_summary().add_count("lost_ranges", len(lost))
         lines = []
         for text in lost_texts(lost):
             lines += ["", self._paint.bad(text)]
@@ -135,23 +142,12 @@ class RestoreOutcome(Outcome):
         return lines + first_lines(title, reasons, noun="partition")
 
     def _offset_lines(self, result: RestoreResult) -> list[str]:
-        """Count the committed offsets after the ends of logs; name those not clamped as asked."""
+        """Return the committed offsets after the ends of logs that were not clamped as asked."""
         beyond = [one for one in result.beyond_end if one.status == BEYOND_END]
-        run_summary().add_count("offsets_clamped", len(result.beyond_end) - len(beyond))
-        run_summary().add_count("offsets_not_renamed", len(result.not_renamed))
-        run_summary().add_count("offsets_beyond_end", len(beyond))
         if not result.has_unclamped:
             return []
         title = self._paint.bad(f"{plural(len(beyond), 'committed offset')} not clamped:")
         return first_lines(title, [*map(str, beyond)], noun="committed offset")
-
-
-def _exit_code(result: RestoreResult) -> ExitCode:
-    partitions = result.partitions
-    codes = [ExitCode.of_part(retriable=each.retriable) for each in partitions if each.is_left_out]
-    codes += [ExitCode.DAMAGE for each in partitions if each.lost]
-    codes += [ExitCode.DAMAGE] * (result.has_unclamped or result.lacks_metadata)
-    return ExitCode.first(codes)
 
 
 def lost_texts(lost: Sequence[LostRange]) -> list[str]:

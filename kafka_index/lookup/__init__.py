@@ -7,7 +7,6 @@ writes each split (`answering`), reports (`report`), and puts the output in plac
 from kafka_index.lookup.answering import answer_queries, answer_split
 from kafka_index.lookup.inventory import Inventory, collect_inventory
 from kafka_index.lookup.keys import By, Keys
-from kafka_index.lookup.library import lookup_offsets, lookup_timestamps
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.output import AnswerTarget, answer_target
 from kafka_index.lookup.queries import Queries, open_queries, read_split
@@ -43,8 +42,6 @@ __all__ = [
     "answer_target",
     "check_columns",
     "collect_inventory",
-    "lookup_offsets",
-    "lookup_timestamps",
     "open_queries",
     "read_split",
     "reset_offsets_csv",

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from kafka_index.reading.answers import Finding, Status
+from kafka_index.reading.answers import UNREADABLE, Finding, Status
+from kafka_index.results import RunOutcome
 
 #: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
 #: (``finding``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
@@ -208,3 +209,9 @@ class LookupTotals:
 def _none_first(values: Iterable[object]) -> tuple[object, ...]:
     """Return a key that sorts None before any other value."""
     return tuple((value is not None, value) for value in values)
+
+
+def outcome_of(findings: Iterable[Finding], *, unanswered: bool) -> RunOutcome:
+    """Return the outcome for findings of all kinds; `unanswered`: some query is unreadable."""
+    causes = [finding.retriable for finding in findings if finding.kind == UNREADABLE]
+    return RunOutcome.of_faults(causes or [False] * bool(unanswered))

@@ -1,13 +1,8 @@
 """Restoring dumps: data directories that a broker mounts at once, from logs that are only read."""
 
-from kafka_index.restore.library import restore_dump
 from kafka_index.restore.output_files import Link
-from kafka_index.restore.restored_partition import (
-    LostRange,
-    RestoredPartition,
-    RestoreResult,
-    Salvage,
-)
+from kafka_index.restore.report import RestoreResult
+from kafka_index.restore.restored_partition import LostRange, RestoredPartition, Salvage
 
 __all__ = [
     "Link",
@@ -15,5 +10,4 @@ __all__ = [
     "RestoreResult",
     "RestoredPartition",
     "Salvage",
-    "restore_dump",
 ]

@@ -62,14 +62,13 @@ from kafka_index.restore.plan import (
     refuse_shared_ids,
     without_strays,
 )
-from kafka_index.restore.report import RunbookFacts, runbook
+from kafka_index.restore.report import RestoreResult, RunbookFacts, runbook
 from kafka_index.restore.restored_partition import (
     NO_LOGS,
     BegunPlan,
     GroupOffset,
     Journal,
     RestoredPartition,
-    RestoreResult,
 )
 from kafka_index.restore.seed import (
     NOT_IN_DUMP,

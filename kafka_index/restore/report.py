@@ -11,7 +11,13 @@ import pyarrow as pa
 from kafka_index.errors import printable
 from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
 from kafka_index.restore.output_files import Link
-from kafka_index.restore.restored_partition import GroupOffset, LostRange, RestoredPartition
+from kafka_index.restore.restored_partition import (
+    BEYOND_END,
+    GroupOffset,
+    LostRange,
+    RestoredPartition,
+)
+from kafka_index.results import Result, RunOutcome
 
 RESTORED = "restored"
 SALVAGED = "salvaged"
@@ -51,6 +57,95 @@ def status_of(restored: RestoredPartition) -> str:
     if restored.is_left_out:
         return LEFT_OUT
     return SALVAGED if restored.lost else RESTORED
+
+
+@dataclass(frozen=True, repr=False)
+class RestoreResult(Result):
+    """The result of a restore: a row per partition and lost range, as in ``restore --report``.
+
+    Parameters
+    ----------
+    partitions : sequence of RestoredPartition
+        All of them, sorted.
+    runbook : str or None
+        What remains to be done; None where the restore has to be run again to be complete.
+    output : str
+        The output directory.
+    beyond_end : sequence of GroupOffset
+        Offsets that groups committed after the ends of logs.
+    not_renamed : sequence of GroupOffset
+        Offsets that groups committed of topics under their old names.
+    clamps : bool
+        Whether they were to be clamped.
+    lacks_metadata : bool
+        Whether the metadata log that was copied is damaged.
+    """
+
+    partitions: Sequence[RestoredPartition]
+    runbook: str | None
+    output: str
+    beyond_end: Sequence[GroupOffset] = ()
+    not_renamed: Sequence[GroupOffset] = ()
+    clamps: bool = False
+    lacks_metadata: bool = False
+
+    @property
+    def has_unclamped(self) -> bool:
+        """Whether an offset that was to be clamped is not."""
+        return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
+
+    @property
+    def command(self) -> str:
+        """The name of the command that does the same."""
+        return "restore"
+
+    @property
+    def headline(self) -> str:
+        """The number of partitions by status, and of lost ranges."""
+        counts = Counter(map(status_of, self.partitions))
+        found = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+        lost = self.counts["lost_ranges"]
+        text = f"partitions: {found or 'none'}" + (f"; {lost:,} ranges lost" if lost else "")
+        return text if self.runbook is not None else f"{text}; not complete: run again to continue"
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for what is lost or left out, the environment where another run may finish."""
+        faults = [each.retriable for each in self.partitions if each.is_left_out]
+        faults += [False for each in self.partitions if each.lost]
+        faults += [False] * (self.has_unclamped or self.lacks_metadata)
+        return RunOutcome.of_faults(faults)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions by status, lost ranges, and offsets of groups."""
+        statuses = Counter(map(status_of, self.partitions))
+        beyond = sum(one.status == BEYOND_END for one in self.beyond_end)
+        return {
+            **{f"partitions_{each}": statuses[each] for each in (RESTORED, SALVAGED, LEFT_OUT)},
+            "lost_ranges": sum(len(each.lost) for each in self.partitions if not each.is_left_out),
+            "offsets_clamped": len(self.beyond_end) - beyond,
+            "offsets_not_renamed": len(self.not_renamed),
+            "offsets_beyond_end": beyond,
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the restored logs."""
+        return {"logs": sum(each.size_bytes for each in self.partitions)}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the report."""
+        return report_rows(self.partitions, [*self.beyond_end, *self.not_renamed])
+
+    def _shown(self) -> pa.Table:
+        """Return the columns that fit a screen."""
+        return self.to_arrow().select(_SHOWN_COLUMNS)
+
+
+_SHOWN_COLUMNS = [
+    *("topic", "partition", "status", "log_start_offset", "log_end_offset", "segments", "reason")
+]
 
 
 def report_rows(

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
@@ -181,42 +181,6 @@ class RestoredPartition:
     def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> None:
         """Record that it is not in the output."""
         self.code, self.reason, self.retriable = code, reason, retriable
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreResult:
-    """The outcome of a restore.
-
-    Parameters
-    ----------
-    partitions : sequence of RestoredPartition
-        All of them, sorted.
-    runbook : str or None
-        What remains to be done; None where the restore has to be run again to be complete.
-    output : str
-        The output directory.
-    beyond_end : sequence of GroupOffset
-        Offsets that groups committed after the ends of logs.
-    not_renamed : sequence of GroupOffset
-        Offsets that groups committed of topics under their old names.
-    clamps : bool
-        Whether they were to be clamped.
-    lacks_metadata : bool
-        Whether the metadata log that was copied is damaged.
-    """
-
-    partitions: Sequence[RestoredPartition]
-    runbook: str | None
-    output: str
-    beyond_end: Sequence[GroupOffset] = ()
-    not_renamed: Sequence[GroupOffset] = ()
-    clamps: bool = False
-    lacks_metadata: bool = False
-
-    @property
-    def has_unclamped(self) -> bool:
-        """Whether an offset that was to be clamped is not."""
-        return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
 
 
 JOURNAL_FILE = ".kafka-index-restore.restored_partition"

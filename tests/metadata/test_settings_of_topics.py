@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import kafka_index
+from kafka_index import restore_dump
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.metadata import read_metadata
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.restore import restore_dump
 from tests.support.command_line import DUMP, run_here
 from tests.support.metadata import cluster_record, log_batch
 from tests.support.restoring import contents, copy_dump, logs

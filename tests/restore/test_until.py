@@ -156,13 +156,13 @@ def test_a_restore_to_a_relative_time_keeps_the_time_of_its_first_run(
         "create_time": True,
         "until": "-1h",
     }
-    monkeypatch.setattr("kafka_index.restore.library.now_ms", lambda: cut + 3_600_000)
+    monkeypatch.setattr("kafka_index.api.repairs.now_ms", lambda: cut + 3_600_000)
     out = tmp_path / "out"
     with monkeypatch.context() as failing:
         failing.setattr("kafka_index.restore.job.write_marker", _full)
         with pytest.raises(OSError, match="disk"):
             restore_dump(dump, out, **options)
-    monkeypatch.setattr("kafka_index.restore.library.now_ms", lambda: later + 3_600_000)
+    monkeypatch.setattr("kafka_index.api.repairs.now_ms", lambda: later + 3_600_000)
     restore_dump(dump, out, **options)
     restore_dump(dump, tmp_path / "once", **options | {"until": cut})
     assert [log.stat().st_size for log in logs(out / "payments-0")] == [

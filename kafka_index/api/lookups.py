@@ -1,0 +1,239 @@
+"""`lookup_offsets` and `lookup_timestamps`: queries in, the same rows with their answers out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.api.arguments import (
+    Config,
+    Path,
+    Paths,
+    Table,
+    Tiered,
+    config_of,
+    optional_path,
+    paths_of,
+    table_of,
+    tiered_of,
+)
+from kafka_index.config import choice_of
+from kafka_index.lookup.inventory import collect_inventory
+from kafka_index.lookup.keys import By, Keys
+from kafka_index.lookup.lookups import Lookups, LookupSettings
+from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns
+from kafka_index.lookup.report import outcome_of
+from kafka_index.reading.answers import Resolve, Status, UpperBound
+from kafka_index.results import Result, RunOutcome
+from kafka_index.stores.inputs import reading_inputs
+
+
+@dataclass(frozen=True, repr=False)
+class LookupResult(Result):
+    """The result of `lookup_offsets` and `lookup_timestamps`: a row for each query, in order.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        The columns of the queries, followed by those of answers. What is wrong with a query or a
+        log is its status.
+    ended : RunOutcome
+        Damage where it makes an answer unreadable, the environment where a failed read does.
+    """
+
+    rows: pa.Table
+    ended: RunOutcome
+
+    @property
+    def command(self) -> str:
+        """The name of the command that does the same."""
+        return "lookup"
+
+    @property
+    def headline(self) -> str:
+        """The number of queries by status."""
+        found = ", ".join(f"{count:,} {name}" for name, count in self._statuses().items())
+        return f"queries: {found or 'none'}"
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """The outcome, which decides the exit code of the command."""
+        return self.ended
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Queries by status."""
+        return {f"queries_{name}": count for name, count in self._statuses().items()}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows."""
+        return self.rows
+
+    def _statuses(self) -> Counter[str]:
+        found = self.rows["status"].value_counts().to_pylist()
+        return Counter({row["values"]: row["counts"] for row in found})
+
+
+def lookup_offsets(
+    paths: Paths,
+    queries: Table,
+    *,
+    tiered: Tiered | None = None,
+    indexes: Path | None = None,
+    resolve: Resolve | str = Resolve.BATCH,
+    upper_bound: UpperBound | str = UpperBound.LOG_END,
+    config: Config | None = None,
+    max_decompressed_bytes: int | None = None,
+    follow_links: bool = False,
+) -> LookupResult:
+    """Look up where offsets are, as ``kafka-index lookup --by offset`` does.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    queries : table
+        Columns topic (string), partition and offset (integers); others pass through. Anything that
+        exports Arrow's C stream interface (pandas, polars, DuckDB, PyArrow), or a list of dicts.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    indexes : path, optional
+        Output of an earlier build; by default index files are beside the logs. Those that are
+        missing are built in memory.
+    resolve : Resolve or str
+        How far to go: to the entry of the ``index``, the ``batch``, or the ``record``.
+    upper_bound : UpperBound or str
+        Where answers end: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, for indexes that are missing.
+    max_decompressed_bytes : int, optional
+        The most bytes of decompressed records that this process holds at a time; by default that of
+        the settings.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
+
+    Returns
+    -------
+    LookupResult
+        The columns of the queries, followed by those of answers; a row for each query, in order.
+        What is wrong with a query or a log is its status.
+
+    Raises
+    ------
+    ConfigError
+        A choice is not one, or an argument is wrong.
+    InputError
+        Nothing is found; or columns are missing, of the wrong type, or named like those of answers.
+
+    Examples
+    --------
+    >>> queries = [{"topic": "payments", "partition": 0, "offset": 1000}]
+    >>> found = kafka_index.lookup_offsets("examples/dump", queries)
+    >>> found.to_arrow()["status"].to_pylist()
+    ['found']
+    """
+    return _look_up(
+        By.OFFSET,
+        paths_of(paths),
+        queries,
+        LookupSettings(
+            By.OFFSET,
+            choice_of(Resolve, resolve, "resolve"),
+            config_of(config, max_decompressed_bytes=max_decompressed_bytes),
+        ),
+        choice_of(UpperBound, upper_bound, "upper_bound"),
+        optional_path(indexes, "indexes"),
+        tiered,
+        follow_links=follow_links,
+    )
+
+
+def lookup_timestamps(
+    paths: Paths,
+    queries: Table,
+    *,
+    tiered: Tiered | None = None,
+    indexes: Path | None = None,
+    resolve: Resolve | str = Resolve.RECORD,
+    upper_bound: UpperBound | str = UpperBound.LOG_END,
+    config: Config | None = None,
+    max_decompressed_bytes: int | None = None,
+    follow_links: bool = False,
+) -> LookupResult:
+    """Look up the first records at or after timestamps, as ``lookup --by timestamp`` does.
+
+    Parameters
+    ----------
+    paths, tiered, indexes, resolve, upper_bound, config, max_decompressed_bytes, follow_links
+        As for `lookup_offsets`.
+    queries : table
+        As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
+        -2 and -3 ask for the end, the start, and the largest timestamp), or a timestamp or date.
+        Those without a zone are UTC.
+
+    Returns
+    -------
+    LookupResult
+        As from `lookup_offsets`.
+
+    Raises
+    ------
+    ConfigError, InputError
+        As `lookup_offsets`.
+
+    Examples
+    --------
+    >>> from datetime import date
+    >>> queries = [{"topic": "payments", "partition": 0, "timestamp": date(2020, 1, 1)}]
+    >>> found = kafka_index.lookup_timestamps("examples/dump", queries)
+    >>> found.to_arrow()["found_offset"].to_pylist()
+    [0]
+    """
+    return _look_up(
+        By.TIMESTAMP,
+        paths_of(paths),
+        queries,
+        LookupSettings(
+            By.TIMESTAMP,
+            choice_of(Resolve, resolve, "resolve"),
+            config_of(config, max_decompressed_bytes=max_decompressed_bytes),
+        ),
+        choice_of(UpperBound, upper_bound, "upper_bound"),
+        optional_path(indexes, "indexes"),
+        tiered,
+        follow_links=follow_links,
+    )
+
+
+def _look_up(
+    by: By,
+    paths: list[str],
+    queries: Table,
+    settings: LookupSettings,
+    upper_bound: UpperBound,
+    indexes: str | None,
+    tiered: Tiered | None,
+    *,
+    follow_links: bool,
+) -> LookupResult:
+    names = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (by.column, pa.int64())])
+    table = table_of(queries, "queries", names)
+    check_columns(table.schema, by)
+    with reading_inputs(follow_links=follow_links):
+        inventory = collect_inventory(
+            paths, tiered=tiered_of(tiered), indexes=indexes, upper_bound=upper_bound
+        )
+        keys = Keys.of(table.column(by.column), by)
+        with Lookups(inventory, settings) as lookups:
+            found = lookups.answer(table.column(TOPIC), table.column(PARTITION), keys).to_arrow()
+            findings = lookups.drain_findings()
+    schema = pa.schema([*table.schema, *found.schema], metadata=table.schema.metadata)
+    rows = pa.table([*table.columns, *found.columns], schema=schema)
+    unanswered = bool(pc.any(pc.equal(found["status"], Status.UNREADABLE.text)).as_py())
+    return LookupResult(rows, outcome_of(findings, unanswered=unanswered))

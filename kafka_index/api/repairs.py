@@ -1,0 +1,422 @@
+"""`build_indexes` and `restore_dump`: the files of a broker, beside logs and out of dumps."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from os import PathLike
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.api.arguments import (
+    Config,
+    Path,
+    Paths,
+    Tiered,
+    Topics,
+    config_of,
+    offsets_of,
+    optional_path,
+    path_of,
+    paths_of,
+    threads_of,
+    tiered_of,
+    whole,
+)
+from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output, build_logs
+from kafka_index.build.partition_record import UnchangedPartitions
+from kafka_index.build.report import (
+    BUILT,
+    REPORT_SCHEMA,
+    STATUSES,
+    UNCHANGED,
+    SegmentReport,
+    report_table,
+)
+from kafka_index.build.settings import held_target
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
+from kafka_index.dump.listing import list_logs
+from kafka_index.errors import ConfigError, InputError
+from kafka_index.execution.tasks import new_run_id
+from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.layout.times import Time, now_ms, parse_time
+from kafka_index.metadata.directory import find_cluster
+from kafka_index.records.decompression import shared_budget
+from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.output_files import Link
+from kafka_index.restore.partition_restoring import restore_on
+from kafka_index.restore.plan import RestoreRequest
+from kafka_index.restore.report import RestoreResult
+from kafka_index.restore.restored_partition import Salvage
+from kafka_index.restore.until import Until
+from kafka_index.results import Result, RunOutcome
+from kafka_index.state.partition_state import ProducerExpiration
+from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.stores import is_remote
+from kafka_index.stores.inputs import reading_inputs
+
+_SEGMENT = ["topic", "partition", "segment_base_offset"]
+_SHOWN = [*_SEGMENT, "status", "batch_count", "next_offset", "reason"]
+_ORDER = [(name, "ascending") for name in _SEGMENT]
+
+
+@dataclass(frozen=True, repr=False)
+class BuildResult(Result):
+    """The result of `build_indexes`: a row per segment, as in ``build --report``.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        Sorted by topic, partition and base offset. A damaged segment has the status ``truncated``
+        or ``failed``.
+    ended : RunOutcome
+        Damage where a segment is damaged, the environment where another build may do better.
+    """
+
+    rows: pa.Table
+    ended: RunOutcome
+
+    @property
+    def command(self) -> str:
+        """The name of the command that does the same."""
+        return "build"
+
+    @property
+    def headline(self) -> str:
+        """The number of segments by status."""
+        counts = Counter(self.rows["status"].to_pylist())
+        found = ", ".join(f"{counts[each]:,} {each}" for each in STATUSES if counts[each])
+        return f"segments: {found or 'none'}"
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """The outcome, which decides the exit code of the command."""
+        return self.ended
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Segments by status, and index entries."""
+        counts = Counter(self.rows["status"].to_pylist())
+        entries = {
+            name: sum(filter(None, self.rows[name].to_pylist()))
+            for name in ("offset_entries", "time_entries")
+        }
+        return {**{f"segments_{each}": counts[each] for each in STATUSES}, **entries}
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the logs."""
+        return {"logs": sum(self.rows["log_size_bytes"].to_pylist())}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows."""
+        return self.rows
+
+    def _shown(self) -> pa.Table:
+        """Return the segments that are not right, or all of them where all are."""
+        sound = pa.array([BUILT, UNCHANGED])
+        bad = self.rows.filter(pc.invert(pc.is_in(self.rows["status"], sound)))
+        return (bad if bad.num_rows else self.rows).select(_SHOWN)
+
+
+def build_indexes(
+    paths: Paths,
+    output: Path | None = None,
+    *,
+    in_place: bool = False,
+    tiered: Tiered | None = None,
+    topics: Topics | None = None,
+    what: Collection[str] | None = None,
+    config: Config | None = None,
+    expire_producers_at: Time | None = None,
+    verify_crc: bool = True,
+    overwrite: bool = False,
+    fail_fast: bool = False,
+    threads: int | None = None,
+    follow_links: bool = False,
+) -> BuildResult:
+    """Build what a broker keeps next to its logs, as ``kafka-index build`` does on threads.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    output : path
+        Folder for a folder of files per partition, a local path or URI.
+    in_place : bool
+        Instead of an output: write beside the logs, in local directories that no broker uses.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named.
+    what : list of str, optional
+        The files to build, by default all: ``index``, ``timeindex``, ``txnindex``, ``snapshot``,
+        ``epochs``.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, such as a broker's ``server.properties``. What it does not set is taken
+        from the metadata log, if a data directory of the input has one.
+    expire_producers_at : time, optional
+        Omit producers that are idle then, as a broker does that starts then.
+    verify_crc : bool
+        Whether checksums are verified.
+    overwrite : bool
+        Build also what an earlier run has recorded as done.
+    fail_fast : bool
+        Stop at the first segment that fails.
+    threads : int, optional
+        Segments scanned at a time; by default one a core.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
+
+    Returns
+    -------
+    BuildResult
+        A row per segment. A damaged segment is a row, not an exception.
+
+    Raises
+    ------
+    ConfigError
+        There is neither an output nor `in_place`, or both; or an argument is wrong.
+    InputError
+        Nothing is found, a path cannot be listed, the output overlaps the input, or the logs are
+        remote and to be written beside.
+    PublishError
+        The output cannot be made, locked or written.
+
+    Examples
+    --------
+    >>> config = "examples/dump.properties"
+    >>> built = kafka_index.build_indexes("examples/dump", "indexes", config=config)
+    >>> built.ok
+    True
+    >>> built.to_arrow().column_names[:4]
+    ['topic', 'partition', 'segment_base_offset', 'log_path']
+    """
+    names, remote = paths_of(paths), tiered_of(tiered)
+    target = optional_path(output, "output") or None
+    pattern = topics_pattern(topics)
+    outputs = ALL_OUTPUTS
+    if what is not None:
+        chosen = [what] if isinstance(what, str) else what
+        outputs = frozenset(choice_of(Output, each, "what") for each in chosen)
+    engine = threads_of(threads)
+    # What is read from a setting that is not there must not become a build in place.
+    is_in_place: object = in_place
+    if not isinstance(is_in_place, bool) or is_in_place == (target is not None):
+        raise ConfigError(
+            "give either an output or in_place=True",
+            found=f"output={output!r}, in_place={in_place!r}",
+        )
+    far = [*filter(is_remote, names), *(() if remote is None else remote.uris)]
+    if in_place and (far or remote is not None):
+        raise InputError(
+            "files are written beside logs on a local disk only",
+            path=far[0] if far else None,
+            hint="give an output",
+        )
+    if in_place and Output.INDEX in outputs and Output.TIME_INDEX not in outputs:
+        raise ConfigError("in_place builds index only together with timeindex", found=repr(what))
+    given = config_of(config)
+    expiration = None
+    if expire_producers_at is not None:
+        expire_at = parse_time(expire_producers_at)
+        expiration = ProducerExpiration(given.producer_id_expiration_ms, expire_at)
+    with reading_inputs(follow_links=follow_links):
+        listing = list_logs(names, remote, topics=pattern)
+        budget = shared_budget(given.max_decompressed_bytes)
+        cluster = find_cluster(None, listing.data_directories, budget)
+    run_id = new_run_id()
+    read = [*names, *(() if remote is None else remote.uris)]
+    rows = _Rows()
+    with held_target(target, listing, read, run_id=run_id) as root:
+        settings = BuildSettings(
+            config=cluster.settings(given),
+            target_root=root,
+            outputs=outputs,
+            expiration=expiration,
+            verify_crc=verify_crc,
+            force=overwrite,
+            run_id=run_id,
+            tiered=listing.tiered,
+        )
+        left, kept = [], []
+        for members, unchanged in UnchangedPartitions(settings).split(
+            SegmentTable.of(listing.segments)
+        ):
+            if unchanged is None:
+                left.append(members)
+            else:
+                kept.append(unchanged)
+        with engine.start("build") as workers:
+            build_logs(workers, SegmentTable(left), settings, listener=rows, fail_fast=fail_fast)
+    tables = [table.select(REPORT_SCHEMA.names) for table in (*kept, report_table(rows.reports))]
+    faults = [row.retriable for row in rows.reports if row.is_damage]
+    table = pa.concat_tables(tables).sort_by(_ORDER)
+    return BuildResult(table, RunOutcome.of_faults(faults))
+
+
+class _Rows:
+    """Keeps the final rows of segments."""
+
+    def __init__(self) -> None:
+        self.reports: list[SegmentReport] = []
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Wait for the final row."""
+
+    def on_report(self, row: SegmentReport) -> None:
+        """Keep the final row of a segment."""
+        self.reports.append(row)
+
+
+def restore_dump(
+    paths: Paths,
+    output: Path,
+    *,
+    tiered: Tiered | None = None,
+    topics: Topics | None = None,
+    salvage: Salvage | str = Salvage.PREFIX,
+    link: Link | str = Link.AUTO,
+    log_starts: Mapping[str, int] | None = None,
+    cluster: ClusterMode | str = ClusterMode.FRESH,
+    seeds: Paths = (),
+    node_id: int | None = None,
+    topic_configs: Mapping[str, Mapping[str, str]] | None = None,
+    until: Time | Path | Mapping[str, Mapping[int, int]] | None = None,
+    create_time: bool = False,
+    clamp_groups: bool = False,
+    renames: Mapping[str, str] | None = None,
+    new_topic_ids: bool = False,
+    metadata_output: Path | None = None,
+    all_brokers_restored: bool = False,
+    config: Config | None = None,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    threads: int | None = None,
+    follow_links: bool = False,
+) -> RestoreResult:
+    """Make a data directory that a broker mounts, out of dumps, as ``kafka-index restore`` does.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Dumps: data directories, partition directories, metadata log directories, or globs.
+    output : path
+        The data directory to make, on a local disk.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named.
+    salvage : Salvage or str
+        What is kept of damaged partitions: ``prefix``, ``batches`` or ``none``.
+    link : Link or str
+        How logs are taken over: ``auto``, ``reflink``, ``copy`` or ``hard``.
+    log_starts : mapping of str to int, optional
+        Log starts instead of the dump's, by the names of partition directories (``orders-0``).
+    cluster : ClusterMode or str
+        Whether the output is for a ``fresh`` cluster, or for the ``same`` one as the dump.
+    seeds : path, or list of path
+        Metadata log directories of the controllers that are to know the topics.
+    node_id : int, optional
+        The broker that gets the output, where neither it nor `seeds` says.
+    topic_configs : mapping of str to mapping of str to str, optional
+        Settings of seeded topics, before those of the dump's metadata log.
+    until : time, path, or mapping of str to mapping of int to int, optional
+        Where logs end: before the first batch with a later timestamp, or that reaches the offset of
+        its topic and partition, which may be in a file.
+    create_time : bool
+        Whether the time counts for topics with the timestamps of clients, too.
+    clamp_groups : bool
+        Whether groups that committed offsets after the end of a log begin there.
+    renames : mapping of str to str, optional
+        Other names of topics, by the old ones; such a topic gets a new id.
+    new_topic_ids : bool
+        Whether topics whose id is not known get a new one; by default they are refused.
+    metadata_output : path, optional
+        For the same cluster: where the metadata log goes if it has a directory of its own.
+    all_brokers_restored : bool
+        For the same cluster: all of its brokers are restored to one point in time.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings.
+    max_decompressed_bytes : int
+        The most bytes of decompressed metadata that this process holds at a time.
+    threads : int, optional
+        Logs restored at a time; by default one a core.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
+
+    Returns
+    -------
+    RestoreResult
+        A row per partition and lost range, and the runbook: what remains to be done. The runbook is
+        None where the same call has to be made again to finish.
+
+    Raises
+    ------
+    KafkaIndexError
+        Something is refused or cannot be read, or the output cannot be written.
+
+    Examples
+    --------
+    >>> restored = kafka_index.restore_dump("examples/dump", "restored", topics=["payments"])
+    >>> restored.ok
+    True
+    >>> print(restored.runbook)
+    WHAT WAS WRITTEN
+    ...
+    """
+    engine = threads_of(threads)
+    most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
+    request = RestoreRequest(
+        paths_of(paths),
+        path_of(output, "output"),
+        tiered=tiered_of(tiered),
+        topics=topics_pattern(topics),
+        salvage=choice_of(Salvage, salvage, "salvage"),
+        link=choice_of(Link, link, "link"),
+        log_starts=_log_starts(log_starts),
+        cluster=choice_of(ClusterMode, cluster, "cluster"),
+        seeds=paths_of(seeds, "seeds"),
+        node_id=None if node_id is None else whole(node_id, "node_id"),
+        topic_configs=topic_configs or {},
+        renames=renames or {},
+        new_topic_ids=new_topic_ids,
+        until=_until(until),
+        goes_by_create_time=create_time,
+        clamp_groups=clamp_groups,
+        metadata_output=optional_path(metadata_output, "metadata_output"),
+        all_brokers_restored=all_brokers_restored,
+        config=config_of(config),
+        max_decompressed_bytes=most,
+    )
+    with reading_inputs(follow_links=follow_links):
+        job = RestoreJob.prepare(request)
+    return job.run(restore_on(engine), lambda _: None)
+
+
+def _until(given: Time | Path | Mapping[str, Mapping[int, int]] | None) -> Until:
+    """Return up to where logs are restored: a time, offsets, or a file of them."""
+    is_file = isinstance(given, str) and os.path.exists(given)
+    if is_file or isinstance(given, PathLike | Mapping):
+        return Until(offsets=offsets_of(given, "until"))
+    return Until.of(given, now_ms())
+
+
+def _log_starts(given: Mapping[str, int] | None) -> dict[TopicPartition, int]:
+    """Return log starts by partition; raises `ConfigError` for another name or offset."""
+    found = {}
+    for name, offset in (given or {}).items():
+        partition = parse_partition_directory(name)
+        if partition is None:
+            raise ConfigError(
+                "log_starts names no partition", expected="such as orders-0", found=repr(name)
+            )
+        found[partition] = whole(offset, f"log_starts[{name!r}]")
+    return found
