@@ -9,6 +9,10 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     build_indexes        write .index, .timeindex and what else a broker keeps beside its logs
     verify               compare every file with what it should be
     predict              what a broker does to its log directories when it starts
+    list_partitions      partitions, their offsets and sizes
+    read_metadata        topics, groups, offsets, transactions and producers of the cluster
+    find_records         records by key, value and time
+    export_records       records as Parquet or JSON lines, incrementally
     lookup_offsets       where offsets are: batches and positions, for a table of queries
     lookup_timestamps    the first records at or after timestamps, for a table of queries
     read_records         records as Arrow record batches
@@ -18,7 +22,8 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
     Verification, PartitionFindings, Finding
     Prediction, Verdict, PartitionPrediction, Refusal
-    BuildResult, LookupResult
+    BuildResult, LookupResult, PartitionList, Metadata, FoundRecords
+    ExportResult, PartitionReport, ExportStatus
     RestoreResult, RestoredPartition, GroupOffset
     RunOutcome           done, damage, or the environment
 
@@ -36,6 +41,7 @@ Writing logs as a broker does:
 Settings and errors:
     LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream
     Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode
+    ExportFormat, OnDataLoss
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
 `help(kafka_index.build_indexes)` and so on has the details. The names are loaded when they are
@@ -53,9 +59,17 @@ if TYPE_CHECKING:
     from kafka_index.api.arguments import ArrowStream as ArrowStream
     from kafka_index.api.checks import predict as predict
     from kafka_index.api.checks import verify as verify
+    from kafka_index.api.listings import Metadata as Metadata
+    from kafka_index.api.listings import PartitionList as PartitionList
+    from kafka_index.api.listings import list_partitions as list_partitions
+    from kafka_index.api.listings import read_metadata as read_metadata
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
+    from kafka_index.api.records import ExportResult as ExportResult
+    from kafka_index.api.records import FoundRecords as FoundRecords
+    from kafka_index.api.records import export_records as export_records
+    from kafka_index.api.records import find_records as find_records
     from kafka_index.api.repairs import BuildResult as BuildResult
     from kafka_index.api.repairs import build_indexes as build_indexes
     from kafka_index.api.repairs import restore_dump as restore_dump
@@ -64,6 +78,10 @@ if TYPE_CHECKING:
     from kafka_index.config import IndexConfig as IndexConfig
     from kafka_index.config import LogConfig as LogConfig
     from kafka_index.errors import KafkaIndexError as KafkaIndexError
+    from kafka_index.export import ExportFormat as ExportFormat
+    from kafka_index.export import ExportStatus as ExportStatus
+    from kafka_index.export import OnDataLoss as OnDataLoss
+    from kafka_index.export import PartitionReport as PartitionReport
     from kafka_index.growing import GrowingLogSegment as GrowingLogSegment
     from kafka_index.growing import GrowingPartitionLog as GrowingPartitionLog
     from kafka_index.growing import LogSettings as LogSettings
@@ -107,7 +125,11 @@ _HOMES = {
     "BatchFields": "records",
     "BuildResult": "api.repairs",
     "ClusterMode": "restore.cluster",
+    "ExportFormat": "export",
+    "ExportResult": "api.records",
+    "ExportStatus": "export",
     "Finding": "verification",
+    "FoundRecords": "api.records",
     "GroupOffset": "restore.restored_partition",
     "GrowingLogSegment": "growing",
     "GrowingPartitionLog": "growing",
@@ -121,11 +143,15 @@ _HOMES = {
     "LogSegment": "reading",
     "LogSettings": "growing",
     "LookupResult": "api.lookups",
+    "Metadata": "api.listings",
     "OffsetIndex": "index",
     "OnDamage": "tables",
+    "OnDataLoss": "export",
     "PartitionFindings": "verification",
+    "PartitionList": "api.listings",
     "PartitionLog": "reading",
     "PartitionPrediction": "startup",
+    "PartitionReport": "export",
     "Prediction": "startup",
     "Record": "records",
     "Refusal": "startup",
@@ -144,10 +170,14 @@ _HOMES = {
     "Verification": "verification",
     "build_indexes": "api.repairs",
     "build_segment_files": "build",
+    "export_records": "api.records",
+    "find_records": "api.records",
+    "list_partitions": "api.listings",
     "lookup_offsets": "api.lookups",
     "lookup_timestamps": "api.lookups",
     "predict": "api.checks",
     "read_batches": "scan",
+    "read_metadata": "api.listings",
     "read_records": "tables",
     "restore_dump": "api.repairs",
     "verify": "api.checks",

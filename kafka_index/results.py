@@ -118,6 +118,10 @@ class Result(ABC):
         """Return the rows that are printed first, by default all of them."""
         return self.to_arrow()
 
+    def _mark(self) -> str:
+        """Return the outcome in a word."""
+        return "ok" if self.ok else self.outcome.value
+
     def __bool__(self) -> bool:
         """Raise `TypeError`: every result would be true, also one that is not ok."""
         raise TypeError(f"a {type(self).__name__} is neither true nor false: ask for its ok")
@@ -130,7 +134,7 @@ class Result(ABC):
         """Return the verdict, the counts and the first rows: less than a screen."""
         table = self._shown()
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
-        lines = [f"{type(self).__name__}: {printable(self.headline)[:_TEXT_WIDTH]}"]
+        lines = [f"{type(self).__name__}: {printable(self.headline)}"[:_TEXT_WIDTH]]
         lines += [counts[:_TEXT_WIDTH]] if counts else []
         lines += _table_lines(table.slice(0, _TEXT_ROWS))
         if table.num_rows > _TEXT_ROWS:
@@ -148,9 +152,8 @@ class Result(ABC):
         )
         rest = table.num_rows - first.num_rows
         more = f"<p>and {rest:,} rows more: to_arrow() has all</p>" if rest else ""
-        mark = "ok" if self.ok else self.outcome.value
         return (
-            f"<div><p><strong>{html.escape(self.command)}: {mark}</strong>: "
+            f"<div><p><strong>{html.escape(self.command)}: {self._mark()}</strong>: "
             f"{html.escape(printable(self.headline))}</p>"
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
         )

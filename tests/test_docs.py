@@ -23,9 +23,13 @@ PUBLIC_NAMES = [name for name in dir(kafka_index) if not name.startswith("_")]
 #: The functions of commands, each with an example.
 FUNCTIONS = (
     "build_indexes",
+    "export_records",
+    "find_records",
+    "list_partitions",
     "lookup_offsets",
     "lookup_timestamps",
     "predict",
+    "read_metadata",
     "restore_dump",
     "verify",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,8 +23,6 @@ from kafka_index.cli.terminal import (
     shown_path,
     status_table,
 )
-from kafka_index.execution import Engine
-from kafka_index.execution.tasks import new_run_id
 from kafka_index.export import (
     EXPORT_REPORT_SCHEMA,
     ExportFormat,
@@ -34,19 +31,15 @@ from kafka_index.export import (
     ExportStatus,
     PartitionReport,
     SplitResult,
-    export_splits,
-    plan_export,
     with_first_times,
 )
-from kafka_index.export.report import report_table
+from kafka_index.export.report import outcome_of, report_table
+from kafka_index.export.running import held_plan, run_plan
 from kafka_index.layout.times import empty_range_text
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage import refuse_overlap
-from kafka_index.storage.locks import lock_of_output
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import ReportFile
-from kafka_index.stores import is_remote
-from kafka_index.stores.durable_files import publish_error
 from kafka_index.tables import Isolation, ReadSettings
 from kafka_index.tables.bounds import read_offsets_file, time_span
 from kafka_index.tables.records import list_partitions
@@ -82,20 +75,13 @@ def run_export(options: ExportOptions) -> ExitCode:
             if options.report is None
             else stack.enter_context(ReportFile(options.report, EXPORT_REPORT_SCHEMA))
         )
-        _make_folder(settings.output)
-        stack.enter_context(lock_of_output(settings.output, new_run_id()))
-        plan = plan_export(
-            listed.files, settings, starting_offsets=starts, on_data_loss=options.on_data_loss
+        plan = stack.enter_context(
+            held_plan(
+                listed.files, settings, starting_offsets=starts, on_data_loss=options.on_data_loss
+            )
         )
         with ExportOutcome(plan, options.detail) as outcome:
-            for partition in plan.partitions:
-                if partition.record is not None and partition.works:
-                    partition.begin()
-            if plan.works:
-                _export(options.engine, plan, settings, outcome)
-            for partition in plan.partitions:
-                partition.finish()
-        rows = [partition.report() for partition in plan.partitions]
+            rows = run_plan(plan, settings, options.engine, outcome)
         if report is not None:
             report.write_table(report_table(rows))
         notes = []
@@ -129,31 +115,6 @@ def _settings(options: ExportOptions) -> ExportSettings:
     )
 
 
-def _export(
-    engine: Engine, plan: ExportPlan, settings: ExportSettings, outcome: ExportOutcome
-) -> None:
-    works = plan.works
-    with engine.start(
-        "export",
-        after_failure="run again to continue",
-        listener=outcome,
-        works=len(works),
-        inputs=sorted({name for work in works for name in work.split.directories}),
-        outputs=[settings.output],
-    ) as workers:
-        for result in export_splits(workers, works, settings):
-            outcome.on_split(result)
-
-
-def _make_folder(output: str) -> None:
-    if is_remote(output):
-        return
-    try:
-        os.makedirs(output, exist_ok=True)
-    except OSError as error:
-        raise publish_error(error, output, "make the output folder") from error
-
-
 class ExportOutcome(Outcome):
     """The listener of an engine that exports; a context manager around its run."""
 
@@ -161,11 +122,9 @@ class ExportOutcome(Outcome):
         works = plan.works
         self._size_of = {work.number: work.split.size_bytes for work in works}
         super().__init__(len(works), sum(self._size_of.values()), detail, nouns=("split", "splits"))
-        self._partition_of = plan.partition_of
 
     def on_split(self, result: SplitResult) -> None:
-        """Add the result of a split; called by one thread at a time."""
-        self._partition_of[result.number].add(result)
+        """Show that a split is exported; called by one thread at a time."""
         self._progress.advance(1, self._size_of[result.number])
 
     def print_summary(
@@ -199,11 +158,7 @@ class ExportOutcome(Outcome):
         run_summary().add_count("files", files)
         run_summary().add_bytes("output", sum(row.size_bytes for row in rows))
         self._print(lines, self._damage_lines(rows))
-        return ExitCode.first(
-            ExitCode.of_part(retriable=row.is_retriable)
-            for row in rows
-            if row.status in (ExportStatus.DAMAGED, ExportStatus.FAILED)
-        )
+        return ExitCode(outcome_of(rows).exit_code)
 
     def _damage_lines(self, rows: Sequence[PartitionReport]) -> list[str]:
         wrong = [row for row in rows if row.reason is not None]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
-from enum import Enum
+from enum import StrEnum
 
 import pyarrow as pa
 
 from kafka_index.errors import KafkaIndexError
 from kafka_index.export.log_history import ExportedBatch
+from kafka_index.results import RunOutcome
 
 EXPORT_REPORT_SCHEMA = pa.schema(
     [
@@ -29,7 +30,7 @@ EXPORT_REPORT_SCHEMA = pa.schema(
 )
 
 
-class ExportStatus(Enum):
+class ExportStatus(StrEnum):
     """The outcome of the export of a partition."""
 
     #: Records were exported, or there were none between the bounds.
@@ -80,6 +81,12 @@ def report_table(rows: Iterable[PartitionReport]) -> pa.Table:
         ],
         EXPORT_REPORT_SCHEMA,
     )
+
+
+def outcome_of(rows: Iterable[PartitionReport]) -> RunOutcome:
+    """Return the outcome of an export: damage for what is damaged or failed."""
+    bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)
+    return RunOutcome.of_faults(row.is_retriable for row in rows if row.status in bad)
 
 
 @dataclass(frozen=True, slots=True)

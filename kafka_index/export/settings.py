@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
@@ -19,7 +19,7 @@ FOLDER_COLUMNS = ("topic", "partition")
 STAGED_ENDING = ".staged"
 
 
-class ExportFormat(Enum):
+class ExportFormat(StrEnum):
     """The format of the data files."""
 
     PARQUET = "parquet"
@@ -31,7 +31,7 @@ class ExportFormat(Enum):
         return f".{self.value}"
 
 
-class OnDataLoss(Enum):
+class OnDataLoss(StrEnum):
     """The action if a log no longer has the records that were exported."""
 
     #: The partition is not exported.

@@ -6,7 +6,7 @@ These are decided before a record's other fields are copied.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +99,7 @@ def _where(rows: Longs, column: pa.Array, found: pa.Array) -> tuple[Longs, pa.Ar
     return rows[np.asarray(mask)], column.filter(mask)
 
 
-class Isolation(Enum):
+class Isolation(StrEnum):
     """The records of transactions that are read (``isolation.level``)."""
 
     #: All of them.
@@ -108,7 +108,7 @@ class Isolation(Enum):
     READ_COMMITTED = "read_committed"
 
 
-class OnDamage(Enum):
+class OnDamage(StrEnum):
     """The action at a batch that cannot be read."""
 
     #: The read ends with an error.

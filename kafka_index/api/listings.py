@@ -1,0 +1,266 @@
+"""`read_metadata` and `list_partitions`: what a dump holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from kafka_index.api.arguments import Paths, Tiered, Topics, paths_of, tiered_of, whole
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
+from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable
+from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS
+from kafka_index.metadata import read_metadata as read_state
+from kafka_index.reading import PartitionFiles, PartitionLog
+from kafka_index.records.decompression import shared_budget
+from kafka_index.results import Result, RunOutcome
+from kafka_index.stores.inputs import reading_inputs
+from kafka_index.tables.records import list_partitions as list_files
+
+_OVERVIEW = pa.schema([("table", pa.string()), ("rows", pa.int64())])
+_PARTITIONS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("path", pa.string()),
+        ("log_start_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("segments", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("is_tiered", pa.bool_()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Metadata(Result):
+    """The result of `read_metadata`: the rows of a table, or how many each table has.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        The rows.
+    what : str or None
+        The table; None for the overview.
+    faults : tuple of KafkaIndexError
+        The first reasons why records are missing.
+    fault_count : int
+        The number of all of them.
+    """
+
+    rows: pa.Table
+    what: str | None = None
+    faults: tuple[KafkaIndexError, ...] = ()
+    fault_count: int = 0
+
+    @property
+    def command(self) -> str:
+        """The name of the command that does the same."""
+        return "metadata"
+
+    @property
+    def headline(self) -> str:
+        """The number of rows, and the first fault."""
+        text = f"{self.rows.num_rows:,} {self.what or 'tables'}"
+        if not self.fault_count:
+            return text
+        return f"{text}, {self.fault_count:,} faults, such as: {self.faults[0]}"
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for records that do not decode, the environment for failed reads."""
+        return RunOutcome.of_faults(map(is_retriable, self.faults))
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of faults."""
+        return {"faults": self.fault_count}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows."""
+        return self.rows
+
+
+def read_metadata(
+    paths: Paths,
+    what: str | None = None,
+    *,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> Metadata:
+    """Read topics, groups and transactions of a cluster, as ``kafka-index metadata`` does.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, metadata log directories, or directories of partitions of Kafka's own
+        topics; local paths or URIs.
+    what : str, optional
+        The table: ``topics``, ``partitions``, ``brokers``, ``groups``, ``offsets``,
+        ``transactions``, ``producers`` or ``remote-segments``. By default an overview: how many
+        rows each table has, as far as its topics are in the input.
+    max_decompressed_bytes : int
+        The most bytes of decompressed records that this process holds at a time.
+
+    Returns
+    -------
+    Metadata
+        The rows of the table.
+
+    Raises
+    ------
+    InputError
+        A path cannot be read, or none of the topics is there.
+    ConfigError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> groups = kafka_index.read_metadata("examples/dump", what="groups")
+    >>> groups.ok
+    True
+    >>> groups.to_arrow().column_names[:2]
+    ['group', 'type']
+    """
+    if what is not None and what not in METADATA_TABLES:
+        raise ConfigError(
+            "what is not one of the choices",
+            expected=", ".join(METADATA_TABLES),
+            found=repr(what),
+        )
+    most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
+    topics = METADATA_TOPICS if what is None else METADATA_TABLES[what].topics
+    with reading_inputs(follow_links=True):
+        found = read_state(paths_of(paths), budget=shared_budget(most), topics=topics)
+    if what is not None:
+        rows = METADATA_TABLES[what].of(found)
+    else:
+        counted = ((name, table.rows(found)) for name, table in METADATA_TABLES.items())
+        known = [{"table": name, "rows": len(own)} for name, own in counted if own is not None]
+        rows = pa.Table.from_pylist(known, schema=_OVERVIEW)
+    return Metadata(rows, what, tuple(found.faults.first), found.faults.total)
+
+
+@dataclass(frozen=True, repr=False)
+class PartitionList(Result):
+    """The result of `list_partitions`: a row per partition.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        Topic, partition, path, log start and end, number and size of segments. Where the end of a
+        log cannot be read, it is null, and `reason` says why.
+    ended : RunOutcome
+        Damage, or the environment, where the end of a log cannot be read.
+    """
+
+    rows: pa.Table
+    ended: RunOutcome
+
+    @property
+    def command(self) -> str:
+        """The name of the command that answers the same for one topic."""
+        return "lookup"
+
+    @property
+    def headline(self) -> str:
+        """The number of partitions and their size."""
+        topics = len(set(self.rows["topic"].to_pylist()))
+        return f"{self.rows.num_rows:,} partitions of {topics:,} topics"
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage, or the environment, where the end of a log cannot be read."""
+        return self.ended
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions and segments."""
+        segments = sum(self.rows["segments"].to_pylist())
+        return {"partitions": self.rows.num_rows, "segments": segments}
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the logs."""
+        return {"logs": sum(self.rows["size_bytes"].to_pylist())}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows."""
+        return self.rows
+
+
+def list_partitions(
+    paths: Paths,
+    *,
+    tiered: Tiered | None = None,
+    topics: Topics | None = None,
+    follow_links: bool = False,
+) -> PartitionList:
+    """List the partitions of a dump, with their offsets and sizes.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named.
+    follow_links : bool
+        Whether checkpoints are read also where they are links that lead out of the input.
+
+    Returns
+    -------
+    PartitionList
+        A row per partition, sorted by topic and number.
+
+    Raises
+    ------
+    InputError
+        Nothing is found, or a path cannot be listed.
+    ConfigError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> found = kafka_index.list_partitions("examples/dump", topics=["payments"])
+    >>> found.to_arrow()["partition"].to_pylist()
+    [0, 1]
+    """
+    with reading_inputs(follow_links=follow_links):
+        listed = list_files(
+            paths_of(paths), topics=topics_pattern(topics), tiered=tiered_of(tiered)
+        )
+        rows, faults = [], []
+        for files in listed.files:
+            end, fault = _end_of(files)
+            rows.append(_row(files, end, fault))
+            faults += [] if fault is None else [is_retriable(fault)]
+    table = pa.Table.from_pylist(rows, schema=_PARTITIONS)
+    return PartitionList(table, RunOutcome.of_faults(faults))
+
+
+def _row(
+    files: PartitionFiles, end_offset: int | None, fault: KafkaIndexError | None
+) -> dict[str, object]:
+    return {
+        "topic": files.topic,
+        "partition": files.partition,
+        "path": files.segments[-1].partition_directory,
+        "log_start_offset": files.log_start_offset,
+        "log_end_offset": end_offset,
+        "segments": len(files.segments),
+        "size_bytes": sum(each.log_size_bytes for each in files.segments),
+        "is_tiered": files.is_tiered,
+        "reason": None if fault is None else str(fault),
+    }
+
+
+def _end_of(files: PartitionFiles) -> tuple[int | None, KafkaIndexError | None]:
+    """Return the end of a log, or why it cannot be read."""
+    try:
+        with PartitionLog(files, config=IndexConfig()) as log:
+            return log.log_end_offset, None
+    except KafkaIndexError as error:
+        return None, error
