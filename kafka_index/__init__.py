@@ -23,9 +23,8 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Verification, PartitionFindings, Finding
     Prediction, Verdict, PartitionPrediction, Refusal
     BuildResult, LookupResult, PartitionList, Metadata, FoundRecords
-    ExportResult, PartitionReport, ExportStatus
+    ExportResult, PartitionReport, ExportStatus, RunOutcome
     RestoreResult, RestoredPartition, GroupOffset
-    RunOutcome           done, damage, or the environment
 
 Partitions and files, read-only:
     PartitionLog         one partition: its bounds, and lookups of offsets and timestamps

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import click
 import duckdb
 import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
@@ -18,6 +19,7 @@ import pytest
 
 import kafka_index
 from kafka_index import KafkaIndexError, LogConfig, Result
+from kafka_index.cli.commands import load_command
 from kafka_index.errors import DamageError
 from tests.support.command_line import DUMP, SETTINGS
 
@@ -259,3 +261,62 @@ def test_every_type_in_a_public_signature_is_public() -> None:
         if kind.__module__.startswith("kafka_index") and kind not in known
     }
     assert private == set()
+
+
+#: The command that does the same as a function.
+COMMAND_OF = {
+    "build_indexes": "build",
+    "export_records": "export",
+    "find_records": "find",
+    "lookup_offsets": "lookup",
+    "lookup_timestamps": "lookup",
+    "predict": "predict",
+    "read_metadata": "metadata",
+    "restore_dump": "restore",
+    "verify": "verify",
+}
+#: Options under another name: words of Python, negations, and in the plural what is repeated.
+KEYWORD_OF = {
+    "input": "paths",
+    "logs": "paths",
+    "no_verify_crc": "verify_crc",
+    "from": "from_time",
+    "to": "to_time",
+    "log_start": "log_starts",
+    "seed": "seeds",
+    "topic_config": "topic_configs",
+    "rename": "renames",
+    # Members of one argument.
+    "index_interval_bytes": "config",
+    "index_size_max_bytes": "config",
+    **dict.fromkeys(("tiered_format", "key_prefix", "tiered_key", "topic_id"), "tiered"),
+}
+#: Options of the command line alone: what runs the work, what is printed, files of reports.
+OF_COMMANDS = frozenset(
+    {"engine", "master", "quiet", "verbose", "wide", "json", "summary", "report", "report_rows"}
+    | {"storage_option", "help", "dry_run", "fail_if_none", "values"}
+)
+#: Of one command alone: Parquet input, files of answers, and single questions.
+OF_COMMAND = {
+    "build": {"format"},
+    "lookup": {"queries", "output", "by", "topics", "starting_offsets", "reset_offsets", "threads"}
+    | {"fail_on", "overwrite", "topic", "partition", "offset", "timestamp", "show_record"}
+    | {"get_offsets", "output_format"},
+    "metadata": {"output"},
+}
+#: Keywords that no option has.
+OF_FUNCTIONS = {"verify": {"now"}, "lookup_offsets": {"queries"}, "lookup_timestamps": {"queries"}}
+
+
+@pytest.mark.parametrize("name", COMMAND_OF)
+def test_a_function_has_the_keywords_of_the_options(name: str) -> None:
+    command = COMMAND_OF[name]
+    options = {
+        max(parameter.opts, key=len).lstrip("-").replace("-", "_")
+        for parameter in load_command(command, as_job=False).params
+        if isinstance(parameter, click.Option)
+    }
+    options -= OF_COMMANDS | OF_COMMAND.get(command, set())
+    expected = {KEYWORD_OF.get(option, option) for option in options}
+    keywords = set(inspect.signature(getattr(kafka_index, name)).parameters)
+    assert keywords - {"paths"} - OF_FUNCTIONS.get(name, set()) == expected - {"paths"}

@@ -88,6 +88,7 @@ def read_metadata(
     what: str | None = None,
     *,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    follow_links: bool = False,
 ) -> Metadata:
     """Read topics, groups and transactions of a cluster, as ``kafka-index metadata`` does.
 
@@ -102,6 +103,9 @@ def read_metadata(
         rows each table has, as far as its topics are in the input.
     max_decompressed_bytes : int
         The most bytes of decompressed records that this process holds at a time.
+    follow_links : bool
+        Whether snapshots and checkpoints are read also where they are links that lead out of the
+        input.
 
     Returns
     -------
@@ -131,7 +135,7 @@ def read_metadata(
         )
     most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
     topics = METADATA_TOPICS if what is None else METADATA_TABLES[what].topics
-    with reading_inputs(follow_links=True):
+    with reading_inputs(follow_links=follow_links):
         found = read_state(paths_of(paths), budget=shared_budget(most), topics=topics)
     if what is not None:
         rows = METADATA_TABLES[what].of(found)
