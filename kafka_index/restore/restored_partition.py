@@ -183,7 +183,7 @@ class RestoredPartition:
         self.code, self.reason, self.retriable = code, reason, retriable
 
 
-JOURNAL_FILE = ".kafka-index-restore.restored_partition"
+JOURNAL_FILE = ".kafka-index-restore.journal"
 _VERSION = 3
 _LOGGER = logging.getLogger(__name__)
 
