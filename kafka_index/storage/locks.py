@@ -223,8 +223,6 @@ def _started(process: int) -> int | None:
         return None
 
 
-_LOGGER = logging.getLogger(__name__)
-
 OUTPUT_LOCK = ".kafka-index.lock"
 _LOCK_MODE = 0o644
 _TRIES = 10

@@ -39,6 +39,7 @@ _PARQUET = (".parquet",)
 _JSON = (".jsonl", ".json", ".ndjson")
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")
 _BATCH_ROWS = 16 * 1024
+_SORTED_BATCH_ROWS = 64 * 1024
 _EXACT_IN_FLOATS = 1 << 53
 _SHOWN = 60
 #: Columns of records, in the types that they are read in. Times are in ms.
@@ -311,9 +312,6 @@ def errors_of(file: TableFile) -> Iterator[None]:
         raise InputError(f"cannot read the table: {error}", path=file.path) from error
 
 
-_BATCH_ROWS = 64 * 1024
-
-
 def sorted_records(
     files: Sequence[TableFile], settings: ImportSettings, *, threads: int
 ) -> Iterator[pa.RecordBatch]:
@@ -328,6 +326,6 @@ def sorted_records(
     names = [name for name in schema.names if name != ROW_NUMBER]
     batches = read_tables(files, schema)
     for batch in sorted_batches(
-        batches, schema, order, rows="records", batch_rows=_BATCH_ROWS, threads=threads
+        batches, schema, order, rows="records", batch_rows=_SORTED_BATCH_ROWS, threads=threads
     ):
         yield batch.select(names)
