@@ -43,11 +43,9 @@ from kafka_index.storage import refuse_overlap
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
-from kafka_index.tables.matches import find_matches
+from kafka_index.tables.matches import SEARCHED_SPLIT_BYTES, find_matches
 from kafka_index.tables.records import list_partitions, plan_partitions
 from kafka_index.tables.settings import RecordFilter
-
-_SPLIT_BYTES = 32 * 1024 * 1024
 
 
 class FoundRecords(Result):
@@ -247,7 +245,9 @@ def find_records(
             tiered=tiered_of(tiered),
             indexes=optional_path(indexes, "indexes"),
         )
-        plan = plan_partitions(listed.files, settings=settings, max_split_bytes=_SPLIT_BYTES)
+        plan = plan_partitions(
+            listed.files, settings=settings, max_split_bytes=SEARCHED_SPLIT_BYTES
+        )
     return FoundRecords(plan, len(listed.files), engine, most)
 
 

@@ -25,7 +25,7 @@ from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
 from kafka_index.tables.bounds import time_span
-from kafka_index.tables.matches import find_matches
+from kafka_index.tables.matches import SEARCHED_SPLIT_BYTES, find_matches
 from kafka_index.tables.records import ListedPartitions, list_partitions, plan_partitions
 from kafka_index.tables.settings import RecordFilter
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kafka_index.cli.find_command import FindOptions
 
 _FEW = ("no", "1")
-_SPLIT_BYTES = 32 * 1024 * 1024
 
 
 def run_find(options: FindOptions) -> ExitCode:
@@ -45,7 +44,7 @@ def run_find(options: FindOptions) -> ExitCode:
     listed = list_partitions(
         options.inputs, topics=options.topics, tiered=options.tiered, indexes=options.indexes
     )
-    plan = plan_partitions(listed.files, settings=settings, max_split_bytes=_SPLIT_BYTES)
+    plan = plan_partitions(listed.files, settings=settings, max_split_bytes=SEARCHED_SPLIT_BYTES)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Records may contain characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")

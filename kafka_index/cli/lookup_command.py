@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from kafka_index.cli.options import TIME_HELP, Whole, command, listed, option, parse_moment
+from kafka_index.cli.run_summary import option_name
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -320,7 +321,7 @@ def _given(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> 
     """Return the names of the options that are given on the command line."""
     source = click.get_current_context().get_parameter_source
     return [
-        max(each.opts, key=len)
+        option_name(each)
         for each in parameters
         if source(each.name or "") is ParameterSource.COMMANDLINE
         and values[each.name or ""] != each.default

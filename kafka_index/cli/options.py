@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.run_summary import run_summary, summary_option
+from kafka_index.cli.run_summary import option_name, run_summary, summary_option
 from kafka_index.cli.terminal import announce_compilation, plural, print_error
 from kafka_index.config import parse_integer
 from kafka_index.errors import ConfigError, InputError
@@ -161,7 +161,7 @@ class Command(click.Command):
                 continue
             takes_one = not (parameter.multiple or parameter.is_flag)
             if takes_one and counts[id(parameter)] > 1 and not ctx.resilient_parsing:
-                name = max(parameter.opts, key=len)
+                name = option_name(parameter)
                 raise click.UsageError(f"{name} is given more than once, and takes one value", ctx)
         rest = super().parse_args(ctx, args)
         if more := ctx.params.pop(MORE_PATHS, None):
@@ -209,7 +209,7 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
         try:
             refuse_passwords(given if isinstance(given, tuple | list) else [given])
         except InputError as error:
-            name = max(parameter.opts, key=len) if isinstance(parameter, click.Option) else "PATH"
+            name = option_name(parameter) if isinstance(parameter, click.Option) else "PATH"
             raise click.UsageError(f"{name}: {error}", context) from None
 
 

@@ -96,7 +96,7 @@ class RunSummary:
         """Add the paths among the parameters of a command, under the names of their options."""
         for parameter in context.command.params:
             value = context.params.get(parameter.name or "")
-            name = max(parameter.opts, key=len).lstrip("-")
+            name = option_name(parameter).lstrip("-")
             if not _PATHS.fullmatch(parameter.metavar or ""):
                 continue
             if isinstance(value, str):
@@ -187,6 +187,11 @@ def summary_option() -> click.Option:
         help="Write a summary for programs to FILE, or to stdout (-): one JSON object with counts, "
         "bytes, seconds, paths, run id and versions.",
     )
+
+
+def option_name(parameter: click.Parameter) -> str:
+    """Return the name of an option in messages and summaries: the first long one."""
+    return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
 
 
 def _iso_time(moment: datetime) -> str:

@@ -20,6 +20,8 @@ from kafka_index.tables.read_plan import RecordSplit
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import ReadSettings
 
+#: About the bytes of logs in a split that is searched for matches.
+SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
 #: About the most bytes of matches that come back from a split at a time.
 MATCHED_BYTES = 4 * 1024 * 1024
 #: About the most that come back from splits that are searched together.

@@ -339,6 +339,7 @@ LOGS = ["--logs", "{logs}"]
         ([*LOGS, *WRITES[:4]], "give --output"),
         ([*LOGS, *WRITES[:2], *WRITES[4:]], "give --by"),
         ([*LOGS, *WRITES, "--json"], "--json goes with a single question"),
+        ([*LOGS, *WRITES, "--timestamp", "0"], "--at goes with a single question"),
         ([*LOGS, *WRITES, "--topic", "x"], "--topic goes with a single question"),
         ([*LOGS, *WRITES, "--partition", "0"], "--partition goes with a single question"),
         ([*LOGS, *WRITES, "--quiet", "--verbose"], "mutually exclusive"),
