@@ -1,7 +1,8 @@
 """Loading a partition: the order of its steps, the reasons for each, and its leader epochs.
 
-Source: Kafka's ``LogLoader.load``. A log that grows acts on its files (`growing_files`); a
-prediction computes the actions of a broker (`kafka_index.startup.partition_loading`).
+Source: Kafka's ``LogLoader.load``. A log that grows acts on its files
+(`kafka_index.growing.local_log`); a prediction computes the actions of a broker
+(`kafka_index.startup.partition_loading`).
 """
 
 from __future__ import annotations

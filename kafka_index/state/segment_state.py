@@ -209,7 +209,7 @@ class SegmentState:
             raise InputError(
                 f"cannot read the kept state of a scanned segment: {error}",
                 path=path,
-                hint="run again; if that does not help, with --force",
+                hint="run again; if that does not help, with --overwrite",
             ) from error
         producers, aborts, epochs = tables
         return cls(producers, aborts, epochs, map_end_offset)
