@@ -41,6 +41,8 @@ _UNPRINTABLE = re.compile(
 _SHORT = {"\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
 _FIRST_SURROGATE_OF_BYTES = 0xDC00
 
+_Fields = tuple[str, str | None, int | None, str | None, str | None, str | None, int | None]
+
 
 def printable(text: str) -> str:
     r"""Return a text in which names can neither end the line nor control a terminal.
@@ -140,9 +142,6 @@ class KafkaIndexError(Exception):
         )
         cause = next(filter(_is_environment, _causes(self)), None)
         return _rebuild, (type(self), fields), {"__cause__": cause}
-
-
-_Fields = tuple[str, str | None, int | None, str | None, str | None, str | None, int | None]
 
 
 def _rebuild(kind: type[KafkaIndexError], fields: _Fields) -> KafkaIndexError:

@@ -30,6 +30,8 @@ Config: TypeAlias = Path | Mapping[str, object] | LogConfig
 #: Remote segments: a folder of them, several, or with options.
 Tiered: TypeAlias = Path | Sequence[Path] | TieredOptions
 
+_PATH = "a path or a URI"
+
 
 class ArrowStream(Protocol):
     """A table of any library: it exports Arrow's C stream interface."""
@@ -40,8 +42,6 @@ class ArrowStream(Protocol):
 
 #: Rows: whatever exports Arrow's C stream interface, or dicts.
 Table: TypeAlias = ArrowStream | Sequence[Mapping[str, Any]]
-
-_PATH = "a path or a URI"
 
 
 def path_of(path: object, name: str) -> str:

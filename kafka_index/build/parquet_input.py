@@ -31,6 +31,24 @@ _STORE_BUFFER_BYTES = 4 << 20
 
 _Found = TypeVar("_Found")
 
+KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
+POSITION = "position_bytes"
+BATCH = "batch"
+METADATA_COLUMNS = ("size_bytes", "last_offset", "max_timestamp_ms")
+#: What the state of a partition is made of, besides the needed columns.
+OPTIONAL_COLUMNS = (
+    "base_offset",
+    "magic",
+    "leader_epoch",
+    "attributes",
+    "producer_id",
+    "control_type",
+    "producer_epoch",
+    "base_sequence",
+    "coordinator_epoch",
+    "control_timestamp_ms",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ParquetInput:
@@ -203,25 +221,6 @@ def _canonical(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         else:
             columns.append(pa.nulls(batch.num_rows, column.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
-POSITION = "position_bytes"
-BATCH = "batch"
-METADATA_COLUMNS = ("size_bytes", "last_offset", "max_timestamp_ms")
-#: What the state of a partition is made of, besides the needed columns.
-OPTIONAL_COLUMNS = (
-    "base_offset",
-    "magic",
-    "leader_epoch",
-    "attributes",
-    "producer_id",
-    "control_type",
-    "producer_epoch",
-    "base_sequence",
-    "coordinator_epoch",
-    "control_timestamp_ms",
-)
 
 
 class ParquetForm(Enum):

@@ -23,9 +23,61 @@ TRUNCATED = "truncated"
 FAILED = "failed"
 STATUSES = (BUILT, UNCHANGED, TRUNCATED, FAILED)
 
-
 #: The reason code of a segment that an error ended: its file, or its target, cannot be used.
 ERROR = "error"
+
+REPORT_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("segment_base_offset", pa.int64(), nullable=False),
+        pa.field("log_path", pa.string(), nullable=False),
+        pa.field("log_size_bytes", pa.int64(), nullable=False),
+        pa.field("valid_bytes", pa.int64()),
+        pa.field("batch_count", pa.int64()),
+        pa.field("offset_entries", pa.int64()),
+        pa.field("time_entries", pa.int64()),
+        pa.field("next_offset", pa.int64()),
+        pa.field("max_timestamp_ms", pa.int64()),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("position_bytes", pa.int64()),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("aborted_txns", pa.int64()),
+        pa.field("producers", pa.int64()),
+        pa.field("note", pa.string()),
+        pa.field("retriable", pa.bool_(), nullable=False),
+        pa.field("reason_code", pa.string()),
+    ]
+)
+#: What a row is about, in the column ``kind``.
+SEGMENT, PARTITION, SKIPPED = "segment", "partition", "skipped"
+KINDS = (SEGMENT, PARTITION, SKIPPED)
+#: `REPORT_SCHEMA`, and: what a row is about (``kind``), how many segments it is about
+#: (``segments``), where their files are (``output_path``), and the run (``run_id``).
+FILE_SCHEMA = pa.schema(
+    [
+        *(field.with_nullable(field.name != "status") for field in REPORT_SCHEMA),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("segments", pa.int64()),
+        pa.field("output_path", pa.string()),
+        pa.field("run_id", pa.string()),
+    ]
+)
+_ROWS_AT_A_TIME = 64 * 1024
+#: The worst one last: that of a partition is the worst of its segments.
+_RANKS = pa.array([UNCHANGED, BUILT, TRUNCATED, FAILED])
+_SUMS = (
+    "log_size_bytes",
+    "valid_bytes",
+    "batch_count",
+    "offset_entries",
+    "time_entries",
+    "seconds",
+    "aborted_txns",
+    "segments",
+)
+_MAXIMA = ("next_offset", "max_timestamp_ms", "rank", "retriable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,32 +181,6 @@ def empty_row(segment: SegmentFile) -> SegmentReport:
     )
 
 
-REPORT_SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("segment_base_offset", pa.int64(), nullable=False),
-        pa.field("log_path", pa.string(), nullable=False),
-        pa.field("log_size_bytes", pa.int64(), nullable=False),
-        pa.field("valid_bytes", pa.int64()),
-        pa.field("batch_count", pa.int64()),
-        pa.field("offset_entries", pa.int64()),
-        pa.field("time_entries", pa.int64()),
-        pa.field("next_offset", pa.int64()),
-        pa.field("max_timestamp_ms", pa.int64()),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("reason", pa.string()),
-        pa.field("position_bytes", pa.int64()),
-        pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("aborted_txns", pa.int64()),
-        pa.field("producers", pa.int64()),
-        pa.field("note", pa.string()),
-        pa.field("retriable", pa.bool_(), nullable=False),
-        pa.field("reason_code", pa.string()),
-    ]
-)
-
-
 _COUNT_NAMES = tuple(field.name for field in fields(SegmentCounts))
 _ROW_NAMES = tuple(name for name in REPORT_SCHEMA.names if name not in _COUNT_NAMES)
 
@@ -182,38 +208,6 @@ def report_rows(table: pa.Table) -> list[SegmentReport]:
 def has_failed(rows: pa.Table) -> bool:
     """Return whether a segment of a report has failed."""
     return bool(pc.any(pc.equal(rows.column("status"), FAILED)).as_py())
-
-
-#: What a row is about, in the column ``kind``.
-SEGMENT, PARTITION, SKIPPED = "segment", "partition", "skipped"
-KINDS = (SEGMENT, PARTITION, SKIPPED)
-
-#: `REPORT_SCHEMA`, and: what a row is about (``kind``), how many segments it is about
-#: (``segments``), where their files are (``output_path``), and the run (``run_id``).
-FILE_SCHEMA = pa.schema(
-    [
-        *(field.with_nullable(field.name != "status") for field in REPORT_SCHEMA),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("segments", pa.int64()),
-        pa.field("output_path", pa.string()),
-        pa.field("run_id", pa.string()),
-    ]
-)
-
-_ROWS_AT_A_TIME = 64 * 1024
-#: The worst one last: that of a partition is the worst of its segments.
-_RANKS = pa.array([UNCHANGED, BUILT, TRUNCATED, FAILED])
-_SUMS = (
-    "log_size_bytes",
-    "valid_bytes",
-    "batch_count",
-    "offset_entries",
-    "time_entries",
-    "seconds",
-    "aborted_txns",
-    "segments",
-)
-_MAXIMA = ("next_offset", "max_timestamp_ms", "rank", "retriable")
 
 
 class ReportWriter(ReportFile):

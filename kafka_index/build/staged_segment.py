@@ -42,6 +42,12 @@ _STATE_SUFFIX = ".kafka-index-state"
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
 
+_ENTRY_BYTES = {
+    OFFSET_INDEX_SUFFIX: OFFSET_ENTRY.itemsize,
+    TIME_INDEX_SUFFIX: TIME_ENTRY.itemsize,
+    TXN_INDEX_SUFFIX: ABORTED_TXN.itemsize,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
@@ -217,13 +223,6 @@ def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
         TopicPartition(segment.topic, segment.partition),
         segment.partition_directory,
     )
-
-
-_ENTRY_BYTES = {
-    OFFSET_INDEX_SUFFIX: OFFSET_ENTRY.itemsize,
-    TIME_INDEX_SUFFIX: TIME_ENTRY.itemsize,
-    TXN_INDEX_SUFFIX: ABORTED_TXN.itemsize,
-}
 
 
 def stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:

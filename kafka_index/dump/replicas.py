@@ -30,6 +30,8 @@ from kafka_index.tiered.options import TieredOptions
 
 _WHILE_RUNNING = "restore from a snapshot or a copy, or after the broker has stopped"
 
+_NOTHING = (-1, -1)
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
@@ -142,9 +144,6 @@ def refuse_running(path: str, hint: str) -> None:
         if isinstance(cause, OSError) and cause.errno != errno.EAGAIN and is_retriable(error):
             raise
         raise InputError(error.message, path=error.path, hint=hint) from None
-
-
-_NOTHING = (-1, -1)
 
 
 def base_replica(replicas: Sequence[Replica]) -> list[Replica]:

@@ -29,6 +29,12 @@ _GROUP_BYTES = 16 * 1024 * 1024
 _ASCENDING, _DELTA = ("offset", "timestamp"), "DELTA_BINARY_PACKED"
 _MIN_MS, _MAX_MS = -62_135_596_800_000, 253_402_300_799_999
 
+#: The folder of records whose timestamp is no day of the calendar, as Hive names it.
+_NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+#: Data files of a split that are open at a time: one for each day that is written to.
+_MAX_OPEN = 8
+_DAY_MS = 24 * 3600 * 1000
+
 
 class _Sink(Protocol):
     def write(self, table: pa.Table) -> None: ...
@@ -168,13 +174,6 @@ def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
 def is_outside_calendar(times_ms: pa.Array) -> pa.Array:
     """Return which times are no day of the years 1 to 9999."""
     return pc.or_(pc.less(times_ms, _MIN_MS), pc.greater(times_ms, _MAX_MS))
-
-
-#: The folder of records whose timestamp is no day of the calendar, as Hive names it.
-_NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-#: Data files of a split that are open at a time: one for each day that is written to.
-_MAX_OPEN = 8
-_DAY_MS = 24 * 3600 * 1000
 
 
 class SplitFiles:

@@ -55,6 +55,9 @@ from kafka_index.layout.records import MAGIC_RECORD_BATCH
 from kafka_index.storage import DirectoryLock, publish_error
 from kafka_index.stores.durable_files import make_durable
 
+_guard = threading.Lock()
+_locks: dict[str, tuple[DirectoryLock, set[str]]] = {}
+
 
 class LogOffsetMetadata(NamedTuple):
     """An offset, and the position of its batch (Kafka: ``LogOffsetMetadata``)."""
@@ -292,10 +295,6 @@ def _roll_offset(batches: IncomingBatches, first: int, end: int) -> int:
         return int(batches.columns.base_offset[first])
     # Their first offset may be packed: no append has offsets further apart than this.
     return int(batches.columns.last_offset[end - 1]) - INT32_MAX
-
-
-_guard = threading.Lock()
-_locks: dict[str, tuple[DirectoryLock, set[str]]] = {}
 
 
 class PartitionHold:

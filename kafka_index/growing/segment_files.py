@@ -27,6 +27,8 @@ from kafka_index.storage import Bytes, publish_error
 _MODE = 0o644
 _NOTHING = np.empty(0, np.uint8)
 
+_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
 
 class LogFile:
     """A ``.log`` that is appended to; it is created if it does not exist.
@@ -124,9 +126,6 @@ class LogFile:
     def _unmap(self) -> None:
         # The map is closed with its last view, which the frames of an error may still hold.
         self._view = _NOTHING
-
-
-_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class SegmentFiles:

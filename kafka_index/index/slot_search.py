@@ -33,6 +33,12 @@ from kafka_index.stores.inputs import refuse_linked_out
 
 _MODE = 0o644
 
+#: From so many lookups on sorting them pays.
+BULK_LOOKUPS = 32
+_KEY_BITS = 63
+#: From so many targets on a radix sort pays for its tables.
+_RADIX_SORTED = 1024
+
 
 class EntryMap:
     """Bytes of a file, or of memory alone, as entries of a layout; without a file at first.
@@ -192,13 +198,6 @@ class RemapLock:
             with self._condition:
                 self._writing = False
                 self._condition.notify_all()
-
-
-#: From so many lookups on sorting them pays.
-BULK_LOOKUPS = 32
-_KEY_BITS = 63
-#: From so many targets on a radix sort pays for its tables.
-_RADIX_SORTED = 1024
 
 
 class SlotSearch:

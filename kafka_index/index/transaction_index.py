@@ -31,6 +31,10 @@ from kafka_index.stores.inputs import refuse_linked_out
 
 _MODE = 0o644
 
+_NO_ENTRIES = np.frombuffer(b"", ABORTED_TXN)
+#: Aborted transactions, as `ABORTED_TXN` or the same fields in this machine's byte order.
+AbortedTxns = NDArray[np.void]
+
 
 class AppendFile:
     """A file that reads as empty while it does not exist; its name may change while it is open.
@@ -147,12 +151,6 @@ class AppendFile:
             os.close(descriptor)
             raise InputError("the index is not a regular file", path=self.path)
         return descriptor
-
-
-_NO_ENTRIES = np.frombuffer(b"", ABORTED_TXN)
-
-#: Aborted transactions, as `ABORTED_TXN` or the same fields in this machine's byte order.
-AbortedTxns = NDArray[np.void]
 
 
 class CollectedTxns(NamedTuple):

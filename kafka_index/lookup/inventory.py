@@ -71,6 +71,15 @@ SEGMENT_SCHEMA = pa.schema(
     ]
 )
 
+#: A row per segment: its partition's number in the inventory, and its own in the partition.
+UNINDEXED_SCHEMA = pa.schema(
+    [
+        pa.field("code", pa.int32(), nullable=False),
+        pa.field("segment", pa.int32(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+    ]
+)
+
 
 class Inventory:
     """The partitions and segments of a dump, as sorted tables; immutable, picklable.
@@ -304,16 +313,6 @@ def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
         ],
         schema=SEGMENT_SCHEMA,
     )
-
-
-#: A row per segment: its partition's number in the inventory, and its own in the partition.
-UNINDEXED_SCHEMA = pa.schema(
-    [
-        pa.field("code", pa.int32(), nullable=False),
-        pa.field("segment", pa.int32(), nullable=False),
-        pa.field("size_bytes", pa.int64(), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ from kafka_index.reading.answers import (
 # Partitions that do not exist are counted one by one up to this many.
 _MAX_UNKNOWN = 1_000
 
+# Statuses at the end of the log, whatever was asked, and those without any place.
+_AT_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)
+_NOWHERE = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY, Status.UNREADABLE)
+
 
 class SplitTally:
     """Gathers the report of a split, batch by batch.
@@ -147,11 +151,6 @@ class StatusCounts:
         if len(self._others) >= _MAX_UNKNOWN and group not in self._others:
             group = (None, None, group[2])
         self._others[group] += queries
-
-
-# Statuses at the end of the log, whatever was asked, and those without any place.
-_AT_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)
-_NOWHERE = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY, Status.UNREADABLE)
 
 
 def starting_offsets_of(

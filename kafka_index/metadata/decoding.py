@@ -97,6 +97,14 @@ _BROKER_PREFIXES = (
     "unclean.leader.election.enable",
 )
 
+_INT16 = struct.Struct(">h")
+_FRAME_VERSION = 1
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+#: Kafka reads these; nobody else should.
+_WITHHELD = frozenset({"UserScramCredentialRecord", "DelegationTokenRecord"})
+#: The producer id of a batch that has none (``RecordBatch.NO_PRODUCER_ID``).
+NO_PRODUCER_ID = -1
+
 
 def is_public_config(resource_type: int, name: str) -> bool:
     """Return whether the value of a configuration can be shown.
@@ -109,13 +117,6 @@ def is_public_config(resource_type: int, name: str) -> bool:
         or (resource_type == CLIENT_METRICS_RESOURCE and name in _CLIENT_METRICS)
         or (resource_type == GROUP_RESOURCE and name.startswith(_GROUP_PREFIXES))
     )
-
-
-_INT16 = struct.Struct(">h")
-_FRAME_VERSION = 1
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
-#: Kafka reads these; nobody else should.
-_WITHHELD = frozenset({"UserScramCredentialRecord", "DelegationTokenRecord"})
 
 
 class RecordName(NamedTuple):
@@ -294,10 +295,6 @@ REMOTE_LOG_CODEC: Final = ValueCodec(REMOTE_LOG_METADATA)
 GROUP_CODEC: Final = CoordinatorCodec(GROUP_RECORDS)
 TRANSACTION_CODEC: Final = CoordinatorCodec(TRANSACTION_RECORDS)
 SHARE_CODEC: Final = CoordinatorCodec(SHARE_RECORDS)
-
-
-#: The producer id of a batch that has none (``RecordBatch.NO_PRODUCER_ID``).
-NO_PRODUCER_ID = -1
 
 
 class LogRecord(NamedTuple):

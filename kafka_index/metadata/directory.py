@@ -58,6 +58,16 @@ from kafka_index.tiered.remote_log_metadata import SegmentEvent
 
 _MAX_FAULTS = 100
 
+#: The topics that are read.
+METADATA_TOPICS = (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+)
+_SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
+_SNAPSHOT_FOOTER = 4
+
 
 @dataclass
 class Faults:
@@ -105,18 +115,6 @@ class ClusterMetadata:
     sources: list[Source] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
     cuts: list[CorruptLogError] = field(default_factory=list)
-
-
-#: The topics that are read.
-METADATA_TOPICS = (
-    CLUSTER_METADATA_TOPIC,
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    REMOTE_LOG_METADATA_TOPIC,
-)
-
-_SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
-_SNAPSHOT_FOOTER = 4
 
 
 def read_metadata(

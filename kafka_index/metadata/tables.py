@@ -22,6 +22,9 @@ Row = dict[str, object]
 
 _RECOVERY = ("recovered", "recovering")
 
+_IDS = pa.list_(pa.int32())
+_NAMES = pa.list_(pa.string())
+
 
 def topics_rows(found: ClusterMetadata) -> list[Row] | None:
     """Return a row per topic; None where it is not known."""
@@ -220,10 +223,6 @@ def remote_segments_rows(found: ClusterMetadata) -> list[Row] | None:
         }
         for one in found.remote_segments
     ]
-
-
-_IDS = pa.list_(pa.int32())
-_NAMES = pa.list_(pa.string())
 
 
 def _schema(columns: str, **types: pa.DataType) -> pa.Schema:

@@ -41,6 +41,23 @@ from kafka_index.tiered.remote_log_metadata import (
 _LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT = 0, 1
 _CONSUMER = "consumer"
 
+#: The states of a transaction by their numbers (``TransactionState``).
+TRANSACTION_STATES: Final = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+_NAMES = {
+    SegmentEvent: "RemoteLogSegmentMetadataRecord",
+    StateEvent: "RemoteLogSegmentMetadataUpdateRecord",
+    PartitionDeleteEvent: "RemotePartitionDeleteMetadataRecord",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
@@ -276,19 +293,6 @@ def _protocol_message(name: str, data: bytes | None) -> Struct | None:
         return None
 
 
-#: The states of a transaction by their numbers (``TransactionState``).
-TRANSACTION_STATES: Final = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """The last state of a transactional id; ids, epochs and times that are not there are None."""
@@ -363,13 +367,6 @@ class TransactionLogState(TopicState):
 
 def _known(value: int) -> int | None:
     return None if value < 0 else value
-
-
-_NAMES = {
-    SegmentEvent: "RemoteLogSegmentMetadataRecord",
-    StateEvent: "RemoteLogSegmentMetadataUpdateRecord",
-    PartitionDeleteEvent: "RemotePartitionDeleteMetadataRecord",
-}
 
 
 class RemoteLogState(TopicState):

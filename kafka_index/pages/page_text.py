@@ -44,6 +44,9 @@ _MILLISECONDS = 1000
 _BASE_OFFSET = "\0"
 _QUICK, _BEST = 1, 9
 
+_SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
+_OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
+
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
@@ -146,9 +149,6 @@ def _payload(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, _BEST, mtime=0)).decode()
 
 
-_SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
-
-
 def bokeh_folder(report: str) -> Path:
     """Return the folder of Bokeh, which is not imported.
 
@@ -178,9 +178,6 @@ def bokeh_scripts(folder: Path) -> list[bytes]:
 def bokeh_license(folder: Path) -> str:
     """Return the text of Bokeh's licence, which goes where its scripts go."""
     return (folder / "LICENSE.txt").read_text(encoding="utf-8")
-
-
-_OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,11 @@ SEGMENT_SCHEMA = pa.schema(
 )
 _MAGIC = field_position(RECORD_BATCH_HEADER, "magic")
 
+#: Rows of a page; what wants attention may add as many again, the rest is only counted.
+MAX_ROWS = 400_000
+#: Columns of a page that are no column of the report.
+FOUND, SEVERITY, FIRST_TIMESTAMP = "found_", "severity_", "first_timestamp_ms"
+
 
 def with_times(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
     """Return segments, which have ``log_path``, as rows of `SEGMENT_SCHEMA`.
@@ -123,12 +128,6 @@ def _read(path: str | None, count: int) -> bytes:
             return file.read(abs(count))
     except (OSError, LinkedOutError):
         return b""
-
-
-#: Rows of a page; what wants attention may add as many again, the rest is only counted.
-MAX_ROWS = 400_000
-#: Columns of a page that are no column of the report.
-FOUND, SEVERITY, FIRST_TIMESTAMP = "found_", "severity_", "first_timestamp_ms"
 
 
 class PageWriter:

@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 #: Null in a column of answers.
 NULL = np.iinfo(np.int64).min
 
+#: An index file is missing: it is built in memory.
+NO_INDEX = "no_index"
+#: An index file does not fit its log: another one is built in memory.
+INDEX_REFUSED = "index_refused"
+#: The last segment ends in bytes that a broker cuts off when it starts; the log ends there.
+TAIL = "tail"
+#: Damage, or a failing disk, hides the answers to some queries.
+UNREADABLE = "unreadable"
+KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE)
+
 
 class Status(IntEnum):
     """The outcome of a query."""
@@ -172,17 +182,6 @@ class Answers:
             array = pa.array(values, mask=missing) if missing.any() else pa.array(values)
             columns.append(array.cast(field.type))
         return pa.record_batch(columns, schema=ANSWER_SCHEMA)
-
-
-#: An index file is missing: it is built in memory.
-NO_INDEX = "no_index"
-#: An index file does not fit its log: another one is built in memory.
-INDEX_REFUSED = "index_refused"
-#: The last segment ends in bytes that a broker cuts off when it starts; the log ends there.
-TAIL = "tail"
-#: Damage, or a failing disk, hides the answers to some queries.
-UNREADABLE = "unreadable"
-KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)

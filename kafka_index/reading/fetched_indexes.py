@@ -30,6 +30,11 @@ from kafka_index.stores import Bytes, store_of
 
 _log = logging.getLogger(__name__)
 
+#: What is kept at the most; indexes that were not used for longest are fetched, or built, again.
+MAX_KEPT_BYTES = 256 << 20
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndexes:
@@ -100,13 +105,6 @@ class IndexFolder:
     def _file(self, key: Hashable) -> str:
         digest = hashlib.sha256(repr(key).encode()).hexdigest()
         return os.path.join(self._path, f".indexes-{digest[:32]}.npz")
-
-
-#: What is kept at the most; indexes that were not used for longest are fetched, or built, again.
-MAX_KEPT_BYTES = 256 << 20
-
-_Key = TypeVar("_Key", bound=Hashable)
-_Value = TypeVar("_Value")
 
 
 class FetchedIndexes:

@@ -45,6 +45,11 @@ _END_BYTES = 4096
 
 _Index = TypeVar("_Index", bound=AbstractIndex)
 
+#: What the queries of one read may fetch together, for each thread.
+MAX_READ_BYTES = 64 << 20
+# Where entries are further apart than batches usually are large, batches are small.
+_MAX_BATCH_BYTES = 2 << 20
+
 
 class Largest(NamedTuple):
     """The largest timestamp of a segment, -1 for none.
@@ -338,12 +343,6 @@ class SegmentIndexes:
                 break
         stop = builder.finish() or stop or source.stop
         return BuiltIndexes(base_offset, offset_index.entry_bytes(), time_index.entry_bytes(), stop)
-
-
-#: What the queries of one read may fetch together, for each thread.
-MAX_READ_BYTES = 64 << 20
-# Where entries are further apart than batches usually are large, batches are small.
-_MAX_BATCH_BYTES = 2 << 20
 
 
 def request_parts(

@@ -40,6 +40,11 @@ _FILES_OF_A_SEGMENT = 4
 _FILES_FOR_OTHERS = 128
 _MIN_SEGMENTS = 8
 
+#: What follows the last index entry is usually less: an index that ends further before its log
+#: lacks entries.
+MAX_TAIL_BYTES = 16 << 20
+_T = TypeVar("_T")
+
 
 class Closeable(Protocol):
     """Something that can be closed, and opens itself on its next use."""
@@ -119,13 +124,6 @@ def _max_segments() -> int:
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 20
     return max(_MIN_SEGMENTS, (limit - _FILES_FOR_OTHERS) // _FILES_OF_A_SEGMENT)
-
-
-#: What follows the last index entry is usually less: an index that ends further before its log
-#: lacks entries.
-MAX_TAIL_BYTES = 16 << 20
-
-_T = TypeVar("_T")
 
 
 class SegmentLog:

@@ -49,6 +49,11 @@ from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_sections import BatchRecords
 from kafka_index.scan.file_records import read_batch_fields, search_for_offsets
 
+# Where there are fewer for a batch, putting their answers together costs more than it saves.
+_MIN_QUERIES_PER_RUN = 2
+_LENGTH = field_position(RECORD_BATCH_HEADER, "length")
+_LENGTH_BYTES = RECORD_BATCH_HEADER["length"].itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class Located:
@@ -99,12 +104,6 @@ class Located:
             np.concatenate([part.values for part in parts], axis=1),
             np.concatenate([part.batches for part in parts]),
         )
-
-
-# Where there are fewer for a batch, putting their answers together costs more than it saves.
-_MIN_QUERIES_PER_RUN = 2
-_LENGTH = field_position(RECORD_BATCH_HEADER, "length")
-_LENGTH_BYTES = RECORD_BATCH_HEADER["length"].itemsize
 
 
 class _Misfit(Exception):  # noqa: N818, because the walk is repeated without the file

@@ -48,6 +48,12 @@ from kafka_index.storage import Bytes
 
 _NULL = -1
 
+#: What is written before it is handed on; a larger record gets as much as it needs.
+_CHUNK_BYTES = 4 * 1024 * 1024
+_CHUNK_BATCHES = 4096
+#: Batches that a thread compresses at a time.
+_COMPRESSED_TOGETHER = 16
+
 
 @dataclass(frozen=True, slots=True)
 class RecordRows:
@@ -129,13 +135,6 @@ def _addresses(array: pa.Array) -> tuple[Longs, Longs]:
     if array.null_count:
         sizes[_numbers(array.is_null().cast(pa.int8())) == 1] = _NULL
     return bounds[:-1] + (0 if data is None else data.address), sizes
-
-
-#: What is written before it is handed on; a larger record gets as much as it needs.
-_CHUNK_BYTES = 4 * 1024 * 1024
-_CHUNK_BATCHES = 4096
-#: Batches that a thread compresses at a time.
-_COMPRESSED_TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)

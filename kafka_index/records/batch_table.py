@@ -17,37 +17,6 @@ from kafka_index.kernels.scan import BatchColumns
 
 __all__ = ["BATCH_SCHEMA", "CONTROL_NONE", "BatchColumns"]
 
-
-def _required(name: str, kind: pa.DataType) -> pa.Field:
-    return pa.field(name, kind, nullable=False)
-
-
-BATCH_SCHEMA = pa.schema(
-    [
-        _required("topic", pa.string()),
-        _required("partition", pa.int32()),
-        _required("segment_base_offset", pa.int64()),
-        _required("position_bytes", pa.int64()),
-        _required("size_bytes", pa.int32()),
-        _required("base_offset", pa.int64()),
-        _required("last_offset", pa.int64()),
-        _required("leader_epoch", pa.int32()),
-        _required("magic", pa.int8()),
-        _required("attributes", pa.int16()),
-        _required("crc", pa.int64()),
-        _required("base_timestamp_ms", pa.int64()),
-        _required("max_timestamp_ms", pa.int64()),
-        _required("producer_id", pa.int64()),
-        _required("producer_epoch", pa.int16()),
-        _required("base_sequence", pa.int32()),
-        _required("record_count", pa.int32()),
-        pa.field("control_type", pa.int16()),
-        pa.field("coordinator_epoch", pa.int32()),
-        pa.field("control_timestamp_ms", pa.int64()),
-    ]
-)
-
-
 #: The log ends in zero bytes, as preallocation leaves them: no damage.
 PREALLOCATED_TAIL = "preallocated_tail"
 #: The same in a segment that is not its partition's last, and so was never left preallocated.
@@ -77,6 +46,36 @@ NOT_A_LOG = "not_a_log"
 OVERLAP = "overlap"
 #: The last offset is below the segment's base offset, or 2^31 or more above it.
 OFFSET_OVERFLOW = "offset_overflow"
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+BATCH_SCHEMA = pa.schema(
+    [
+        _required("topic", pa.string()),
+        _required("partition", pa.int32()),
+        _required("segment_base_offset", pa.int64()),
+        _required("position_bytes", pa.int64()),
+        _required("size_bytes", pa.int32()),
+        _required("base_offset", pa.int64()),
+        _required("last_offset", pa.int64()),
+        _required("leader_epoch", pa.int32()),
+        _required("magic", pa.int8()),
+        _required("attributes", pa.int16()),
+        _required("crc", pa.int64()),
+        _required("base_timestamp_ms", pa.int64()),
+        _required("max_timestamp_ms", pa.int64()),
+        _required("producer_id", pa.int64()),
+        _required("producer_epoch", pa.int16()),
+        _required("base_sequence", pa.int32()),
+        _required("record_count", pa.int32()),
+        pa.field("control_type", pa.int16()),
+        pa.field("coordinator_epoch", pa.int32()),
+        pa.field("control_timestamp_ms", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)

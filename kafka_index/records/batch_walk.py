@@ -60,6 +60,18 @@ _MIN_SPARE = 1024
 #: Nulls without headers.
 _MIN_RECORD_BYTES = 7
 
+#: How much is decoded at a time of a batch that does not fit in the arena; a very large batch is
+#: decompressed so many times at the most.
+_PART_BYTES = 32 * 1024 * 1024
+_MAX_PARTS = 4
+#: A batch of more packed bytes is decoded in one part: each part needs the same bytes, and nothing
+#: counts the copy that is kept of them.
+_COPY_BYTES = 16 * 1024 * 1024
+_Result = TypeVar("_Result")
+#: The most records of a chunk.
+CHUNK_RECORDS = 32 * 1024
+_INT64_MIN = -INT64_MAX - 1
+
 
 class Arena:
     """Memory for the decompressed records of a turn, readable beyond its end by wide copies."""
@@ -114,17 +126,6 @@ class DecodeMemory:
             max(min(values, _CHUNK_BYTES), value_bytes),
         )
         return ChunkMemory(self.parts, min(rows, self._chunk_records), keys, values, self._places)
-
-
-#: How much is decoded at a time of a batch that does not fit in the arena; a very large batch is
-#: decompressed so many times at the most.
-_PART_BYTES = 32 * 1024 * 1024
-_MAX_PARTS = 4
-#: A batch of more packed bytes is decoded in one part: each part needs the same bytes, and nothing
-#: counts the copy that is kept of them.
-_COPY_BYTES = 16 * 1024 * 1024
-
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,12 +360,6 @@ class BatchWalk(Generic[_Result]):
         if self._state[STATE_LEFT] == NOT_OPEN:
             # Nothing points into it any more.
             self._arena.used_bytes = 0
-
-
-#: The most records of a chunk.
-CHUNK_RECORDS = 32 * 1024
-
-_INT64_MIN = -INT64_MAX - 1
 
 
 class RecordDecoder:

@@ -22,6 +22,23 @@ Pieces = Iterator[bytes]
 _PIECE_BYTES = 16 * 1024
 _INT32_BYTES = 4
 
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER_BYTES = 16
+_XERIAL_MIN_VERSION = 1
+_SNAPPY_MAX_CHUNK_BYTES = 512 * 1024 * 1024
+#: A larger chunk counts twice, because it is copied to those before it.
+_SNAPPY_SMALL_CHUNK_BYTES = 1024 * 1024
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM = 4, 8, 16
+#: Version 1, blocks that do not depend on one another, nothing reserved: all that Kafka reads.
+_LZ4_FIXED_MASK, _LZ4_FIXED_FLAGS = 0xE3, 0x60
+_LZ4_MIN_HEADER_BYTES = 6
+_LZ4_STORED = 0x80000000
+_LZ4_MAX_BLOCK_BYTES = 4 * 1024 * 1024
+_XX_1, _XX_2, _XX_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
+_XX_4, _XX_5 = 0x27D4EB2F, 0x165667B1
+_UINT32 = 0xFFFFFFFF
+
 
 def read_zstd(packed: memoryview) -> Pieces:
     """Open zstd frames."""
@@ -116,14 +133,6 @@ def _gzip_pieces(packed: memoryview, position: int) -> Pieces:
             return  # what follows a stream and is not one itself is ignored
 
 
-_XERIAL_MAGIC = b"\x82SNAPPY\0"
-_XERIAL_HEADER_BYTES = 16
-_XERIAL_MIN_VERSION = 1
-_SNAPPY_MAX_CHUNK_BYTES = 512 * 1024 * 1024
-#: A larger chunk counts twice, because it is copied to those before it.
-_SNAPPY_SMALL_CHUNK_BYTES = 1024 * 1024
-
-
 def read_snappy(packed: memoryview, max_bytes: int) -> Pieces:
     """Open snappy chunks in xerial framing, or one block without any.
 
@@ -197,15 +206,6 @@ def _snappy_block(block: memoryview, size: int) -> bytes:
     return unpacked
 
 
-_LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM = 4, 8, 16
-#: Version 1, blocks that do not depend on one another, nothing reserved: all that Kafka reads.
-_LZ4_FIXED_MASK, _LZ4_FIXED_FLAGS = 0xE3, 0x60
-_LZ4_MIN_HEADER_BYTES = 6
-_LZ4_STORED = 0x80000000
-_LZ4_MAX_BLOCK_BYTES = 4 * 1024 * 1024
-
-
 def read_lz4(packed: memoryview, *, ignore_header_checksum: bool) -> Pieces:
     """Open an lz4 frame."""
     if len(packed) < _LZ4_MIN_HEADER_BYTES or packed[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
@@ -245,11 +245,6 @@ def _lz4_pieces(packed: memoryview, position: int, flags: int, block_descriptor:
         if position > len(packed):
             raise _broken("lz4", "a block is cut short")
         yield from _arrow_pieces(header + packed[start:position] + bytes(_INT32_BYTES), "lz4")
-
-
-_XX_1, _XX_2, _XX_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
-_XX_4, _XX_5 = 0x27D4EB2F, 0x165667B1
-_UINT32 = 0xFFFFFFFF
 
 
 def _header_checksum(descriptor: bytes) -> int:

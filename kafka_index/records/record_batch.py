@@ -48,6 +48,30 @@ _UINT64 = 2**64 - 1
 _SMALL = 64
 _SMALL_VARINTS = tuple(bytes((zigzag,)) for zigzag in range(2 * _SMALL))
 
+_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(len(COMPRESSION_NAMES))
+_LENGTH = struct.Struct(">i")
+_XERIAL_HEADER = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+_SNAPPY_CHUNK_BYTES = 32 * 1024
+_LZ4_BLOCK_BYTES = 64 * 1024
+#: Magic, version 1 with blocks that do not depend on one another, blocks of 64 KiB, and the
+#: checksum of these two. Kafka reads no frame whose blocks are linked, which is what libraries
+#: write when they are left to themselves.
+_LZ4_HEADER = bytes.fromhex("04224d18604082")
+_LZ4_LENGTH = struct.Struct("<I")
+_LZ4_STORED = 0x80000000
+#: The fields of `RECORD_BATCH_HEADER`.
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC = struct.Struct(">I")
+_CRC_POSITION = field_position(RECORD_BATCH_HEADER, "crc")
+_KEY = struct.Struct(">hh")
+_MARKER = struct.Struct(">hi")
+_KEY_VERSION = 0
+_MARKER_VERSION = 0
+_LEADER_CHANGE = 2
+_LEADER_CHANGE_VERSION = 0
+_INT32 = struct.Struct(">i")
+_NO_TAGGED_FIELDS = b"\0"
+
 
 class Record(NamedTuple):
     """A record of a batch.
@@ -113,19 +137,6 @@ def unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
-_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(len(COMPRESSION_NAMES))
-_LENGTH = struct.Struct(">i")
-_XERIAL_HEADER = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
-_SNAPPY_CHUNK_BYTES = 32 * 1024
-_LZ4_BLOCK_BYTES = 64 * 1024
-#: Magic, version 1 with blocks that do not depend on one another, blocks of 64 KiB, and the
-#: checksum of these two. Kafka reads no frame whose blocks are linked, which is what libraries
-#: write when they are left to themselves.
-_LZ4_HEADER = bytes.fromhex("04224d18604082")
-_LZ4_LENGTH = struct.Struct("<I")
-_LZ4_STORED = 0x80000000
-
-
 def codec_of_name(name: str) -> int:
     """Return the codec bits of a name of ``compression.type``.
 
@@ -171,12 +182,6 @@ def _lz4_block(piece: bytes) -> bytes:
 def _packed(name: str, data: bytes) -> bytes:
     packed: bytes = pa.Codec(name).compress(data, asbytes=True)
     return packed
-
-
-#: The fields of `RECORD_BATCH_HEADER`.
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_CRC = struct.Struct(">I")
-_CRC_POSITION = field_position(RECORD_BATCH_HEADER, "crc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,16 +389,6 @@ def _with_header(
     _, checksum = batch_checksums(np.frombuffer(batch, np.uint8), 0, size)
     _CRC.pack_into(batch, _CRC_POSITION, int(checksum))
     return bytes(batch)
-
-
-_KEY = struct.Struct(">hh")
-_MARKER = struct.Struct(">hi")
-_KEY_VERSION = 0
-_MARKER_VERSION = 0
-_LEADER_CHANGE = 2
-_LEADER_CHANGE_VERSION = 0
-_INT32 = struct.Struct(">i")
-_NO_TAGGED_FIELDS = b"\0"
 
 
 def write_end_transaction_marker(

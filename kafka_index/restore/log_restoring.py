@@ -43,6 +43,9 @@ ATTEMPT_ID = "restore"
 # A log with more kinds of damage than this is failed, and its partition left out.
 _MAX_DROPS = 64
 
+GAP = "gap"
+BELOW_COMMITTED = "below_committed"
+
 
 @dataclass(slots=True)
 class LogFacts:
@@ -215,10 +218,6 @@ def _restage(
 def _touches_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:
     end = facts.offsets.end_offset
     return any(each.first_offset is None or each.first_offset >= end for each in lost)
-
-
-GAP = "gap"
-BELOW_COMMITTED = "below_committed"
 
 
 def log_end(last: RestoredLog) -> int:

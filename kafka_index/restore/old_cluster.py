@@ -69,6 +69,23 @@ _TEXT = {
     "unclean.leader.election.enable": _BOOLEAN,
 }
 
+#: Of topics whose settings are not known: nothing of them is deleted for its age or size.
+_KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
+_COMPACT = {"cleanup.policy": "compact"}
+# As GroupCoordinatorService, TransactionStateManager and ShareCoordinatorService create them.
+_INTERNAL = {
+    CONSUMER_OFFSETS_TOPIC: _COMPACT
+    | {"compression.type": "producer", "segment.bytes": "104857600"},
+    TRANSACTION_STATE_TOPIC: _COMPACT
+    | {"compression.type": "uncompressed", "segment.bytes": "104857600"},
+    SHARE_GROUP_STATE_TOPIC: {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "retention.ms": "-1",
+        "segment.bytes": "104857600",
+    },
+}
+
 
 def check_topic_configs(configs: Mapping[str, str]) -> None:
     """Check settings that a topic is to get."""
@@ -91,24 +108,6 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
                 expected=expected,
                 found=repr(value),
             )
-
-
-#: Of topics whose settings are not known: nothing of them is deleted for its age or size.
-_KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
-_COMPACT = {"cleanup.policy": "compact"}
-# As GroupCoordinatorService, TransactionStateManager and ShareCoordinatorService create them.
-_INTERNAL = {
-    CONSUMER_OFFSETS_TOPIC: _COMPACT
-    | {"compression.type": "producer", "segment.bytes": "104857600"},
-    TRANSACTION_STATE_TOPIC: _COMPACT
-    | {"compression.type": "uncompressed", "segment.bytes": "104857600"},
-    SHARE_GROUP_STATE_TOPIC: {
-        "cleanup.policy": "delete",
-        "compression.type": "producer",
-        "retention.ms": "-1",
-        "segment.bytes": "104857600",
-    },
-}
 
 
 @dataclass(slots=True)

@@ -50,6 +50,11 @@ STAGING = ".kafka-index-restoring."
 HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
 _TRIES = 100
 
+_COPY_BYTES = 64 << 20
+_NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
+_PROBE = ".kafka-index-probe"
+
 
 def make_directory(path: str) -> None:
     """Make a directory, if it is missing."""
@@ -211,12 +216,6 @@ def paths_of(directory: str) -> list[str]:
     except OSError as error:
         raise publish_error(error, directory, "list a restored partition") from error
     return [*(os.path.join(directory, name) for name in names), directory]
-
-
-_COPY_BYTES = 64 << 20
-_NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
-_PROBE = ".kafka-index-probe"
 
 
 class Link(StrEnum):

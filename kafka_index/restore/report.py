@@ -51,6 +51,11 @@ RESTORE_SCHEMA = pa.schema(
     ]
 )
 
+_SHOWN_COLUMNS = [
+    *("topic", "partition", "status", "log_start_offset", "log_end_offset", "segments", "reason")
+]
+_SHOWN = 20
+
 
 def status_of(restored: RestoredPartition) -> str:
     """Return the status of a partition."""
@@ -143,11 +148,6 @@ class RestoreResult(Result):
         return self.to_arrow().select(_SHOWN_COLUMNS)
 
 
-_SHOWN_COLUMNS = [
-    *("topic", "partition", "status", "log_start_offset", "log_end_offset", "segments", "reason")
-]
-
-
 def report_rows(
     partitions: Iterable[RestoredPartition], offsets: Iterable[GroupOffset]
 ) -> pa.Table:
@@ -213,9 +213,6 @@ def _offset_row(one: GroupOffset) -> dict[str, object]:
         "group": one.group,
         "committed_offset": one.offset,
     }
-
-
-_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)

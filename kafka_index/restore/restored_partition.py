@@ -19,6 +19,21 @@ from kafka_index.errors import InputError, PublishError, printable
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 
+#: The outcome of an offset that a group committed: it is the end of the log now, or what it was,
+#: after that end, or under the old name of the topic.
+CLAMPED = "clamped"
+BEYOND_END = "beyond_end"
+NOT_RENAMED = "not_renamed"
+DAMAGED = "damaged"
+LOG_START_ABOVE_END = "log_start_above_end"
+NO_LOGS = "no_logs"
+STRAY = "stray"
+INCONSISTENT_TOPIC_ID = "inconsistent_topic_id"
+ERROR = "error"
+JOURNAL_FILE = ".kafka-index-restore.journal"
+_VERSION = 3
+_LOGGER = logging.getLogger(__name__)
+
 
 class Salvage(StrEnum):
     """The part of a damaged partition that is kept."""
@@ -75,20 +90,6 @@ class LostRange:
         """Whether no offset is missing."""
         first, last = self.first_offset, self.last_offset
         return first is not None and last is not None and last < first
-
-
-#: The outcome of an offset that a group committed: it is the end of the log now, or what it was,
-#: after that end, or under the old name of the topic.
-CLAMPED = "clamped"
-BEYOND_END = "beyond_end"
-NOT_RENAMED = "not_renamed"
-
-DAMAGED = "damaged"
-LOG_START_ABOVE_END = "log_start_above_end"
-NO_LOGS = "no_logs"
-STRAY = "stray"
-INCONSISTENT_TOPIC_ID = "inconsistent_topic_id"
-ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +182,6 @@ class RestoredPartition:
     def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> None:
         """Record that it is not in the output."""
         self.code, self.reason, self.retriable = code, reason, retriable
-
-
-JOURNAL_FILE = ".kafka-index-restore.journal"
-_VERSION = 3
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

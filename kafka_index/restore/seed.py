@@ -39,6 +39,9 @@ ORIGINAL_SUFFIX = ".orig"
 _FOOTER = 4
 _ELR_FEATURE = "eligible.leader.replicas.version"
 
+_RECORDS_OF_A_BATCH = 1000
+_OFFSET_BYTES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class SeedDirectory:
@@ -188,10 +191,6 @@ def _not_formatted(given: str, name: str) -> InputError:
         expected=name,
         hint="format it first: kafka-storage.sh format -t CLUSTER_ID -c server.properties",
     )
-
-
-_RECORDS_OF_A_BATCH = 1000
-_OFFSET_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,9 @@ _TYPES: Mapping[str, DataType] = {
     CORRUPT_RECORD: StringType(),
 }
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
 
 class KafkaLogSource(DataSource):
     """The data source ``kafka-log``."""
@@ -262,10 +265,6 @@ def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[SplitGroup]:
         groups[-1].append(split)
         room -= split.size_bytes
     return [SplitGroup(group) for group in groups]
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
 
 
 @dataclass(slots=True)

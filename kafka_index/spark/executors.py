@@ -46,6 +46,13 @@ _MAX_CORES = 1 << 16
 _SHOWN = 3
 _SAMPLED_INPUTS = 4
 
+NOT_SHARED_HINT = (
+    "give a place that all nodes see under one path: an object store, HDFS, or a mounted file "
+    "system (docs/clusters.md)"
+)
+_MARKER = ".kafka-index.{run_id}.shared"
+_LEFTOVER = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReport:
@@ -204,14 +211,6 @@ def _probe_of(
         return json.dumps(found)
 
     return probe
-
-
-NOT_SHARED_HINT = (
-    "give a place that all nodes see under one path: an object store, HDFS, or a mounted file "
-    "system (docs/clusters.md)"
-)
-_MARKER = ".kafka-index.{run_id}.shared"
-_LEFTOVER = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")
 
 
 @dataclass(frozen=True, slots=True)

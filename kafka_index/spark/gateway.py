@@ -49,6 +49,24 @@ _STOPPED_CALL = "KeyboardInterrupt while sending command."
 # What a JVM prints before anything else, and nobody can act on.
 _CHATTER = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
 
+CONNECT_SCHEME = "sc://"
+_STANDALONE_SCHEME = "spark://"
+_KUBERNETES_SCHEME = "k8s://"
+_CONNECT_PORT = 15002
+#: Of all masters together; a run that cannot start ends within half a minute.
+_TOTAL_SECONDS = 20.0
+_MAX_CONNECT_SECONDS = 5.0
+# Spark's transport protocol (org.apache.spark.network.protocol): a frame is its own length, a type,
+# and what belongs to the type. Of these two that is a length and as many bytes of UTF-8.
+_FRAME_LENGTH = struct.Struct(">q")
+_STREAM_REQUEST = 6
+_STREAM_FAILURE = 8
+_STRING_LENGTH = struct.Struct(">i")
+_MAX_FRAME_BYTES = 1 << 16
+# A file that no master serves: it answers so without a line in its log.
+_NO_STREAM = b"/files/kafka-index"
+_NOT_SPARK = "what answers there is not a Spark master"
+
 
 def check_java() -> None:
     """Check that there is a Java that Spark runs on.
@@ -249,27 +267,6 @@ def _deferred_signals() -> Iterator[None]:
             signal.signal(caught, act)
         for number in arrived:
             signal.raise_signal(number)
-
-
-CONNECT_SCHEME = "sc://"
-_STANDALONE_SCHEME = "spark://"
-_KUBERNETES_SCHEME = "k8s://"
-_CONNECT_PORT = 15002
-
-#: Of all masters together; a run that cannot start ends within half a minute.
-_TOTAL_SECONDS = 20.0
-_MAX_CONNECT_SECONDS = 5.0
-
-# Spark's transport protocol (org.apache.spark.network.protocol): a frame is its own length, a type,
-# and what belongs to the type. Of these two that is a length and as many bytes of UTF-8.
-_FRAME_LENGTH = struct.Struct(">q")
-_STREAM_REQUEST = 6
-_STREAM_FAILURE = 8
-_STRING_LENGTH = struct.Struct(">i")
-_MAX_FRAME_BYTES = 1 << 16
-# A file that no master serves: it answers so without a line in its log.
-_NO_STREAM = b"/files/kafka-index"
-_NOT_SPARK = "what answers there is not a Spark master"
 
 
 def check_master(master: str, *, is_plain: bool = True) -> None:

@@ -30,6 +30,26 @@ _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 #: Called with how many items are done, and of how many; from any thread.
 Callback = Callable[[int, int], None]
 
+DEPENDENCY_HINT = (
+    "install it into the Python of the executors, or send them a packed environment "
+    "(docs/clusters.md)"
+)
+_MAX_CAUSES = 8
+_PACKAGE = __name__.partition(".")[0]
+# The last line of a traceback: the class of the error, with its module unless it is a builtin.
+_RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
+_MISSING = re.compile(r"No module named '([^']+)'")
+# What Spark says of the executor on which a task failed for the last time.
+_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>[^()]+)\)")
+# What a Python process that never became a worker wrote to the stderr of its executor.
+_WORKER_STDERR = re.compile(
+    r"Error from python worker:\n(?P<text>.*?)\n\s*PYTHONPATH was:", re.DOTALL
+)
+# The Java package of an error, and Spark's own class for all of them.
+_JAVA_PACKAGE = re.compile(
+    r"^(?:[a-z_]\w*\.)+(?:SparkException: |(?=[A-Z]\w*(?:Exception|Error)\b))"
+)
+
 
 def is_connect(session: SparkSession) -> bool:
     """Return whether a session is Spark Connect's, which has no SparkContext."""
@@ -172,28 +192,6 @@ class Jobs:
             known = sorted(stages or (), key=lambda stage: stage.stage_id)
             self._update(key, [(stage.num_completed_tasks, stage.num_tasks) for stage in known])
             self._show()
-
-
-DEPENDENCY_HINT = (
-    "install it into the Python of the executors, or send them a packed environment "
-    "(docs/clusters.md)"
-)
-_MAX_CAUSES = 8
-_PACKAGE = __name__.partition(".")[0]
-
-# The last line of a traceback: the class of the error, with its module unless it is a builtin.
-_RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
-_MISSING = re.compile(r"No module named '([^']+)'")
-# What Spark says of the executor on which a task failed for the last time.
-_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>[^()]+)\)")
-# What a Python process that never became a worker wrote to the stderr of its executor.
-_WORKER_STDERR = re.compile(
-    r"Error from python worker:\n(?P<text>.*?)\n\s*PYTHONPATH was:", re.DOTALL
-)
-# The Java package of an error, and Spark's own class for all of them.
-_JAVA_PACKAGE = re.compile(
-    r"^(?:[a-z_]\w*\.)+(?:SparkException: |(?=[A-Z]\w*(?:Exception|Error)\b))"
-)
 
 
 def job_failure(error: Exception, hint: str) -> Exception:

@@ -65,6 +65,19 @@ _NEEDED: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     By.TIMESTAMP.column: ((*_INTEGERS, *_TIMES), "an integer, a timestamp or a date"),
 }
 
+_CODE, _SEGMENT, _KEY = "code", "segment", "key"
+# Instead of a segment's number: the latest time asked for. A special timestamp, which is negative,
+# stands for itself.
+_BY_TIME = 0
+#: What to ask so that the indexes are built: the partition's number, the segment's, and the key.
+NEED_SCHEMA = pa.schema(
+    [
+        pa.field(_CODE, pa.int32(), nullable=False),
+        pa.field(_SEGMENT, pa.int32(), nullable=False),
+        pa.field(_KEY, pa.int64(), nullable=False),
+    ]
+)
+
 
 def lookup_offsets(
     queries: DataFrame,
@@ -234,20 +247,6 @@ def _check_columns(schema: StructType, by: By) -> None:
     ]
     if problems:
         raise InputError(f"columns of the wrong type: {', '.join(problems)}")
-
-
-_CODE, _SEGMENT, _KEY = "code", "segment", "key"
-# Instead of a segment's number: the latest time asked for. A special timestamp, which is negative,
-# stands for itself.
-_BY_TIME = 0
-#: What to ask so that the indexes are built: the partition's number, the segment's, and the key.
-NEED_SCHEMA = pa.schema(
-    [
-        pa.field(_CODE, pa.int32(), nullable=False),
-        pa.field(_SEGMENT, pa.int32(), nullable=False),
-        pa.field(_KEY, pa.int64(), nullable=False),
-    ]
-)
 
 
 def build_missing_indexes(

@@ -49,6 +49,68 @@ _INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 
+#: The options that choose topics or partitions, one of them at a time.
+SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+#: The prefix of options of the stores.
+STORAGE_PREFIX = "storage."
+_KNOWN = frozenset(
+    name.lower()
+    for name in (
+        "path",
+        "indexes",
+        *SUBSCRIPTIONS,
+        "startingOffsets",
+        "endingOffsets",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp",
+        "startingTimestamp",
+        "endingTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "failOnDataLoss",
+        "includeHeaders",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "kafka.isolation.level",
+        "tiered",
+        "tieredFormat",
+        "keyPrefix",
+        "tieredKeys",
+        "topicIds",
+        "columns",
+        "includeControlRecords",
+        "rows",
+        "mode",
+        "pushFilters",
+        "followLinks",
+        "maxDecompressedBytes",
+    )
+)
+#: What Spark's Kafka source refuses too: they change rows, or where a read begins.
+_REFUSED = frozenset(
+    f"kafka.{name}"
+    for name in (
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "interceptor.classes",
+        "key.deserializer",
+        "value.deserializer",
+    )
+)
+#: Options of Spark's Kafka source that change no rows of a batch read.
+_IGNORED = frozenset(
+    name.lower()
+    for name in (
+        "groupIdPrefix",
+        "kafka.group.id",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -244,69 +306,6 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     # As in Spark's Kafka source, headers are a column on request.
     with_headers = parse_flag(options, "includeheaders", default=False)
     return DEFAULT_COLUMNS if with_headers else DEFAULT_COLUMNS[:-1]
-
-
-#: The options that choose topics or partitions, one of them at a time.
-SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
-#: The prefix of options of the stores.
-STORAGE_PREFIX = "storage."
-_KNOWN = frozenset(
-    name.lower()
-    for name in (
-        "path",
-        "indexes",
-        *SUBSCRIPTIONS,
-        "startingOffsets",
-        "endingOffsets",
-        "startingOffsetsByTimestamp",
-        "endingOffsetsByTimestamp",
-        "startingTimestamp",
-        "endingTimestamp",
-        "startingOffsetsByTimestampStrategy",
-        "failOnDataLoss",
-        "includeHeaders",
-        "minPartitions",
-        "maxRecordsPerPartition",
-        "kafka.isolation.level",
-        "tiered",
-        "tieredFormat",
-        "keyPrefix",
-        "tieredKeys",
-        "topicIds",
-        "columns",
-        "includeControlRecords",
-        "rows",
-        "mode",
-        "pushFilters",
-        "followLinks",
-        "maxDecompressedBytes",
-    )
-)
-#: What Spark's Kafka source refuses too: they change rows, or where a read begins.
-_REFUSED = frozenset(
-    f"kafka.{name}"
-    for name in (
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "interceptor.classes",
-        "key.deserializer",
-        "value.deserializer",
-    )
-)
-#: Options of Spark's Kafka source that change no rows of a batch read.
-_IGNORED = frozenset(
-    name.lower()
-    for name in (
-        "groupIdPrefix",
-        "kafka.group.id",
-        "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs",
-        "kafkaConsumer.pollTimeoutMs",
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-    )
-)
 
 
 def check_names(names: Iterable[str]) -> list[str]:

@@ -43,6 +43,9 @@ _MAX_BINS = 20_000
 _RESULTS_TOGETHER = 256
 _RESULT_BYTES_TOGETHER = 1 << 20
 
+_ON_DRIVER = "driver"
+_Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 
 @contextmanager
 def session_workers(
@@ -209,10 +212,6 @@ def _run_parts(
     work: _Work, attempt_id: str, *, divide: Callable[[_Work], Parts[_Result]]
 ) -> _Result:
     return divide(work).run(attempt_id)
-
-
-_ON_DRIVER = "driver"
-_Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def task(function: _Function, target: SharedTarget | None = None) -> _Function:

@@ -33,6 +33,13 @@ from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.partition_files import list_partition, swapped_range
 from kafka_index.storage.segment_table import lost_logs
 
+_KRAFT_SNAPSHOT = ".checkpoint.deleted"
+_ENDINGS = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
+_MARKS = (DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY)
+# Java's \S, which is ASCII only.
+_WORD = r"[^ \t\n\v\f\r]+"
+_MARKED = re.compile(rf"{_WORD}-{_WORD}\.{_WORD}-(?:delete|future|stray)")
+
 
 @dataclass(slots=True)
 class FoundSegment:
@@ -163,14 +170,6 @@ def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
 def _is_overwritten(segment: FoundSegment, suffix: str) -> bool:
     """Return whether the index that a broker creates for a swapped log takes the place of one."""
     return segment.is_swapped and suffix == OFFSET_INDEX_SUFFIX
-
-
-_KRAFT_SNAPSHOT = ".checkpoint.deleted"
-_ENDINGS = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
-_MARKS = (DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY)
-# Java's \S, which is ASCII only.
-_WORD = r"[^ \t\n\v\f\r]+"
-_MARKED = re.compile(rf"{_WORD}-{_WORD}\.{_WORD}-(?:delete|future|stray)")
 
 
 def parse_log_directory(name: str) -> tuple[TopicPartition, DirectoryKind] | None:

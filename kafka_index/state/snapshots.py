@@ -36,6 +36,10 @@ _MIN_TREEIFY_CAPACITY = 64
 #: A node that finds this many in its bucket makes the bucket too long.
 _LONG_BUCKET = 8
 
+_COUNT_POSITION = field_position(SNAPSHOT_HEADER, "count")
+_CRC_POSITION = field_position(SNAPSHOT_HEADER, "crc")
+_VERSION_BYTES = SNAPSHOT_HEADER["version"].itemsize
+
 
 class JavaMapOrder:
     """The table of a map, with its number of buckets as capacity.
@@ -130,11 +134,6 @@ def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
     sizes = np.bincount(buckets, minlength=capacity)
     in_long_bucket = np.flatnonzero(sizes[buckets] > _LONG_BUCKET)
     return bool(in_long_bucket.size and in_long_bucket[-1] >= start)
-
-
-_COUNT_POSITION = field_position(SNAPSHOT_HEADER, "count")
-_CRC_POSITION = field_position(SNAPSHOT_HEADER, "crc")
-_VERSION_BYTES = SNAPSHOT_HEADER["version"].itemsize
 
 
 def encode_snapshot(entries: NDArray[np.void]) -> bytes:

@@ -24,16 +24,17 @@ from kafka_index.stores.durable_files import publish_error
 _PREFIX = "kafka-index-work-"
 _LOCK_SUFFIX = ".lock"
 
+_current: _Workspace | None = None
+_guard = threading.Lock()
+_MEMORY = "1GB"
+_NEEDED_FILES = 16
+
 
 @dataclass(frozen=True)
 class _Workspace:
     process_id: int
     folder: str
     lock: int
-
-
-_current: _Workspace | None = None
-_guard = threading.Lock()
 
 
 def workspace() -> str:
@@ -100,10 +101,6 @@ def _remove(workspace: _Workspace) -> None:
     shutil.rmtree(workspace.folder, ignore_errors=True)
     with suppress(OSError):
         os.unlink(workspace.folder + _LOCK_SUFFIX)
-
-
-_MEMORY = "1GB"
-_NEEDED_FILES = 16
 
 
 def sorted_batches(

@@ -45,6 +45,16 @@ _TAKE_OVERS = 5
 # The runs of this process that hold a marker.
 _held_runs: set[str] = set()
 
+OUTPUT_LOCK = ".kafka-index.lock"
+_LOCK_MODE = 0o644
+_TRIES = 10
+# The content of a lock file made here: the run after a killed one tells it from a broker's.
+_MARK = b"kafka-index\n"
+# A process drops its lock on a file as soon as it closes ANY descriptor of that file, and never
+# conflicts with itself. So each file is open at most once, and this is where that is recorded.
+_held: set[tuple[int, int]] = set()
+_held_guard = threading.Lock()
+
 
 class StoreLock:
     """Keep other runs out of an output in an object store or HDFS, as far as that can be done.
@@ -221,18 +231,6 @@ def _started(process: int) -> int | None:
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
-
-
-OUTPUT_LOCK = ".kafka-index.lock"
-_LOCK_MODE = 0o644
-_TRIES = 10
-# The content of a lock file made here: the run after a killed one tells it from a broker's.
-_MARK = b"kafka-index\n"
-
-# A process drops its lock on a file as soon as it closes ANY descriptor of that file, and never
-# conflicts with itself. So each file is open at most once, and this is where that is recorded.
-_held: set[tuple[int, int]] = set()
-_held_guard = threading.Lock()
 
 
 class DirectoryLock:

@@ -37,6 +37,16 @@ _DEAD = {
 }
 _LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
 
+# Base offset @0, length @8, magic @16, last offset delta @23: all a next offset needs.
+_HEADER = struct.Struct(">qi4xb6xi")
+_OVERHEAD_BYTES = 12
+_SHORT_HEADER_BYTES = 17
+_MIN_LENGTH = 14
+_MAGIC_2 = 2
+_MAGIC_2_HEADER_BYTES = 61
+# What one request to a store reads of a log whose headers are wanted.
+_HEADERS_WINDOW_BYTES = 64 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
@@ -220,17 +230,6 @@ def _segment(
         is_last,
         info.version,
     )
-
-
-# Base offset @0, length @8, magic @16, last offset delta @23: all a next offset needs.
-_HEADER = struct.Struct(">qi4xb6xi")
-_OVERHEAD_BYTES = 12
-_SHORT_HEADER_BYTES = 17
-_MIN_LENGTH = 14
-_MAGIC_2 = 2
-_MAGIC_2_HEADER_BYTES = 61
-# What one request to a store reads of a log whose headers are wanted.
-_HEADERS_WINDOW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,12 @@ SEGMENT_SCHEMA = pa.schema(
     ]
 )
 
+_LOG_NAME_LENGTH = OFFSET_DIGITS + len(LOG_SUFFIX)
+_MAX_DIGITS = str(INT64_MAX).zfill(OFFSET_DIGITS)
+_ODD_ENDINGS = (SWAP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
+_ENTRIES = {OFFSET_INDEX_SUFFIX: OFFSET_ENTRY, TIME_INDEX_SUFFIX: TIME_ENTRY}
+_LOG_ENDINGS = ("", *TRANSIENT_SUFFIXES)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PartitionSegments:
@@ -217,11 +223,6 @@ class SegmentTable(Sequence[SegmentFile]):
         return self.partitions[place].files()[number - start]
 
 
-_LOG_NAME_LENGTH = OFFSET_DIGITS + len(LOG_SUFFIX)
-_MAX_DIGITS = str(INT64_MAX).zfill(OFFSET_DIGITS)
-_ODD_ENDINGS = (SWAP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
-
-
 def list_plain_partition(partition: TopicPartition, directory: str) -> PartitionSegments | None:
     """Return the segments of a local partition directory, or None to list it entry by entry.
 
@@ -261,10 +262,6 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
         np.array(sizes, np.int64)[order],
         np.array(times, np.int64)[order],
     )
-
-
-_ENTRIES = {OFFSET_INDEX_SUFFIX: OFFSET_ENTRY, TIME_INDEX_SUFFIX: TIME_ENTRY}
-_LOG_ENDINGS = ("", *TRANSIENT_SUFFIXES)
 
 
 def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:

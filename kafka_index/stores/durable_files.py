@@ -63,6 +63,12 @@ _KNOWN: dict[int, tuple[str, str]] = {
 }
 _KNOWN[errno.EEXIST] = _KNOWN[errno.ENOTDIR]
 
+# _IOW(0x94, 9, int) of linux/fs.h.
+_FICLONE = 0x40049409
+_NO_CLONES = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
+)
+
 
 class AtomicFile:
     """A file that is written aside and takes its name whole, or not at all.
@@ -251,13 +257,6 @@ def _libc() -> tuple[Callable[..., int], Callable[..., int]] | None:
     ):
         return None
     return calls
-
-
-# _IOW(0x94, 9, int) of linux/fs.h.
-_FICLONE = 0x40049409
-_NO_CLONES = frozenset(
-    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
-)
 
 
 def copy_file(source: str, target: str) -> None:

@@ -30,6 +30,16 @@ from kafka_index.stores.store import (
 
 _JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200})')
 
+_WRITE_ATTEMPTS = 3
+_SLOW = "Failed to complete file in time"
+_ROWS_OF_PAGE = 10_000
+_MS_NS = 1_000_000
+# The library's own patience is three minutes; a fail-over of the name node takes less than this.
+_PATIENCE = {
+    "dfs.client.failover.max.attempts": "8",
+    "dfs.client.failover.sleep.max.millis": "5000",
+}
+
 
 def reason(error: Exception) -> str:
     """Return what went wrong, without the stack of the name node."""
@@ -64,17 +74,6 @@ def _hint(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return "check the address and the network"
     return None
-
-
-_WRITE_ATTEMPTS = 3
-_SLOW = "Failed to complete file in time"
-_ROWS_OF_PAGE = 10_000
-_MS_NS = 1_000_000
-# The library's own patience is three minutes; a fail-over of the name node takes less than this.
-_PATIENCE = {
-    "dfs.client.failover.max.attempts": "8",
-    "dfs.client.failover.sleep.max.millis": "5000",
-}
 
 
 class _SlowNodesError(PublishError):

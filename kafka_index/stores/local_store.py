@@ -30,6 +30,8 @@ from kafka_index.stores.store import (
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 _PIECE_BYTES = 1 << 20
 
+_LIST_CHUNK = 10_000
+
 
 class MappedFile:
     """A local, regular file, opened read-only (KAFKA-5104) and mapped whole.
@@ -190,9 +192,6 @@ class MappedFile:
         advice = getattr(mmap, name, None)
         if self._map is not None and advice is not None:
             self._map.madvise(advice)
-
-
-_LIST_CHUNK = 10_000
 
 
 class LocalStore:

@@ -72,6 +72,11 @@ _S3_CREDENTIALS = (
     "aws_skip_signature",
 )
 
+# Tools that refresh credentials rewrite the file.
+_READ_AGAIN = timedelta(minutes=5)
+# The storage library asks an instance or a container for its role, and reads the environment.
+_NOT_OF_PROFILES = ("env", "container-role", "iam-role")
+
 
 @dataclass
 class ObjectConfig:
@@ -222,12 +227,6 @@ def _certificate(path: str) -> str:
             return file.read()
     except OSError as error:
         raise ConfigError(f"cannot read AWS_CA_BUNDLE: {error.strerror}", path=path) from error
-
-
-# Tools that refresh credentials rewrite the file.
-_READ_AGAIN = timedelta(minutes=5)
-# The storage library asks an instance or a container for its role, and reads the environment.
-_NOT_OF_PROFILES = ("env", "container-role", "iam-role")
 
 
 class Credential(TypedDict):

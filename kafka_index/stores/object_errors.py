@@ -49,6 +49,10 @@ _CREDENTIALS_HINT = (
     "role provides them; docs/storage.md has the order"
 )
 
+_ATTEMPTS = 5
+_FIRST_WAIT_SECONDS = 0.2
+_Answer = TypeVar("_Answer")
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -210,11 +214,6 @@ def _of_connection(text: str, host: str | None) -> Reason:
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
     match = pattern.search(text)
     return None if match is None else next((group for group in match.groups() if group), match[0])
-
-
-_ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 0.2
-_Answer = TypeVar("_Answer")
 
 
 def repeated(request: Callable[[], _Answer]) -> _Answer:

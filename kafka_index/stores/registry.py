@@ -38,6 +38,10 @@ _stores: dict[str, Store] = {}
 # The process whose threads serve the connections; a fork of it has the stores and not the threads.
 _owner = 0
 
+#: Endings of compressed text.
+COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
+_DESCRIPTORS = "/proc/self/fd"
+
 
 def configure_stores(options: StorageOptions) -> None:
     """Set the options of all stores of this process, on the driver and in each Spark task."""
@@ -112,10 +116,6 @@ def _missing(root: str, extra: str, error: ImportError) -> InputError:
         path=root,
         hint=f"pip install 'kafka-index[{extra}]'",
     )
-
-
-#: Endings of compressed text.
-COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def readable(path: str, info: FileInfo | None = None) -> str | StoredFile:
@@ -206,9 +206,6 @@ class _StoredStream(io.RawIOBase):
         if not self.closed:
             self._source.close()
         super().close()
-
-
-_DESCRIPTORS = "/proc/self/fd"
 
 
 class WholeFile(Protocol):

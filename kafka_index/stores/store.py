@@ -32,6 +32,31 @@ LISTING_SCHEMA = pa.schema(
     ]
 )
 
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
+#: Schemes of object stores, and the extra that has their library.
+OBJECT_SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "abfs": "azure",
+    "abfss": "azure",
+    "wasb": "azure",
+    "wasbs": "azure",
+}
+HDFS_SCHEME = "hdfs"
+#: Schemes that name the same bucket or container as another.
+SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
+_SECRET = re.compile(
+    r"secret|token(?!_file|_service)|password|passphrase|credential(?!s?_(?:type|file|relative|full))"
+    r"|(?:account|access|master|customer|encryption|private|sas|shared)_key|(?:^|_)sas(?:$|_)"
+    r"|connection_string",
+    re.IGNORECASE,
+)
+_REFERENCE = "@"
+# The access key's id is an identifier that logs and URLs show.
+_NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
+_CLAIM_SUFFIX = ".claim"
+
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
@@ -155,23 +180,6 @@ class Store(Protocol):
         ...
 
 
-_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
-
-#: Schemes of object stores, and the extra that has their library.
-OBJECT_SCHEMES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gcs",
-    "abfs": "azure",
-    "abfss": "azure",
-    "wasb": "azure",
-    "wasbs": "azure",
-}
-HDFS_SCHEME = "hdfs"
-#: Schemes that name the same bucket or container as another.
-SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
-
-
 def scheme_of(path: str) -> str | None:
     """Return the scheme of a URI, in lower case; None for a plain path."""
     match = _URI.match(path)
@@ -195,17 +203,6 @@ def split_uri(path: str) -> tuple[str, str]:
     if match is None:
         raise ValueError(f"not a URI: {path}")
     return match[0], path[match.end() :].strip("/")
-
-
-_SECRET = re.compile(
-    r"secret|token(?!_file|_service)|password|passphrase|credential(?!s?_(?:type|file|relative|full))"
-    r"|(?:account|access|master|customer|encryption|private|sas|shared)_key|(?:^|_)sas(?:$|_)"
-    r"|connection_string",
-    re.IGNORECASE,
-)
-_REFERENCE = "@"
-# The access key's id is an identifier that logs and URLs show.
-_NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +266,6 @@ def _resolved(key: str, value: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"cannot read the storage option {key}: {reason}", path=path) from error
-
-
-_CLAIM_SUFFIX = ".claim"
 
 
 def replace_by_claim(store: Store, path: str, data: bytes, info: FileInfo) -> bool:

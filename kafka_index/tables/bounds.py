@@ -41,6 +41,9 @@ Timestamps: TypeAlias = int | Mapping[str, Mapping[int, int]]
 
 LATEST, EARLIEST = int(SpecialTimestamp.LATEST), int(SpecialTimestamp.EARLIEST)
 
+_COLUMNS = 3
+_HEADER = ["topic", "partition", "offset"]
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -313,10 +316,6 @@ def _times_of(files: PartitionFiles, max_decompressed_bytes: int) -> tuple[int |
             for answers in found
         )
     return first_ms, last_ms
-
-
-_COLUMNS = 3
-_HEADER = ["topic", "partition", "offset"]
 
 
 def read_offsets_file(path: str) -> dict[str, dict[int, int]]:

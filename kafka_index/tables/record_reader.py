@@ -30,6 +30,9 @@ _log = logging.getLogger(__name__)
 _MIN_BATCH_BYTES = 1 << 20
 _MANY_RECORDS = 2048
 
+#: The form of raw batches that `kafka_index.build.parquet_input` takes.
+RAW_SCHEMA = pa.schema([*list(BATCH_SCHEMA)[:4], pa.field("batch", pa.binary(), nullable=False)])
+
 
 class Damages:
     """Raises, drops or reports damage, as the settings of a read say.
@@ -216,10 +219,6 @@ class RecordReader:
 
 def _warn(error: CorruptLogError) -> None:
     _log.warning("left out: %s", error)
-
-
-#: The form of raw batches that `kafka_index.build.parquet_input` takes.
-RAW_SCHEMA = pa.schema([*list(BATCH_SCHEMA)[:4], pa.field("batch", pa.binary(), nullable=False)])
 
 
 class BatchForm(Enum):

@@ -51,6 +51,16 @@ _COLUMNS = 8
 #: What two equal batches share.
 _COMPARED = slice(0, _SIZE + 1)
 
+_KEPT = (
+    "base_offset",
+    "leader_epoch",
+    "last_offset_delta",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+)
+_Record = tuple[int, object, object, tuple[tuple[object, object], ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class CopySegments:
@@ -318,17 +328,6 @@ def compare_partitions(
     return workers.run(
         pairs, comparison_finding, sizes=sizes, what="compare {:,} partitions", ordered=True
     )
-
-
-_KEPT = (
-    "base_offset",
-    "leader_epoch",
-    "last_offset_delta",
-    "producer_id",
-    "producer_epoch",
-    "base_sequence",
-)
-_Record = tuple[int, object, object, tuple[tuple[object, object], ...]]
 
 
 class _Batch(NamedTuple):

@@ -52,6 +52,9 @@ _NO_TIME_INDEX = (
     "by time go wrong."
 )
 
+# What a segment costs besides its bytes.
+_SEGMENT_COST_BYTES = 4 << 20
+
 
 class PartitionVerification:
     """Verifies a partition, of which all segments are given: `check` for each, then `finish`.
@@ -338,10 +341,6 @@ def _with_unread_log(row: Finding) -> Finding:
         effect="A log of it could not be read: it was not verified as a whole.",
         retriable=True,
     )
-
-
-# What a segment costs besides its bytes.
-_SEGMENT_COST_BYTES = 4 << 20
 
 
 def verify_partitions(

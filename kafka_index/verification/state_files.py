@@ -33,6 +33,18 @@ from kafka_index.verification.findings import FileClass, FileKind, Finding, Judg
 from kafka_index.verification.index_files import IDENTICAL, NOT_JUDGED
 from kafka_index.verification.segment import EpochRun
 
+_NO_STATE = (
+    "With the marker a broker concludes that there are no producers: open transactions vanish, and "
+    "their records are exposed."
+)
+_REMOVED = "A broker that starts here removes it."
+_EARLIER = "A broker removes it, and loads an earlier one or reads the log instead."
+_WRITTEN_ANEW = "A broker that starts here recovers the segment before it, and writes it anew."
+_OTHER_STATE = (
+    "A broker that loads it takes other producers or open transactions for true: it can accept "
+    "duplicates, refuse producers, or expose records of open transactions."
+)
+
 
 def epoch_findings(
     partition: TopicPartition,
@@ -117,19 +129,6 @@ def _judge_epochs(
 
 def _is_late(start_offset: int, end_offset: int | None) -> bool:
     return end_offset is not None and start_offset > end_offset
-
-
-_NO_STATE = (
-    "With the marker a broker concludes that there are no producers: open transactions vanish, and "
-    "their records are exposed."
-)
-_REMOVED = "A broker that starts here removes it."
-_EARLIER = "A broker removes it, and loads an earlier one or reads the log instead."
-_WRITTEN_ANEW = "A broker that starts here recovers the segment before it, and writes it anew."
-_OTHER_STATE = (
-    "A broker that loads it takes other producers or open transactions for true: it can accept "
-    "duplicates, refuse producers, or expose records of open transactions."
-)
 
 
 def judge_snapshots(

@@ -47,6 +47,8 @@ from kafka_index.writing.partition_match import PartitionMatch, match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
 from kafka_index.writing.staging import StagedPartition, publish_directory, remove_directory
 
+CLEANUP_POLICY = "cleanup.policy"
+
 
 @dataclass(frozen=True, slots=True)
 class RewriteSettings:
@@ -255,9 +257,6 @@ def summary_by_topic(matched: Sequence[MatchedPartition]) -> Mapping[str, tuple[
             records, dropped = records + each.match.records, dropped + each.match.dropped
         topics[each.plan.partition.topic] = partitions + 1, records, dropped
     return topics
-
-
-CLEANUP_POLICY = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)

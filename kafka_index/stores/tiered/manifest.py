@@ -23,6 +23,17 @@ _MAX_WIDTH = 4
 # Count, base, width, and the last size.
 _PACKED_OVERHEAD_BYTES = 13
 
+MANIFEST_VERSION = "1"
+#: The indexes in the order of the ``.indexes`` object, by the suffixes of their files.
+INDEX_NAMES = {
+    ".index": "offset",
+    ".timeindex": "timestamp",
+    ".snapshot": "producerSnapshot",
+    ".leader_epoch_checkpoint": "leaderEpoch",
+    ".txnindex": "transaction",
+}
+_Fields = Mapping[str, object]
+
 
 @dataclass(frozen=True)
 class ChunkIndex:
@@ -132,18 +143,6 @@ def _unpack(count: int, data: bytes) -> Longs:
 
 def _count(original_size: int, chunk_size: int) -> int:
     return -(-original_size // chunk_size)
-
-
-MANIFEST_VERSION = "1"
-#: The indexes in the order of the ``.indexes`` object, by the suffixes of their files.
-INDEX_NAMES = {
-    ".index": "offset",
-    ".timeindex": "timestamp",
-    ".snapshot": "producerSnapshot",
-    ".leader_epoch_checkpoint": "leaderEpoch",
-    ".txnindex": "transaction",
-}
-_Fields = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
