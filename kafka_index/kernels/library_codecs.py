@@ -33,12 +33,19 @@ _ZSTD_SYMBOLS = (
     "ZSTD_freeDCtx",
     "ZSTD_decompressDCtx",
     "ZSTD_findFrameCompressedSize",
+    "ZSTD_versionNumber",
 )
+# Earlier ones take some frames that are corrupt, and write what was in the context before.
+_ZSTD_MIN_VERSION = 1_05_06
 _ZLIB_SYMBOLS = ("zng_inflateInit2", "zng_inflateReset", "zng_inflate", "zng_inflateEnd")
 
 
-def _find_library(names: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL | None:
-    """Return the first of some libraries that can be loaded and has these functions."""
+def _find_library(
+    names: Iterable[str],
+    symbols: Iterable[str],
+    is_right: Callable[[ctypes.CDLL], bool] = lambda _library: True,
+) -> ctypes.CDLL | None:
+    """Return the first of some libraries that can be loaded, has these functions and is right."""
     for name in names:
         try:
             library = ctypes.CDLL(name)
@@ -46,7 +53,8 @@ def _find_library(names: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL |
                 getattr(library, symbol)
         except (OSError, AttributeError):
             continue
-        return library
+        if is_right(library):
+            return library
     return None
 
 
@@ -66,7 +74,9 @@ def _extension(*modules: str) -> list[str]:
 _lz4 = _find_library([*_extension("lz4.block._block"), "liblz4.so.1"], ["LZ4_decompress_safe"])
 _zlib = _find_library([*_extension("zlib_ng.zlib_ng"), "libz-ng.so.2"], _ZLIB_SYMBOLS)
 _zstd = _find_library(
-    ["libzstd.so.1", *_extension("_zstd", "zstandard._cffi", "zstandard.backend_c")], _ZSTD_SYMBOLS
+    ["libzstd.so.1", *_extension("zstandard._cffi", "_zstd")],
+    _ZSTD_SYMBOLS,
+    lambda library: library.ZSTD_versionNumber() >= _ZSTD_MIN_VERSION,
 )
 
 
