@@ -34,6 +34,10 @@ class RunOutcome(StrEnum):
         causes = set(retriable)
         return cls.ENVIRONMENT if True in causes else cls.DAMAGE if causes else cls.DONE
 
+    def with_damage(self, places: Sequence[object]) -> RunOutcome:
+        """Return the outcome where there are places of damage besides."""
+        return RunOutcome.DAMAGE if places and self is RunOutcome.DONE else self
+
     @property
     def exit_code(self) -> int:
         """The exit code of a command with this outcome."""
@@ -69,6 +73,11 @@ class Result(ABC):
     @abstractmethod
     def counts(self) -> Mapping[str, int]:
         """Numbers of things, under the names of ``--summary``."""
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """Entries of the input that were not read, each with why: with any, `ok` is False."""
+        return ()
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
@@ -110,13 +119,19 @@ class Result(ABC):
             The environment is at fault: the same call may finish the work.
         """
         if self.outcome is RunOutcome.DAMAGE:
-            raise DamageError(f"{self.command}: {self.headline}")
+            raise DamageError(f"{self.command}: {self._verdict()}")
         if self.outcome is RunOutcome.ENVIRONMENT:
-            raise ReadError(f"{self.command}: {self.headline}", hint="make the same call again")
+            raise ReadError(f"{self.command}: {self._verdict()}", hint="make the same call again")
 
     def _shown(self) -> pa.Table:
         """Return the rows that are printed first, by default all of them."""
         return self.to_arrow()
+
+    def _verdict(self) -> str:
+        """Return the headline, and the first entry that was not read."""
+        if not self.unread:
+            return self.headline
+        return f"{self.headline}; {len(self.unread):,} not read, such as {self.unread[0]}"
 
     def _mark(self) -> str:
         """Return the outcome in a word."""
@@ -134,7 +149,7 @@ class Result(ABC):
         """Return the verdict, the counts and the first rows: less than a screen."""
         table = self._shown()
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
-        lines = [f"{type(self).__name__}: {printable(self.headline)}"[:_TEXT_WIDTH]]
+        lines = [f"{type(self).__name__}: {printable(self._verdict())}"[:_TEXT_WIDTH]]
         lines += [counts[:_TEXT_WIDTH]] if counts else []
         lines += _table_lines(table.slice(0, _TEXT_ROWS))
         if table.num_rows > _TEXT_ROWS:
@@ -154,7 +169,7 @@ class Result(ABC):
         more = f"<p>and {rest:,} rows more: to_arrow() has all</p>" if rest else ""
         return (
             f"<div><p><strong>{html.escape(self.command)}: {self._mark()}</strong>: "
-            f"{html.escape(printable(self.headline))}</p>"
+            f"{html.escape(printable(self._verdict()))}</p>"
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
         )
 

@@ -109,6 +109,30 @@ def test_a_result_is_a_table_to_whatever_reads_arrow(
     assert rows == [(table.num_rows,)]
 
 
+@pytest.mark.parametrize("name", [each for each in CALLS if each not in ("metadata", "predict")])
+def test_a_result_without_an_entry_of_the_input_is_not_ok(name: str, tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump")
+    missing = dump / "payments-7"
+    missing.symlink_to(tmp_path / "gone")
+    result = CALLS[name](dump, tmp_path)
+    assert result.to_arrow().num_rows
+    assert result.unread == (f"{missing} -> {tmp_path / 'gone'}: a link to nothing",)
+    with pytest.raises(DamageError, match=r"1 not read, such as .*payments-7"):
+        result.raise_for_damage()
+    missing.unlink()
+    again = CALLS[name](dump, tmp_path / "again")
+    assert again.to_arrow().num_rows
+    assert (again.ok, again.unread) == (True, ())
+
+
+def test_metadata_without_a_partition_of_the_input_is_not_ok(tmp_path: Path) -> None:
+    dump = Path(shutil.copytree(DUMP, tmp_path / "dump"))
+    (dump / "__consumer_offsets-7").symlink_to(tmp_path / "gone")
+    found = kafka_index.read_metadata(dump, "groups")
+    assert not found.ok
+    assert "__consumer_offsets-7" in found.unread[0]
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_result_is_not_taken_for_a_truth(name: str, sound: Path, tmp_path: Path) -> None:
     result = CALLS[name](sound, tmp_path)

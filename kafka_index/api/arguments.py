@@ -16,6 +16,7 @@ from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import ThreadEngine
 from kafka_index.layout.times import Time, now_ms, parse_time, time_text
 from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.stores.inputs import UnreadFile
 from kafka_index.tables.bounds import read_offsets_file
 from kafka_index.tiered.options import TieredOptions
 
@@ -189,3 +190,8 @@ def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:
     except (pa.ArrowException, TypeError) as error:
         raise InputError(f"{name} is not a table: {error}", expected=expected) from error
     raise InputError(f"{name} is not a table", expected=expected, found=repr(type(rows)))
+
+
+def unread_texts(files: Mapping[str, UnreadFile]) -> tuple[str, ...]:
+    """Return the files that `reading_inputs` has not read, each with the reason."""
+    return tuple(f"{files[path].shown}: {files[path].reason}" for path in sorted(files))

@@ -16,6 +16,7 @@ from kafka_index.api.arguments import (
     properties_of,
     threads_of,
     tiered_of,
+    unread_texts,
     whole,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, topics_pattern
@@ -114,11 +115,12 @@ def verify(
         raise ConfigError(f"against and {other} exclude each other")
     engine = threads_of(threads)
     findings = _Findings()
-    with reading_inputs(follow_links=follow_links):
+    with reading_inputs(follow_links=follow_links) as unread:
         job = VerifyJob.prepare(request)
         job.run(engine, findings)
     partitions = sorted(findings.partitions, key=lambda one: (one.topic, one.partition))
-    return Verification(partitions, findings.rows, job.segments.total_bytes)
+    size_bytes = job.segments.total_bytes
+    return Verification(partitions, findings.rows, size_bytes, unread_texts(unread))
 
 
 def predict(

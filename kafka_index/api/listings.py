@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.api.arguments import Paths, Tiered, Topics, paths_of, tiered_of, whole
+from kafka_index.api.arguments import (
+    Paths,
+    Tiered,
+    Topics,
+    paths_of,
+    tiered_of,
+    unread_texts,
+    whole,
+)
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
 from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable
 from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS
@@ -48,12 +56,15 @@ class Metadata(Result):
         The first reasons why records are missing.
     fault_count : int
         The number of all of them.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     rows: pa.Table
     what: str | None = None
     faults: tuple[KafkaIndexError, ...] = ()
     fault_count: int = 0
+    unread: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -71,7 +82,7 @@ class Metadata(Result):
     @property
     def outcome(self) -> RunOutcome:
         """Damage for records that do not decode, the environment for failed reads."""
-        return RunOutcome.of_faults(map(is_retriable, self.faults))
+        return RunOutcome.of_faults(map(is_retriable, self.faults)).with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -135,7 +146,7 @@ def read_metadata(
         )
     most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
     topics = METADATA_TOPICS if what is None else METADATA_TABLES[what].topics
-    with reading_inputs(follow_links=follow_links):
+    with reading_inputs(follow_links=follow_links) as unread:
         found = read_state(paths_of(paths), budget=shared_budget(most), topics=topics)
     if what is not None:
         rows = METADATA_TABLES[what].of(found)
@@ -143,7 +154,8 @@ def read_metadata(
         counted = ((name, table.rows(found)) for name, table in METADATA_TABLES.items())
         known = [{"table": name, "rows": len(own)} for name, own in counted if own is not None]
         rows = pa.Table.from_pylist(known, schema=_OVERVIEW)
-    return Metadata(rows, what, tuple(found.faults.first), found.faults.total)
+    faults = found.faults
+    return Metadata(rows, what, tuple(faults.first), faults.total, unread_texts(unread))
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,10 +169,13 @@ class PartitionList(Result):
         log cannot be read, it is null, and `reason` says why.
     ended : RunOutcome
         Damage, or the environment, where the end of a log cannot be read.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     rows: pa.Table
     ended: RunOutcome
+    unread: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -176,7 +191,7 @@ class PartitionList(Result):
     @property
     def outcome(self) -> RunOutcome:
         """Damage, or the environment, where the end of a log cannot be read."""
-        return self.ended
+        return self.ended.with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -232,7 +247,7 @@ def list_partitions(
     >>> found.to_arrow()["partition"].to_pylist()
     [0, 1]
     """
-    with reading_inputs(follow_links=follow_links):
+    with reading_inputs(follow_links=follow_links) as unread:
         listed = list_files(
             paths_of(paths), topics=topics_pattern(topics), tiered=tiered_of(tiered)
         )
@@ -242,7 +257,7 @@ def list_partitions(
             rows.append(_row(files, end, fault))
             faults += [] if fault is None else [is_retriable(fault)]
     table = pa.Table.from_pylist(rows, schema=_PARTITIONS)
-    return PartitionList(table, RunOutcome.of_faults(faults))
+    return PartitionList(table, RunOutcome.of_faults(faults), unread_texts(unread))
 
 
 def _row(

@@ -20,6 +20,7 @@ from kafka_index.api.arguments import (
     paths_of,
     table_of,
     tiered_of,
+    unread_texts,
 )
 from kafka_index.config import choice_of
 from kafka_index.lookup.inventory import collect_inventory
@@ -43,10 +44,13 @@ class LookupResult(Result):
         log is its status.
     ended : RunOutcome
         Damage where it makes an answer unreadable, the environment where a failed read does.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     rows: pa.Table
     ended: RunOutcome
+    unread: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -62,7 +66,7 @@ class LookupResult(Result):
     @property
     def outcome(self) -> RunOutcome:
         """The outcome, which decides the exit code of the command."""
-        return self.ended
+        return self.ended.with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -225,7 +229,7 @@ def _look_up(
     names = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (by.column, pa.int64())])
     table = table_of(queries, "queries", names)
     check_columns(table.schema, by)
-    with reading_inputs(follow_links=follow_links):
+    with reading_inputs(follow_links=follow_links) as unread:
         inventory = collect_inventory(
             paths, tiered=tiered_of(tiered), indexes=indexes, upper_bound=upper_bound
         )
@@ -236,4 +240,5 @@ def _look_up(
     schema = pa.schema([*table.schema, *found.schema], metadata=table.schema.metadata)
     rows = pa.table([*table.columns, *found.columns], schema=schema)
     unanswered = bool(pc.any(pc.equal(found["status"], Status.UNREADABLE.text)).as_py())
-    return LookupResult(rows, outcome_of(findings, unanswered=unanswered))
+    ended = outcome_of(findings, unanswered=unanswered)
+    return LookupResult(rows, ended, unread_texts(unread))

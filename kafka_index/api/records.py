@@ -21,6 +21,7 @@ from kafka_index.api.arguments import (
     threads_of,
     tiered_of,
     time_range,
+    unread_texts,
     whole,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
@@ -65,13 +66,21 @@ class FoundRecords(Result):
         The threads that search.
     limit : int or None
         The number of records after which the search ends.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     def __init__(
-        self, plan: ReadPlan, partitions: int, engine: ThreadEngine, limit: int | None
+        self,
+        plan: ReadPlan,
+        partitions: int,
+        engine: ThreadEngine,
+        limit: int | None,
+        unread: tuple[str, ...] = (),
     ) -> None:
         self._plan, self._partitions = plan, partitions
         self._engine, self._limit = engine, limit
+        self._unread = unread
         self._records: int | None = None
         self._damage: list[KafkaIndexError] = []
         self._left_out = 0
@@ -128,7 +137,12 @@ class FoundRecords(Result):
         """
         if self._records is None:
             raise InputError("nothing was searched yet", hint="iterate to the end, or to_arrow()")
-        return RunOutcome.of_faults(map(is_retriable, self._damage))
+        return RunOutcome.of_faults(map(is_retriable, self._damage)).with_damage(self._unread)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Entries of the input that are not read, each with the reason."""
+        return self._unread
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -238,7 +252,7 @@ def find_records(
     )
     most = None if limit is None else whole(limit, "limit", least=1)
     engine = threads_of(threads)
-    with reading_inputs(follow_links=follow_links):
+    with reading_inputs(follow_links=follow_links) as unread:
         listed = list_partitions(
             paths_of(paths),
             topics=topics_pattern(topics),
@@ -248,7 +262,7 @@ def find_records(
         plan = plan_partitions(
             listed.files, settings=settings, max_split_bytes=SEARCHED_SPLIT_BYTES
         )
-    return FoundRecords(plan, len(listed.files), engine, most)
+    return FoundRecords(plan, len(listed.files), engine, most, unread_texts(unread))
 
 
 def _bytes(given: object, name: str) -> bytes | None:
@@ -270,10 +284,13 @@ class ExportResult(Result):
         The offsets and files of each partition, and why it is damaged or failed.
     output : str
         The folder.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     partitions: list[PartitionReport]
     output: str
+    unread: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -294,7 +311,7 @@ class ExportResult(Result):
     @property
     def outcome(self) -> RunOutcome:
         """Damage for partitions that are damaged or failed, the environment for failed reads."""
-        return outcome_of(self.partitions)
+        return outcome_of(self.partitions).with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -418,7 +435,7 @@ def export_records(
     on_loss = choice_of(OnDataLoss, on_data_loss, "on_data_loss")
     folders = [*names, *(() if remote is None else remote.uris), *filter(None, [index_root])]
     refuse_overlap(target, given, folders)
-    with reading_inputs(follow_links=follow_links):
+    with reading_inputs(follow_links=follow_links) as unread:
         listed = list_partitions(
             names, topics=topics_pattern(topics), tiered=remote, indexes=index_root
         )
@@ -427,4 +444,4 @@ def export_records(
             listed.files, settings, starting_offsets=starts, on_data_loss=on_loss
         ) as plan:
             rows = run_plan(plan, settings, engine, None)
-    return ExportResult(rows, target)
+    return ExportResult(rows, target, unread_texts(unread))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from kafka_index.api.arguments import (
     paths_of,
     threads_of,
     tiered_of,
+    unread_texts,
     whole,
 )
 from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output, build_logs
@@ -75,10 +76,13 @@ class BuildResult(Result):
         or ``failed``.
     ended : RunOutcome
         Damage where a segment is damaged, the environment where another build may do better.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     rows: pa.Table
     ended: RunOutcome
+    unread: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -95,7 +99,7 @@ class BuildResult(Result):
     @property
     def outcome(self) -> RunOutcome:
         """The outcome, which decides the exit code of the command."""
-        return self.ended
+        return self.ended.with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -227,7 +231,7 @@ def build_indexes(
     if expire_producers_at is not None:
         expire_at = parse_time(expire_producers_at)
         expiration = ProducerExpiration(given.producer_id_expiration_ms, expire_at)
-    with reading_inputs(follow_links=follow_links):
+    with reading_inputs(follow_links=follow_links) as unread:
         listing = list_logs(names, remote, topics=pattern)
         budget = shared_budget(given.max_decompressed_bytes)
         cluster = find_cluster(None, listing.data_directories, budget)
@@ -258,7 +262,7 @@ def build_indexes(
     tables = [table.select(REPORT_SCHEMA.names) for table in (*kept, report_table(rows.reports))]
     faults = [row.retriable for row in rows.reports if row.is_damage]
     table = pa.concat_tables(tables).sort_by(_ORDER)
-    return BuildResult(table, RunOutcome.of_faults(faults))
+    return BuildResult(table, RunOutcome.of_faults(faults), unread_texts(unread))
 
 
 class _Rows:
@@ -396,9 +400,10 @@ def restore_dump(
         config=config_of(config),
         max_decompressed_bytes=most,
     )
-    with reading_inputs(follow_links=follow_links):
+    with reading_inputs(follow_links=follow_links) as unread:
         job = RestoreJob.prepare(request)
-    return job.run(restore_on(engine), lambda _: None)
+        result = job.run(restore_on(engine), lambda _: None)
+    return replace(result, unread=unread_texts(unread))
 
 
 def _until(given: Time | Path | Mapping[str, Mapping[int, int]] | None) -> Until:

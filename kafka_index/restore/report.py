@@ -84,6 +84,8 @@ class RestoreResult(Result):
         Whether they were to be clamped.
     lacks_metadata : bool
         Whether the metadata log that was copied is damaged.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     partitions: Sequence[RestoredPartition]
@@ -93,6 +95,7 @@ class RestoreResult(Result):
     not_renamed: Sequence[GroupOffset] = ()
     clamps: bool = False
     lacks_metadata: bool = False
+    unread: tuple[str, ...] = ()
 
     @property
     def has_unclamped(self) -> bool:
@@ -119,7 +122,7 @@ class RestoreResult(Result):
         faults = [each.retriable for each in self.partitions if each.is_left_out]
         faults += [False for each in self.partitions if each.lost]
         faults += [False] * (self.has_unclamped or self.lacks_metadata)
-        return RunOutcome.of_faults(faults)
+        return RunOutcome.of_faults(faults).with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -30,6 +30,8 @@ _lock = threading.Lock()
 # Real paths of the inputs of this process, and whether links in them are followed.
 _inputs: dict[str, bool] = {}
 _unread: dict[str, UnreadFile] = {}
+# Of the blocks that read inputs now, by the identity of what each has: its files, by path.
+_reading: dict[int, dict[str, UnreadFile]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,22 @@ class UnreadFile:
 
 
 @contextmanager
-def reading_inputs(*, follow_links: bool) -> Iterator[None]:
+def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, UnreadFile]]:
     """Read inputs: decide whether links out of them are followed, and list stores once.
 
-    Other threads share what is decided about links of the inputs that are listed within.
+    Other threads share what is decided about links of the inputs that are listed within. Yields
+    the files that are not read meanwhile, by any thread, by path.
     """
+    unread: dict[str, UnreadFile] = {}
+    with _lock:
+        _reading[id(unread)] = unread
     links = _follows.set(follow_links)
     listings = _listings.set({} if (outer := _listings.get()) is None else outer)
     try:
-        yield
+        yield unread
     finally:
+        with _lock:
+            del _reading[id(unread)]
         _follows.reset(links)
         _listings.reset(listings)
 
@@ -139,17 +147,20 @@ def linked_out(path: str) -> UnreadFile | None:
     if is_within(target, [directory, *inputs]) or _is_followed(directory, inputs):
         return None
     found = UnreadFile(path, target)
-    with _lock:
-        _unread[path] = found
+    _note(found)
     return found
 
 
 def note_unread(path: str, reason: str) -> None:
     """Name an entry in place of a log or a partition, whose records are not read."""
     target = os.path.realpath(path) if os.path.islink(path) else ""
-    found = UnreadFile(path, target, reason)
+    _note(UnreadFile(path, target, reason))
+
+
+def _note(file: UnreadFile) -> None:
     with _lock:
-        _unread[path] = found
+        for files in (_unread, *_reading.values()):
+            files[file.path] = file
 
 
 def refuse_linked_out(path: str, *, any_name: bool = False) -> None:

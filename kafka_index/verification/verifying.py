@@ -207,11 +207,14 @@ class Verification(Result):
         Of the files at the root of data directories; or of two copies, a row per partition.
     log_bytes : int
         Bytes of the logs that were verified.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     partitions: list[PartitionFindings] = field(default_factory=list)
     root_findings: list[Finding] = field(default_factory=list)
     log_bytes: int = 0
+    unread: tuple[str, ...] = ()
 
     @property
     def is_harmful(self) -> bool:
@@ -240,7 +243,7 @@ class Verification(Result):
     @property
     def outcome(self) -> RunOutcome:
         """The outcome, which decides the exit code of the command."""
-        return self._tally().outcome
+        return self._tally().outcome.with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
