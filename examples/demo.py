@@ -24,9 +24,9 @@ from kafka_index.cli.terminal import (
     format_bytes,
     format_count,
     format_seconds,
-    plural,
     print_text,
 )
+from kafka_index.errors import plural
 
 HERE = Path(__file__).resolve().parent
 DUMP = HERE / "dump"

@@ -64,6 +64,11 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\{code:03o}" if code < 0x80 else f"\\u{code:04x}"
 
 
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """Return a count with its noun: ``1 segment``, ``2 segments``."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
 class KafkaIndexError(Exception):
     """Base of every error this package raises on purpose.
 

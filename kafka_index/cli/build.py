@@ -21,9 +21,9 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import skipped_lines
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Paint, Table, format_bytes, format_count, plural, print_text
+from kafka_index.cli.terminal import Paint, Table, format_bytes, format_count, print_text
 from kafka_index.dump.listing import list_logs
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, plural
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.directory import find_cluster
 from kafka_index.records.decompression import shared_budget

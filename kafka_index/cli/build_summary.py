@@ -31,10 +31,10 @@ from kafka_index.cli.terminal import (
     first_lines,
     format_bytes,
     format_count,
-    plural,
     shown_path,
     status_table,
 )
+from kafka_index.errors import plural
 from kafka_index.pages.page import Explained, Page, Totals, Verdict
 from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import PageMaker

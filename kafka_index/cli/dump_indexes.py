@@ -14,7 +14,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.cli.dump_output import DumpOutput
-from kafka_index.cli.terminal import plural
 from kafka_index.dump.small_files import read_text, read_topic_id
 from kafka_index.errors import (
     CorruptIndexError,
@@ -22,6 +21,7 @@ from kafka_index.errors import (
     InputError,
     InvalidEpochError,
     KafkaIndexError,
+    plural,
 )
 from kafka_index.index import OffsetIndex, TimeIndex, TransactionIndex
 from kafka_index.index.transaction_index import entry_versions

@@ -12,8 +12,8 @@ import pyarrow as pa
 from kafka_index.cli.dump_output import DumpOutput, Selection
 from kafka_index.cli.printed_records import PrintedRecords
 from kafka_index.cli.record_text import RecordText
-from kafka_index.cli.terminal import format_count, plural
-from kafka_index.errors import CorruptLogError, KafkaIndexError, TooLargeError
+from kafka_index.cli.terminal import format_count
+from kafka_index.errors import CorruptLogError, KafkaIndexError, TooLargeError, plural
 from kafka_index.kernels.headers import HEADER_BASE_TIMESTAMP
 from kafka_index.layout.records import (
     COMPRESSION_MASK,

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.cli.printed_records import Row
-from kafka_index.cli.terminal import Paint, plural, print_log, print_text, terminal_size
-from kafka_index.errors import KafkaIndexError, printable
+from kafka_index.cli.terminal import Paint, print_log, print_text, terminal_size
+from kafka_index.errors import KafkaIndexError, plural, printable
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.layout.times import TimeSpan, empty_range_text
 from kafka_index.records.batch_table import BatchColumns

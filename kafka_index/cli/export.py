@@ -19,10 +19,10 @@ from kafka_index.cli.terminal import (
     first_lines,
     format_bytes,
     format_count,
-    plural,
     shown_path,
     status_table,
 )
+from kafka_index.errors import plural
 from kafka_index.export import (
     EXPORT_REPORT_SCHEMA,
     ExportFormat,

@@ -12,15 +12,8 @@ from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.record_text import FOUND_COLUMNS, FoundText
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import (
-    Paint,
-    format_bytes,
-    format_count,
-    plural,
-    print_error,
-    print_text,
-)
-from kafka_index.errors import is_retriable
+from kafka_index.cli.terminal import Paint, format_bytes, format_count, print_error, print_text
+from kafka_index.errors import is_retriable, plural
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings

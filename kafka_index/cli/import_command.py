@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.import_tables import run_import
+from kafka_index.cli.import_tables import import_on_spark
 from kafka_index.cli.options import command, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
-from kafka_index.cli.terminal import format_bytes, format_count, plural, print_log
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.cli.terminal import format_bytes, format_count, print_log
+from kafka_index.errors import ConfigError, plural
 from kafka_index.execution import Engine
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.names import TopicPartition
-from kafka_index.storage import local_path, refuse_overlap
 from kafka_index.stores import is_remote
 from kafka_index.writing.import_record import ImportCounts
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
+from kafka_index.writing.import_target import import_root
+from kafka_index.writing.local_import import import_files
 from kafka_index.writing.table_files import list_table_files
 
 _HELP = """Write tables of records as the logs of partitions, which a broker mounts.
@@ -140,23 +140,21 @@ class ImportOptions:
 
 
 def _run(options: ImportOptions) -> ExitCode:
-    settings, root = options.settings, os.path.realpath(local_path(options.output))
-    refuse_overlap(root, options.output, options.inputs)
+    settings, root = options.settings, import_root(options.output, options.inputs)
     summary = _Summary(options.detail)
-    try:
-        is_new = run_import(
+    files = list_table_files(options.inputs)
+    if options.engine.on_spark:
+        is_new = import_on_spark(
             options.engine,
-            list_table_files(options.inputs),
+            files,
             root,
             settings,
             options.properties,
-            summary,
             summary.on_partition,
+            summary,
         )
-    except InputError as error:
-        if summary.partitions:
-            error.add_note(f"{plural(summary.partitions, 'partition')} are written")
-        raise
+    else:
+        is_new = import_files(options.engine, files, root, settings, summary.on_partition, summary)
     if not is_new and options.detail is not Detail.QUIET:
         print_log(f"{root}: imported by an earlier run, and not written again")
     return summary.finish(root)
@@ -166,7 +164,7 @@ class _Summary:
     """Counts what is written, and prints it."""
 
     def __init__(self, detail: Detail) -> None:
-        self.partitions = self._records = self._bytes = 0
+        self._partitions = self._records = self._bytes = 0
         self._detail = detail
 
     def on_begin(self) -> None:
@@ -177,7 +175,7 @@ class _Summary:
 
     def on_partition(self, partition: TopicPartition, counts: ImportCounts) -> None:
         """Add a partition that is in its place."""
-        self.partitions += 1
+        self._partitions += 1
         self._records += counts.records
         self._bytes += counts.size_bytes
         if counts.cut_bytes:
@@ -196,12 +194,12 @@ class _Summary:
     def finish(self, root: str) -> ExitCode:
         """Print the summary."""
         summary = run_summary()
-        summary.add_count("partitions", self.partitions)
+        summary.add_count("partitions", self._partitions)
         summary.add_count("records", self._records)
         summary.add_bytes("logs", self._bytes)
         if self._detail is not Detail.QUIET:
             click.echo(
-                f"{plural(self._records, 'record')} in {plural(self.partitions, 'partition')} "
+                f"{plural(self._records, 'record')} in {plural(self._partitions, 'partition')} "
                 f"({format_bytes(self._bytes)}) in {root}"
             )
         return ExitCode.DONE

@@ -29,13 +29,12 @@ from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     Table,
     format_count,
-    plural,
     print_error,
     print_log,
     print_text,
     status_table,
 )
-from kafka_index.errors import InputError, KafkaIndexError, ReadError
+from kafka_index.errors import InputError, KafkaIndexError, ReadError, plural
 from kafka_index.execution import Engine, Workers
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,

@@ -11,10 +11,10 @@ from kafka_index.cli.terminal import (
     first_lines,
     format_bytes,
     format_count,
-    plural,
     print_log,
     shown_path,
 )
+from kafka_index.errors import plural
 from kafka_index.lookup import By, Inventory
 from kafka_index.lookup.inventory import Unindexed, find_unindexed
 from kafka_index.lookup.report import InvalidQuery, outcome_of

@@ -20,8 +20,8 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import argument, command, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
-from kafka_index.cli.terminal import Paint, plural, print_error, print_text
-from kafka_index.errors import is_retriable
+from kafka_index.cli.terminal import Paint, print_error, print_text
+from kafka_index.errors import is_retriable, plural
 from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS, ClusterMetadata, read_metadata
 from kafka_index.metadata.directory import Faults
 from kafka_index.records.decompression import shared_budget

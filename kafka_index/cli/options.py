@@ -16,9 +16,9 @@ import click
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.run_summary import option_name, run_summary, summary_option
-from kafka_index.cli.terminal import announce_compilation, plural, print_error
+from kafka_index.cli.terminal import announce_compilation, print_error
 from kafka_index.config import parse_integer
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.errors import ConfigError, InputError, plural
 from kafka_index.layout.times import parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
 

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import TextIO
 
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import Paint, format_bytes, plural, print_text
+from kafka_index.cli.terminal import Paint, format_bytes, print_text
+from kafka_index.errors import plural
 from kafka_index.layout.times import format_time
 from kafka_index.startup import (
     LoadedLog,

@@ -19,12 +19,12 @@ from kafka_index.cli.terminal import (
     format_count,
     format_seconds,
     log_time,
-    plural,
     print_text,
     rich_console,
     shown_path,
     terminal_size,
 )
+from kafka_index.errors import plural
 from kafka_index.kernels.compile_clock import compile_clock
 from kafka_index.storage import Skipped
 

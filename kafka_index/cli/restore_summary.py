@@ -9,14 +9,8 @@ from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import (
-    Table,
-    first_lines,
-    format_bytes,
-    format_count,
-    plural,
-    status_table,
-)
+from kafka_index.cli.terminal import Table, first_lines, format_bytes, format_count, status_table
+from kafka_index.errors import plural
 from kafka_index.layout.times import time_text
 from kafka_index.pages.page import Explained, Page, Totals, Verdict
 from kafka_index.restore.job import RestoreJob

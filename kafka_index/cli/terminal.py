@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from kafka_index.errors import printable
+from kafka_index.errors import plural, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -223,11 +223,6 @@ def format_seconds(seconds: float) -> str:
         return f"{whole // _MINUTE} min {whole % _MINUTE:02d} s"
     minutes = round(seconds / _MINUTE)
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
-
-
-def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """Return a count with its noun: ``1 segment``, ``2 segments``."""
-    return f"{format_count(count)} {noun if count == 1 else nouns or noun + 's'}"
 
 
 class Paint:

@@ -21,10 +21,10 @@ from kafka_index.cli.terminal import (
     first_lines,
     format_bytes,
     format_count,
-    plural,
     shown_path,
     status_table,
 )
+from kafka_index.errors import plural
 from kafka_index.metadata.directory import FoundCluster
 from kafka_index.pages.page import Page, Totals, Verdict
 from kafka_index.results import RunOutcome

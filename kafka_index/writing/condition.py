@@ -141,6 +141,19 @@ class SelectionMatcher:
         return matches
 
 
+def read_keys(path: str) -> tuple[bytes, ...]:
+    """Return the keys in a file; raises `InputError` if it cannot be read, as `parse_keys` does."""
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            return parse_keys(file, path=path)
+    except OSError as error:
+        raise InputError(f"cannot read the keys: {error.strerror}", path=path) from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "the file of keys is not UTF-8", path=path, hint="write other bytes as hex:"
+        ) from error
+
+
 def parse_keys(lines: Iterable[str], *, path: str) -> tuple[bytes, ...]:
     """Return the keys of a file, one per line: text, ``hex:`` or ``base64:``.
 

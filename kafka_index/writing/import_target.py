@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from kafka_index.storage import DirectoryLock, publish_error
+from kafka_index.storage import DirectoryLock, local_path, publish_error, refuse_overlap
 from kafka_index.writing.import_record import is_import, partition_names
 from kafka_index.writing.import_settings import ImportMode
 from kafka_index.writing.partition_import import ImportedPartition, not_an_import
@@ -18,6 +19,16 @@ from kafka_index.writing.staging import (
     remove_leftovers,
     staging_directory,
 )
+
+
+def import_root(output: str, inputs: Iterable[str]) -> str:
+    """Return the data directory of an import as an absolute path, links resolved.
+
+    Raises `InputError` if it is not local, or overlaps an input.
+    """
+    root = os.path.realpath(local_path(output))
+    refuse_overlap(root, output, inputs)
+    return root
 
 
 class ImportTarget:

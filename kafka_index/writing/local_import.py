@@ -4,21 +4,77 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, plural
+from kafka_index.execution import Engine, Listener
 from kafka_index.layout.names import TopicPartition
 from kafka_index.writing.import_columns import partitions_of
+from kafka_index.writing.import_record import (
+    ImportCounts,
+    digest_of_import,
+    finished_import,
+    journal,
+)
 from kafka_index.writing.import_settings import ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.partition_import import ImportedPartition, PartitionImport
+from kafka_index.writing.table_files import TableFile, sorted_records
+
+#: Hint for an import that has failed.
+AFTER_FAILURE = "run again to continue"
+
+OnPartition = Callable[[TopicPartition, ImportCounts], None]
 
 #: About the most bytes of records that wait for the threads, for each of them.
 _WAITING_BYTES = 32 * 1024 * 1024
+
+
+def import_files(
+    engine: Engine,
+    files: Sequence[TableFile],
+    root: str,
+    settings: ImportSettings,
+    on_partition: OnPartition,
+    listener: Listener | None = None,
+) -> bool:
+    """Import files of records, one at least, into a data directory (`import_root`) on threads.
+
+    The callback gets each partition that is in its place. Returns whether anything was to do: an
+    import that has finished is not run again. Raises the errors of `import_sorted`, with a note of
+    how many partitions are in their places, and of `ImportTarget`.
+    """
+    digest = digest_of_import(files, settings)
+    published = 0
+
+    def count(imported: ImportedPartition) -> None:
+        nonlocal published
+        published += 1
+        on_partition(imported.staged.partition, imported.counts)
+
+    with (
+        engine.start("import", after_failure=AFTER_FAILURE, listener=listener) as workers,
+        ImportTarget(root, settings.mode) as target,
+    ):
+        finished = finished_import(root, digest, settings.mode)
+        if not finished:
+            try:
+                with journal(root, digest, settings) as continued:
+                    batches = sorted_records(files, continued, threads=workers.count)
+                    import_sorted(batches, target, continued, count, threads=workers.count)
+                    # While the journal is there: without it the run is not continued.
+                    target.remove_staging()
+            except InputError as error:
+                if published:
+                    error.add_note(f"{plural(published, 'partition')} are written")
+                raise
+    for partition, counts in finished.items():
+        on_partition(partition, counts)
+    return not finished
 
 
 def import_sorted(

@@ -1,11 +1,11 @@
-"""A rewrite: the plan, the two passes over each partition, and the output directory."""
+"""The plan of a rewrite, and the two passes over each partition."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -246,17 +246,6 @@ def _write(path: str, data: bytes) -> None:
             file.write(data)
     except OSError as error:
         raise publish_error(error, path, "write a file") from error
-
-
-def summary_by_topic(matched: Sequence[MatchedPartition]) -> Mapping[str, tuple[int, int, int]]:
-    """Return, by topic, partitions, records, and how many records are dropped."""
-    topics: dict[str, tuple[int, int, int]] = {}
-    for each in matched:
-        partitions, records, dropped = topics.get(each.plan.partition.topic, (0, 0, 0))
-        if each.match is not None:
-            records, dropped = records + each.match.records, dropped + each.match.dropped
-        topics[each.plan.partition.topic] = partitions + 1, records, dropped
-    return topics
 
 
 @dataclass(frozen=True, slots=True)

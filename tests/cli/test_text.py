@@ -4,13 +4,8 @@ import pty
 
 import pytest
 
-from kafka_index.cli.terminal import (
-    Paint,
-    format_bytes,
-    format_count,
-    format_seconds,
-    plural,
-)
+from kafka_index.cli.terminal import Paint, format_bytes, format_count, format_seconds
+from kafka_index.errors import plural
 
 
 @pytest.mark.parametrize(

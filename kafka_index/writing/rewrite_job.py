@@ -1,0 +1,359 @@
+"""A rewrite as a whole: the plan, what is refused, both passes, and the rows of its report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+import pyarrow as pa
+
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.errors import (
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    ReadError,
+    is_retriable,
+    plural,
+)
+from kafka_index.execution import Engine
+from kafka_index.metadata import read_cluster
+from kafka_index.metadata.directory import FoundCluster, find_cluster
+from kafka_index.records.decompression import shared_budget
+from kafka_index.results import Result, RunOutcome
+from kafka_index.storage import Listing
+from kafka_index.storage.paths import local_path
+from kafka_index.tiered.options import TieredOptions
+from kafka_index.writing.condition import Selection
+from kafka_index.writing.rewrite_output import RewriteOutput
+from kafka_index.writing.rewriting import (
+    MatchedPartition,
+    PartitionPlan,
+    RewriteSettings,
+    digest_of,
+    match_partitions,
+    plan_rewrite,
+    rewrite_partitions,
+    tiered_starts,
+)
+
+REWRITE_REPORT_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("records", pa.int64()),
+        pa.field("dropped", pa.int64()),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+    ]
+)
+
+
+class RewriteStatus(StrEnum):
+    """The outcome of the rewrite of a partition."""
+
+    #: A dry run has counted what would be dropped.
+    MATCHED = "matched"
+    #: The partition is there without the records that were dropped.
+    REWRITTEN = "rewritten"
+    #: The partition is one of Kafka's own topics, and is there as it was.
+    COPIED = "copied"
+    #: The partition is damaged or cannot be read or written, and is not there.
+    LEFT_OUT = "left_out"
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenPartition:
+    """A partition of a rewrite: a row of its report.
+
+    Parameters
+    ----------
+    topic, partition : str, int
+        The partition.
+    records, dropped : int or None
+        How many records there are, and how many of them are dropped; None where they were not
+        counted.
+    status : RewriteStatus
+        The outcome.
+    reason : str or None
+        Why it is left out; otherwise a note on its log.
+    is_retriable : bool
+        Whether the environment is at fault for a partition that is left out.
+    """
+
+    topic: str
+    partition: int
+    records: int | None
+    dropped: int | None
+    status: RewriteStatus
+    reason: str | None = None
+    is_retriable: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class RewriteResult(Result):
+    """The result of `rewrite_dump`: a row per partition, as in ``rewrite --report``.
+
+    Parameters
+    ----------
+    partitions : list of RewrittenPartition
+        The records of each partition, how many of them are dropped, and why it is left out.
+    output : str or None
+        The folder; None for a dry run.
+    refusal : str or None
+        Why a dry run would be refused if it were none.
+    is_new : bool
+        Whether this call wrote the output: it does not where an earlier one has finished it.
+    of_topics : str
+        The restriction to some topics, for people; empty for all of them.
+    """
+
+    partitions: list[RewrittenPartition]
+    output: str | None
+    refusal: str | None = None
+    is_new: bool = True
+    of_topics: str = ""
+
+    @property
+    def command(self) -> str:
+        """The name of the command that does the same."""
+        return "rewrite"
+
+    @property
+    def headline(self) -> str:
+        """The number of records that are dropped, and why a dry run would be refused."""
+        refused = f"would be refused: {self.refusal}; " if self.refusal is not None else ""
+        earlier = "" if self.is_new else ", finished by an earlier run"
+        return f"{refused}{self.total}{earlier}"
+
+    @property
+    def total(self) -> str:
+        """The number of records, of those that are dropped, and of partitions that are there."""
+        counts = self.counts
+        kept = plural(counts["partitions"] - counts["partitions_left_out"], "partition")
+        where = "; nothing is written" if self.output is None else f"; {kept} in {self.output}"
+        records = plural(counts["records"], "record")
+        return f"{counts['records_dropped']:,} of {records}{self.of_topics} dropped{where}"
+
+    @property
+    def left_out(self) -> list[RewrittenPartition]:
+        """The partitions that are damaged, or cannot be read or written."""
+        return [row for row in self.partitions if row.status is RewriteStatus.LEFT_OUT]
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for partitions that are left out, the environment where another try may do."""
+        return RunOutcome.of_faults(row.is_retriable for row in self.left_out)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions, records, and how many of both are not there."""
+        return {
+            "partitions": len(self.partitions),
+            "records": sum(row.records or 0 for row in self.partitions),
+            "records_dropped": sum(row.dropped or 0 for row in self.partitions),
+            "partitions_left_out": len(self.left_out),
+        }
+
+    @property
+    def by_topic(self) -> Mapping[str, tuple[int, int, int]]:
+        """Partitions, records, and how many records are dropped, by topic."""
+        topics: dict[str, tuple[int, int, int]] = {}
+        for row in self.partitions:
+            partitions, records, dropped = topics.get(row.topic, (0, 0, 0))
+            topics[row.topic] = (
+                partitions + 1,
+                records + (row.records or 0),
+                dropped + (row.dropped or 0),
+            )
+        return topics
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the report."""
+        names = REWRITE_REPORT_SCHEMA.names
+        rows = [{name: getattr(row, name) for name in names} for row in self.partitions]
+        return pa.Table.from_pylist(rows, schema=REWRITE_REPORT_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteRequest:
+    """A rewrite as it is asked for; without an output a dry run.
+
+    `overwrite`: it goes on even if no record matches, or every record. `metadata` is the metadata
+    log directory that says what topics are compacted.
+    """
+
+    inputs: Sequence[str]
+    output: str | None
+    selection: Selection
+    tiered: TieredOptions | None = None
+    topics: re.Pattern[str] | None = None
+    config: LogConfig = field(default_factory=LogConfig)
+    metadata: str | None = None
+    overwrite: bool = False
+    allow_revive: bool = False
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+    @property
+    def of_topics(self) -> str:
+        """The restriction to some topics, for people; empty for the whole input."""
+        return "" if self.topics is None else f" of the topics that match {self.topics.pattern!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteJob:
+    """A rewrite whose input is listed."""
+
+    request: RewriteRequest
+    plans: Sequence[PartitionPlan]
+    listing: Listing
+    settings: RewriteSettings
+
+    @classmethod
+    def prepare(cls, request: RewriteRequest) -> Self:
+        """List the input, and read its cluster; raises the errors of `plan_rewrite`."""
+        if request.output is not None:
+            local_path(request.output)
+        budget = shared_budget(request.max_decompressed_bytes)
+        cluster = None
+        if request.metadata is not None:
+            cluster = read_cluster([request.metadata], budget=budget)
+        plans, listing = plan_rewrite(request.inputs, request.topics, cluster, request.tiered)
+        directories = listing.data_directories
+        found = FoundCluster(cluster) if cluster else find_cluster(None, directories, budget)
+        settings = RewriteSettings(
+            request.selection,
+            found.settings(request.config),
+            request.max_decompressed_bytes,
+            request.allow_revive,
+        )
+        return cls(request, plans, listing, settings)
+
+    def run(self, engine: Engine) -> RewriteResult:
+        """Match, decide, and write; a partition that fails is a row of the result.
+
+        Raises `InputError` if what is asked for is hardly meant, but not in a dry run, and the
+        errors of `RewriteOutput`.
+        """
+        with ExitStack() as stack:
+            output = None
+            if self.request.output is not None:
+                output = stack.enter_context(
+                    RewriteOutput(
+                        self.request.output, self._read(), digest_of(self.plans, self.settings)
+                    )
+                )
+            workers = stack.enter_context(
+                engine.start(
+                    "rewrite",
+                    after_failure="finished partitions are kept: run again to continue",
+                    inputs=[plan.directory for plan in self.plans],
+                    outputs=[] if output is None else [output.root],
+                )
+            )
+            matched = list(match_partitions(workers, self.plans, self.settings))
+            if output is None:
+                refusal = None
+                try:
+                    self._decide(matched)
+                except InputError as error:
+                    refusal = str(error)
+                rows = [_row(each, each.error, is_dry=True) for each in matched]
+                return RewriteResult(rows, None, refusal, of_topics=self.request.of_topics)
+            if output.is_finished:
+                outcomes = [
+                    (each, each.error or output.left_out(each.plan.partition)) for each in matched
+                ]
+            else:
+                self._decide(matched)
+                output.begin()
+                sound = [each for each in matched if each.error is None]
+                written = list(
+                    rewrite_partitions(workers, sound, output.root, output.staging, self.settings)
+                )
+                unread = [(each, each.error) for each in matched if each.error is not None]
+                outcomes = sorted([*unread, *written], key=lambda one: one[0].plan.partition)
+                ends = {
+                    each.plan.partition: None if each.match is None else each.match.end_offset
+                    for each, error in written
+                    if error is None
+                }
+                if not any(error is not None and is_retriable(error) for _, error in outcomes):
+                    output.finish(self.listing.data_directories, ends, tiered_starts(self.plans))
+            rows = [_row(each, error, is_dry=False) for each, error in outcomes]
+            is_new = not output.is_finished
+            return RewriteResult(rows, output.root, is_new=is_new, of_topics=self.request.of_topics)
+
+    def _read(self) -> list[str]:
+        """Return what the output must not overlap."""
+        tiered = self.request.tiered
+        local = (plan.local_directory for plan in self.plans)
+        remote = () if tiered is None else tiered.uris
+        return [*self.request.inputs, *remote, *filter(None, local)]
+
+    def _decide(self, matched: Sequence[MatchedPartition]) -> None:
+        """Refuse what is hardly meant."""
+        found = [each.match for each in matched if each.match is not None]
+        for each in matched:
+            if each.match is not None and each.match.revived is not None:
+                dropped, older = each.match.revived
+                raise InputError(
+                    f"dropping the record at offset {dropped} would make the older one of its key "
+                    f"at offset {older} the newest",
+                    path=each.plan.directory,
+                    hint="drop the whole key; or give --metadata, where the topic is not "
+                    "compacted; or --allow-revive",
+                )
+        if self.request.overwrite or not found:
+            return
+        records = sum(each.records for each in found)
+        dropped = sum(each.dropped for each in found)
+        unread = [each.error for each in matched if each.error is not None]
+        if not dropped and unread:
+            kind = ReadError if any(map(is_retriable, unread)) else CorruptLogError
+            raise kind(
+                f"no record matches in what can be read, and {plural(len(unread), 'partition')} "
+                f"cannot be: {unread[0]}"
+            )
+        if not dropped:
+            looked_at = plural(records, "record") + self.request.of_topics
+            skipped = self.listing.skipped
+            if skipped:
+                entries = plural(len(skipped), "entry", "entries")
+                looked_at += f"; skipped {entries}, such as {skipped[0].path}: {skipped[0].reason}"
+            raise InputError(
+                "no record matches, so that the output would be a copy",
+                found=looked_at,
+                hint="correct the keys or the condition, or give --overwrite",
+            )
+        if dropped == records:
+            raise InputError(
+                "every record matches",
+                found=plural(records, "record") + self.request.of_topics,
+                hint="correct the keys or the condition, or give --overwrite",
+            )
+
+
+def _row(
+    each: MatchedPartition, error: KafkaIndexError | None, *, is_dry: bool
+) -> RewrittenPartition:
+    """Return the row of a partition, with the error that leaves it out, if there is one."""
+    found, place = each.match, each.plan.partition
+    written = RewriteStatus.COPIED if found is None else RewriteStatus.REWRITTEN
+    status = RewriteStatus.MATCHED if is_dry else written
+    reason = None if found is None else found.note
+    if error is not None:
+        status, reason = RewriteStatus.LEFT_OUT, str(error)
+    return RewrittenPartition(
+        place.topic,
+        place.partition,
+        None if found is None else found.records,
+        None if found is None else found.dropped,
+        status,
+        reason,
+        error is not None and is_retriable(error),
+    )
