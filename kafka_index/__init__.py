@@ -17,14 +17,15 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     lookup_timestamps    the first records at or after timestamps, for a table of queries
     read_records         records as Arrow record batches
     restore_dump         make a data directory that a broker mounts
+    import_records       tables of records as logs that a broker mounts
+    rewrite_dump         copy a dump without some of its records
 
 Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
-    Verification, PartitionFindings, Finding
-    Prediction, Verdict, PartitionPrediction, Refusal
-    BuildResult, LookupResult, PartitionList, Metadata, FoundRecords
-    ExportResult, PartitionReport, ExportStatus, RunOutcome
-    RestoreResult, RestoredPartition, GroupOffset
+    Verification, PartitionFindings, Finding, Prediction, Verdict, PartitionPrediction, Refusal
+    BuildResult, LookupResult, PartitionList, Metadata, FoundRecords, RunOutcome
+    ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
+    ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
 
 Partitions and files, read-only:
     PartitionLog         one partition: its bounds, and lookups of offsets and timestamps
@@ -39,8 +40,7 @@ Writing logs as a broker does:
 
 Settings and errors:
     LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream
-    Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode
-    ExportFormat, OnDataLoss
+    Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode, ExportFormat, OnDataLoss
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
 `help(kafka_index.build_indexes)` and so on has the details. The names are loaded when they are
@@ -72,6 +72,10 @@ if TYPE_CHECKING:
     from kafka_index.api.repairs import BuildResult as BuildResult
     from kafka_index.api.repairs import build_indexes as build_indexes
     from kafka_index.api.repairs import restore_dump as restore_dump
+    from kafka_index.api.writing import ImportedLog as ImportedLog
+    from kafka_index.api.writing import ImportResult as ImportResult
+    from kafka_index.api.writing import import_records as import_records
+    from kafka_index.api.writing import rewrite_dump as rewrite_dump
     from kafka_index.build import SegmentReport as SegmentReport
     from kafka_index.build import build_segment_files as build_segment_files
     from kafka_index.config import IndexConfig as IndexConfig
@@ -116,6 +120,9 @@ if TYPE_CHECKING:
     from kafka_index.verification import Finding as Finding
     from kafka_index.verification import PartitionFindings as PartitionFindings
     from kafka_index.verification import Verification as Verification
+    from kafka_index.writing.rewrite_job import RewriteResult as RewriteResult
+    from kafka_index.writing.rewrite_job import RewriteStatus as RewriteStatus
+    from kafka_index.writing.rewrite_job import RewrittenPartition as RewrittenPartition
 
 __version__ = "0.1.0"
 
@@ -132,6 +139,8 @@ _HOMES = {
     "GroupOffset": "restore.restored_partition",
     "GrowingLogSegment": "growing",
     "GrowingPartitionLog": "growing",
+    "ImportResult": "api.writing",
+    "ImportedLog": "api.writing",
     "IndexConfig": "config",
     "Isolation": "tables",
     "KafkaIndexError": "errors",
@@ -158,6 +167,9 @@ _HOMES = {
     "RestoreResult": "restore.report",
     "RestoredPartition": "restore.restored_partition",
     "Result": "results",
+    "RewriteResult": "writing.rewrite_job",
+    "RewriteStatus": "writing.rewrite_job",
+    "RewrittenPartition": "writing.rewrite_job",
     "RunOutcome": "results",
     "Salvage": "restore.restored_partition",
     "SegmentReport": "build",
@@ -171,6 +183,7 @@ _HOMES = {
     "build_segment_files": "build",
     "export_records": "api.records",
     "find_records": "api.records",
+    "import_records": "api.writing",
     "list_partitions": "api.listings",
     "lookup_offsets": "api.lookups",
     "lookup_timestamps": "api.lookups",
@@ -179,6 +192,7 @@ _HOMES = {
     "read_metadata": "api.listings",
     "read_records": "tables",
     "restore_dump": "api.repairs",
+    "rewrite_dump": "api.writing",
     "verify": "api.checks",
     "write_record_batch": "records",
 }

@@ -25,12 +25,14 @@ FUNCTIONS = (
     "build_indexes",
     "export_records",
     "find_records",
+    "import_records",
     "list_partitions",
     "lookup_offsets",
     "lookup_timestamps",
     "predict",
     "read_metadata",
     "restore_dump",
+    "rewrite_dump",
     "verify",
 )
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import kafka_index
@@ -18,12 +20,15 @@ from tests.support.command_line import (
     broker_files,
     copy_partitions,
     index_files,
+    run_here,
 )
 
 PARTITION = "payments-0"
 #: Two screens of a terminal, and the packages inside.
 MAX_LINES = 90
 MIN_HELP_LINES = 10
+#: Keys and times of records, out of order.
+ORDERED = (("c", 3), ("a", 1), ("b", 2))
 PUBLIC_NAMES = [name for name in dir(kafka_index) if not name.startswith("_")]
 
 
@@ -113,6 +118,203 @@ def test_restore_dump_makes_a_directory_with_the_same_logs(data: Path, tmp_path:
         path.name: path.read_bytes() for path in (tmp_path / "restored" / PARTITION).glob("*.log")
     }
     assert restored == {path.name: path.read_bytes() for path in (data / PARTITION).glob("*.log")}
+
+
+def written_files(root: Path) -> dict[str, bytes]:
+    """The files of Kafka below a folder: no locks, and no marks of this package."""
+    paths = [path for path in root.rglob("*") if path.is_file() and path.name[0] != "."]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+def test_import_records_writes_what_the_command_writes(tmp_path: Path) -> None:
+    tables = kafka_index.export_records(DUMP, tmp_path / "lake", topics="payments|page-views")
+    given: list[str | Path] = ["--input", tmp_path / "lake", "--output", tmp_path / "expected"]
+    settings = ["--property", "segment.bytes=20000", "--property", "compression.type=lz4"]
+    ids = {"payments": "AAAAAAAAAAAAAAAAAAAAAQ"}
+    done = run_here("import", *given, *settings, "--topic-id", f"payments={ids['payments']}")
+    assert done.returncode == 0, done.stderr
+    imported = kafka_index.import_records(
+        [tables.output],
+        tmp_path / "logs",
+        properties={"segment.bytes": 20_000, "compression.type": "lz4"},
+        topic_ids=ids,
+        threads=2,
+    )
+    assert written_files(tmp_path / "logs") == written_files(tmp_path / "expected")
+    assert imported.is_new
+    assert imported.counts == {"partitions": 4, "records": tables.counts["records"]}
+    listed = kafka_index.list_partitions(imported.output).to_arrow()
+    assert imported.to_arrow()["end_offset"] == listed["log_end_offset"]
+    sizes = [path.stat().st_size for path in (tmp_path / "logs").glob("*/*.log")]
+    assert imported.to_arrow()["segments"].to_pylist() != [1] * 4
+    assert sum(imported.to_arrow()["segments"].to_pylist()) == len(sizes)
+    assert imported.sizes_bytes == {"logs": sum(sizes)}
+
+
+def test_an_import_is_not_done_twice_and_replaces_or_continues_only_when_asked(
+    tmp_path: Path,
+) -> None:
+    rows = [{"topic": "t", "partition": 0, "value": None, "key": "YQ=="}] * 2
+    pd.DataFrame([{**row, "offset": at} for at, row in enumerate(rows)]).to_json(
+        tmp_path / "first.json", orient="records", lines=True
+    )
+    pd.DataFrame([{**row, "offset": 7 + at} for at, row in enumerate(rows)]).to_json(
+        tmp_path / "second.json", orient="records", lines=True
+    )
+    logs = tmp_path / "logs"
+    first = kafka_index.import_records(tmp_path / "first.json", logs)
+    again = kafka_index.import_records(tmp_path / "first.json", logs)
+    assert (first.is_new, again.is_new) == (True, False)
+    assert first.partitions == again.partitions
+    with pytest.raises(kafka_index.KafkaIndexError, match="append"):
+        kafka_index.import_records(tmp_path / "second.json", logs)
+    added = kafka_index.import_records(tmp_path / "second.json", logs, append=True)
+    assert [(row.first_offset, row.end_offset) for row in added.partitions] == [(7, 9)]
+    only = kafka_index.import_records(tmp_path / "second.json", logs, overwrite=True)
+    assert kafka_index.read_records(only.output).read_all()["offset"].to_pylist() == [7, 8]
+
+
+def test_import_records_takes_offsets_in_the_order_of_a_column(tmp_path: Path) -> None:
+    rows = [{"topic": "t", "partition": 0, "key": key, "timestamp": at} for key, at in ORDERED]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    logs = kafka_index.import_records(
+        tmp_path / "rows.parquet", tmp_path / "logs", order_by="timestamp"
+    )
+    read = kafka_index.read_records(logs.output).read_all()
+    assert read["key"].to_pylist() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"append": True, "overwrite": True},
+        {"output": "s3://bucket/logs"},
+        {"output": 5},
+        {"paths": 5},
+        {"paths": "no/such/file.parquet"},
+        {"order_by": 5},
+        {"properties": "segment.bytes=5"},
+        {"properties": {"no.such.setting": "1"}},
+        {"properties": {"segment.bytes": None}},
+        {"properties": {"compression.type": "zip"}},
+        {"topic_ids": {"t": "short"}},
+        {"topic_ids": {"t": 5}},
+        {"topic_ids": ["t"]},
+        {"threads": 0},
+    ],
+    ids=str,
+)
+def test_import_records_refuses_what_is_wrong(wrong: dict[str, Any], tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"topic": ["t"], "partition": [0], "offset": [0], "key": ["a"]}),
+        tmp_path / "rows.parquet",
+    )
+    given = {"paths": tmp_path / "rows.parquet", "output": tmp_path / "logs", **wrong}
+    with pytest.raises(kafka_index.KafkaIndexError):
+        kafka_index.import_records(given.pop("paths"), given.pop("output"), **given)
+    assert not (tmp_path / "logs").exists()
+
+
+def test_rewrite_dump_writes_what_the_command_writes(data: Path, tmp_path: Path) -> None:
+    where = "offset BETWEEN 3 AND 20 OR timestamp < '1980-01-01'"
+    given: list[str | Path] = [
+        "--input",
+        data,
+        "--output",
+        tmp_path / "expected",
+        "--drop-where",
+        where,
+    ]
+    report = tmp_path / "report.parquet"
+    done = run_here("rewrite", *given, "--report", report)
+    assert done.returncode == 0, done.stderr
+    clean = kafka_index.rewrite_dump(data, tmp_path / "clean", drop_where=where, threads=2)
+    assert written_files(tmp_path / "clean") == written_files(tmp_path / "expected")
+    assert clean.to_arrow() == pq.read_table(report)
+    assert (clean.ok, clean.counts["records_dropped"]) == (True, 18)
+    again = kafka_index.rewrite_dump(data, tmp_path / "clean", drop_where=where)
+    assert (clean.is_new, again.is_new) == (True, False)
+    assert again.partitions == clean.partitions
+    assert kafka_index.read_records(tmp_path / "clean").read_all()["offset"].to_pylist()[2:4] == [
+        2,
+        21,
+    ]
+
+
+def test_keys_to_drop_are_a_file_texts_or_bytes(tmp_path: Path) -> None:
+    paths = DUMP / "customer-profiles-0"
+    keys = kafka_index.read_records(paths).read_all()["key"].unique().drop_null().to_pylist()[:2]
+    (tmp_path / "keys.txt").write_text("".join(f"hex:{key.hex()}\n" for key in keys))
+    forms: list[Any] = [
+        tmp_path / "keys.txt",
+        str(tmp_path / "keys.txt"),
+        keys,
+        tuple(f"hex:{key.hex()}" for key in keys),
+        {key.decode() for key in keys},
+    ]
+    found = [kafka_index.rewrite_dump(paths, dry_run=True, drop_keys=form) for form in forms]
+    dropped = [each.counts["records_dropped"] for each in found]
+    assert dropped[0] >= len(keys)
+    assert len(set(dropped)) == 1
+
+
+def test_a_dry_run_tells_what_would_be_refused(data: Path) -> None:
+    found = kafka_index.rewrite_dump(data, dry_run=True, drop_where="offset < 0")
+    assert found.refusal is not None
+    assert "no record matches" in found.refusal
+    assert found.ok
+    assert [row.status for row in found.partitions] == [kafka_index.RewriteStatus.MATCHED]
+    meant = kafka_index.rewrite_dump(data, dry_run=True, drop_where="offset < 0", overwrite=True)
+    assert meant.refusal is None
+
+
+def test_a_damaged_partition_is_left_out_of_a_rewrite(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", PARTITION, "payments-1")
+    log = min((data / PARTITION).glob("*.log"))
+    content = bytearray(log.read_bytes())
+    content[200] ^= 0xFF
+    log.write_bytes(content)
+    clean = kafka_index.rewrite_dump(data, tmp_path / "clean", drop_where="offset < 5")
+    assert [row.status.value for row in clean.partitions] == ["left_out", "rewritten"]
+    assert clean.summary["exit_code"] == 1
+    assert str(log) in (clean.partitions[0].reason or "")
+    assert not (tmp_path / "clean" / PARTITION).exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dry_run": True},
+        {"output": None},
+        {"output": ""},
+        {"output": None, "dry_run": "yes"},
+        {"output": None, "dry_run": 1},
+        {"output": "s3://bucket/clean"},
+        {"drop_where": None},
+        {"drop_keys": ["a"]},
+        {"drop_where": 5},
+        {"drop_where": "offset <"},
+        {"drop_where": None, "drop_keys": []},
+        {"drop_where": None, "drop_keys": b"a"},
+        {"drop_where": None, "drop_keys": [1]},
+        {"drop_where": None, "drop_keys": ["hex:x"]},
+        {"drop_where": None, "drop_keys": {"a": 1}},
+        {"drop_where": None, "drop_keys": "no/such/file"},
+        {"topics": 5},
+        {"metadata": 5},
+        {"max_decompressed_bytes": 0},
+        {"drop_where": "offset < 0"},
+        {"drop_where": "offset >= 0"},
+    ],
+    ids=str,
+)
+def test_rewrite_dump_refuses_what_is_wrong(
+    wrong: dict[str, Any], data: Path, tmp_path: Path
+) -> None:
+    given = {"output": tmp_path / "clean", "drop_where": "offset < 5", **wrong}
+    with pytest.raises(kafka_index.KafkaIndexError):
+        kafka_index.rewrite_dump(data, **given)
+    assert not list(tmp_path.glob("clean/payments*"))
 
 
 def test_a_name_that_is_not_there_is_an_error_to_type_checkers_too() -> None:

@@ -49,6 +49,12 @@ CALLS: dict[str, Call] = {
     "list": lambda dump, _, **given: kafka_index.list_partitions(dump, **given),
     "metadata": lambda _, __, **given: kafka_index.read_metadata(DUMP, **given),
     "predict": lambda dump, _, **given: kafka_index.predict(dump, **given),
+    "import": lambda dump, folder, **given: kafka_index.import_records(
+        kafka_index.export_records(dump, folder / "lake").output, folder / "logs", **given
+    ),
+    "rewrite": lambda dump, folder, **given: kafka_index.rewrite_dump(
+        dump, folder / "clean", drop_where="offset < 5", **given
+    ),
 }
 
 
@@ -292,11 +298,13 @@ COMMAND_OF = {
     "build_indexes": "build",
     "export_records": "export",
     "find_records": "find",
+    "import_records": "import",
     "lookup_offsets": "lookup",
     "lookup_timestamps": "lookup",
     "predict": "predict",
     "read_metadata": "metadata",
     "restore_dump": "restore",
+    "rewrite_dump": "rewrite",
     "verify": "verify",
 }
 #: Options under another name: words of Python, negations, and in the plural what is repeated.
@@ -310,19 +318,22 @@ KEYWORD_OF = {
     "seed": "seeds",
     "topic_config": "topic_configs",
     "rename": "renames",
+    "property": "properties",
     # Members of one argument.
     "index_interval_bytes": "config",
     "index_size_max_bytes": "config",
     **dict.fromkeys(("tiered_format", "key_prefix", "tiered_key", "topic_id"), "tiered"),
 }
+#: Of one command alone: there the ids are of topics to write.
+KEYWORD_OF_COMMAND = {"import": {"topic_id": "topic_ids"}}
 #: Options of the command line alone: what runs the work, what is printed, files of reports.
 OF_COMMANDS = frozenset(
     {"engine", "master", "quiet", "verbose", "wide", "json", "summary", "report", "report_rows"}
-    | {"storage_option", "help", "dry_run", "fail_if_none", "values"}
+    | {"storage_option", "help", "fail_if_none", "values"}
 )
-#: Of one command alone: Parquet input, files of answers, and single questions.
+#: Of one command alone: dry runs of a build, Parquet input, files of answers, and single questions.
 OF_COMMAND = {
-    "build": {"format"},
+    "build": {"dry_run", "format"},
     "lookup": {"queries", "output", "by", "topics", "starting_offsets", "reset_offsets", "threads"}
     | {"fail_on", "overwrite", "topic", "partition", "offset", "timestamp", "show_record"}
     | {"get_offsets", "output_format"},
@@ -341,6 +352,7 @@ def test_a_function_has_the_keywords_of_the_options(name: str) -> None:
         if isinstance(parameter, click.Option)
     }
     options -= OF_COMMANDS | OF_COMMAND.get(command, set())
-    expected = {KEYWORD_OF.get(option, option) for option in options}
+    renamed = {**KEYWORD_OF, **KEYWORD_OF_COMMAND.get(command, {})}
+    expected = {renamed.get(option, option) for option in options}
     keywords = set(inspect.signature(getattr(kafka_index, name)).parameters)
     assert keywords - {"paths"} - OF_FUNCTIONS.get(name, set()) == expected - {"paths"}

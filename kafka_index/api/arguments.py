@@ -14,6 +14,7 @@ import pyarrow as pa
 from kafka_index.config import LogConfig, read_properties
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import ThreadEngine
+from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import Time, now_ms, parse_time, time_text
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.stores.inputs import UnreadFile
@@ -89,7 +90,7 @@ def properties_of(config: object) -> dict[str, str] | None:
     if isinstance(config, str | PathLike):
         return read_properties(path_of(config, "config"))
     if isinstance(config, Mapping):
-        return {_setting(name): _setting_text(name, value) for name, value in config.items()}
+        return settings_of(config, "config")
     raise ConfigError(
         "config is not settings",
         expected="a path, a mapping of Kafka's names to values, or a LogConfig",
@@ -97,23 +98,40 @@ def properties_of(config: object) -> dict[str, str] | None:
     )
 
 
-def _setting(name: object) -> str:
-    if isinstance(name, str):
-        return name
-    raise ConfigError("config has a name that is not text", found=repr(name))
+def settings_of(given: object, name: str) -> dict[str, str]:
+    """Return a mapping of names to values as a ``.properties`` file has them."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{name} is not settings", expected="a mapping of names to values", found=repr(given)
+        )
+    found = {}
+    for each, value in given.items():
+        if not isinstance(each, str):
+            raise ConfigError(f"{name} has a name that is not text", found=repr(each))
+        if not isinstance(value, str | int | float):
+            raise ConfigError(
+                f"{name} has a value of {each} that is not one of a setting",
+                expected="a text or a number",
+                found=repr(value),
+            )
+        found[each] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
+    return found
 
 
-def _setting_text(name: object, value: object) -> str:
-    """Return a value as a ``.properties`` file has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value).strip()
-    raise ConfigError(
-        f"config has a value of {name} that is not one of a setting",
-        expected="a text or a number",
-        found=repr(value),
-    )
+def text_of(given: object, name: str) -> str | None:
+    """Return a text, None for none; raises `ConfigError` for anything else."""
+    if given is None or isinstance(given, str):
+        return given
+    raise ConfigError(f"{name} is not text", found=repr(given))
+
+
+def bytes_of(given: object, name: str) -> bytes:
+    """Return bytes, or those that a text stands for; raises `ConfigError` for anything else."""
+    if isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return parse_bytes(given)
+    raise ConfigError(f"{name} is not text or bytes", found=repr(given))
 
 
 def tiered_of(tiered: object) -> TieredOptions | None:

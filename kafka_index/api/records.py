@@ -14,6 +14,7 @@ from kafka_index.api.arguments import (
     Paths,
     Tiered,
     Topics,
+    bytes_of,
     offsets_of,
     optional_path,
     path_of,
@@ -36,7 +37,6 @@ from kafka_index.export import (
 )
 from kafka_index.export.report import outcome_of, report_table
 from kafka_index.export.running import held_plan, run_plan
-from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import Time, is_relative
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.results import Result, RunOutcome
@@ -247,7 +247,11 @@ def find_records(
         on_damage=OnDamage.DROP,
         max_decompressed_bytes=whole(max_decompressed_bytes, "max_decompressed_bytes", least=1),
         record_filter=RecordFilter(
-            from_ms, to_ms, _bytes(key, "key"), key_regex, _bytes(value_contains, "value_contains")
+            from_ms,
+            to_ms,
+            None if key is None else bytes_of(key, "key"),
+            key_regex,
+            None if value_contains is None else bytes_of(value_contains, "value_contains"),
         ),
     )
     most = None if limit is None else whole(limit, "limit", least=1)
@@ -263,15 +267,6 @@ def find_records(
             listed.files, settings=settings, max_split_bytes=SEARCHED_SPLIT_BYTES
         )
     return FoundRecords(plan, len(listed.files), engine, most, unread_texts(unread))
-
-
-def _bytes(given: object, name: str) -> bytes | None:
-    """Return bytes, or those that a text stands for; raises `ConfigError` for anything else."""
-    if given is None or isinstance(given, bytes):
-        return given
-    if isinstance(given, str):
-        return parse_bytes(given)
-    raise ConfigError(f"{name} is not text or bytes", found=repr(given))
 
 
 @dataclass(frozen=True, repr=False)
