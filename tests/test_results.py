@@ -115,7 +115,9 @@ def test_a_result_is_a_table_to_whatever_reads_arrow(
     assert rows == [(table.num_rows,)]
 
 
-@pytest.mark.parametrize("name", [each for each in CALLS if each not in ("metadata", "predict")])
+@pytest.mark.parametrize(
+    "name", [each for each in CALLS if each not in ("import", "metadata", "predict")]
+)
 def test_a_result_without_an_entry_of_the_input_is_not_ok(name: str, tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump")
     missing = dump / "payments-7"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from kafka_index.api.arguments import (
     text_of,
     threads_of,
     tiered_of,
+    unread_texts,
     whole,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, topics_pattern
@@ -336,8 +337,9 @@ def rewrite_dump(
         allow_revive=allow_revive,
         max_decompressed_bytes=whole(max_decompressed_bytes, "max_decompressed_bytes", least=1),
     )
-    with reading_inputs(follow_links=follow_links):
-        return RewriteJob.prepare(request).run(engine)
+    with reading_inputs(follow_links=follow_links) as unread:
+        result = RewriteJob.prepare(request).run(engine)
+    return replace(result, unread=unread_texts(unread))
 
 
 def _selection(keys: object, condition: str | None) -> Selection:

@@ -110,6 +110,8 @@ class RewriteResult(Result):
         Whether this call wrote the output: it does not where an earlier one has finished it.
     of_topics : str
         The restriction to some topics, for people; empty for all of them.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     """
 
     partitions: list[RewrittenPartition]
@@ -117,6 +119,7 @@ class RewriteResult(Result):
     refusal: str | None = None
     is_new: bool = True
     of_topics: str = ""
+    unread: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -147,7 +150,8 @@ class RewriteResult(Result):
     @property
     def outcome(self) -> RunOutcome:
         """Damage for partitions that are left out, the environment where another try may do."""
-        return RunOutcome.of_faults(row.is_retriable for row in self.left_out)
+        faults = (row.is_retriable for row in self.left_out)
+        return RunOutcome.of_faults(faults).with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
