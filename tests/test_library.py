@@ -174,6 +174,16 @@ def test_an_import_is_not_done_twice_and_replaces_or_continues_only_when_asked(
     assert kafka_index.read_records(only.output).read_all()["offset"].to_pylist() == [7, 8]
 
 
+def test_an_import_that_lacks_a_file_is_an_error(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    row = {"topic": ["t"], "partition": [0], "offset": [0], "key": ["a"]}
+    pq.write_table(pa.table(row), tables / "first.parquet")
+    (tables / "second.parquet").symlink_to(tmp_path / "gone")
+    with pytest.raises(kafka_index.KafkaIndexError, match=r"second\.parquet: "):
+        kafka_index.import_records(tables, tmp_path / "logs")
+
+
 def test_import_records_takes_offsets_in_the_order_of_a_column(tmp_path: Path) -> None:
     rows = [{"topic": "t", "partition": 0, "key": key, "timestamp": at} for key, at in ORDERED]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")

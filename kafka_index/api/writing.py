@@ -114,7 +114,7 @@ class ImportResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Done: an import that fails is an exception."""
+        """Done: an import that fails, or lacks a file, is an exception."""
         return RunOutcome.DONE
 
     @property
