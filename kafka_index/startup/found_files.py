@@ -23,6 +23,7 @@ from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     DirectoryKind,
     TopicPartition,
@@ -160,7 +161,7 @@ def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
         if suffix == TXN_INDEX_SUFFIX:
             raise DirectoryFailsError("the transaction index is a directory", path=entry.path)
         segment.directories[suffix] = entry.path
-    elif suffix == OFFSET_INDEX_SUFFIX and not os.path.isdir(
+    elif suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX) and not os.path.isdir(
         os.path.dirname(os.path.realpath(entry.path))
     ):
         # A broker rebuilds it where the link leads, if it can.

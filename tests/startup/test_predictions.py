@@ -208,6 +208,21 @@ def test_what_has_the_name_of_a_log_and_is_no_file_is_a_log_that_is_gone(
     assert (missing.first_offset, missing.end_offset) == (0, int(second.stem))
 
 
+@pytest.mark.parametrize("link", ["no-folder/file", "no-file"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
+def test_an_index_that_a_broker_cannot_make_where_its_link_leads_keeps_it_from_starting(
+    data: Path, suffix: str, link: str
+) -> None:
+    index = logs(data)[0].with_suffix(suffix)
+    index.unlink(missing_ok=True)
+    index.symlink_to(data / link)
+
+    found = predict(data)
+
+    is_made = suffix == ".txnindex" or link == "no-file"
+    assert (found.verdict is not Verdict.DOES_NOT_START) is is_made
+
+
 def test_a_missing_middle_segment_is_a_gap(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
