@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
 import typing
 from collections.abc import Callable, Iterator
@@ -195,6 +196,26 @@ def test_times_have_one_meaning_in_each_of_their_forms(now: Any) -> None:
     found = kafka_index.verify(DUMP, topics="payments", now=now)
     expected = kafka_index.verify(DUMP, topics="payments", now="ms:1893456000000")
     assert found.to_arrow() == expected.to_arrow()
+
+
+def test_read_records_takes_a_folder_of_remote_segments_as_others_do(tmp_path: Path) -> None:
+    empty = str(tmp_path)
+    for tiered in (empty, [tmp_path], kafka_index.TieredOptions((empty,))):
+        with pytest.raises(kafka_index.KafkaIndexError, match="no remote segments found"):
+            kafka_index.read_records(DUMP, tiered=tiered)
+    with pytest.raises(kafka_index.KafkaIndexError, match="tiered is not a path"):
+        kafka_index.read_records(DUMP, tiered=5)  # type: ignore[arg-type]
+    with pytest.raises(kafka_index.KafkaIndexError, match="not a tuple of folders"):
+        kafka_index.TieredOptions(empty)  # type: ignore[arg-type]
+
+
+def test_read_records_misses_no_entry_that_is_named_like_a_log(tmp_path: Path) -> None:
+    dump = shutil.copytree(DUMP / "payments-0", tmp_path / "payments-0")
+    expected = kafka_index.read_records(dump).read_all()
+    os.mkfifo(dump / "00000000000000009999.log")
+    with pytest.raises(kafka_index.KafkaIndexError, match=r"9999\.log"):
+        kafka_index.read_records(dump)
+    assert kafka_index.read_records(dump, on_damage="drop").read_all() == expected
 
 
 @pytest.mark.parametrize(

@@ -134,13 +134,6 @@ def bytes_of(given: object, name: str) -> bytes:
     raise ConfigError(f"{name} is not text or bytes", found=repr(given))
 
 
-def tiered_of(tiered: object) -> TieredOptions | None:
-    """Return the options of remote segments; a path, or several, are folders of them."""
-    if tiered is None or isinstance(tiered, TieredOptions):
-        return tiered
-    return TieredOptions(tuple(paths_of(tiered, "tiered")))
-
-
 def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
     """Return offsets by topic and partition, of a mapping or a file (`read_offsets_file`)."""
     if isinstance(given, str | PathLike):

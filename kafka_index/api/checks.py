@@ -15,7 +15,6 @@ from kafka_index.api.arguments import (
     paths_of,
     properties_of,
     threads_of,
-    tiered_of,
     unread_texts,
     whole,
 )
@@ -26,6 +25,7 @@ from kafka_index.startup import Prediction
 from kafka_index.startup.predicting import predict_start, start_conditions
 from kafka_index.storage import local_path
 from kafka_index.stores.inputs import reading_inputs
+from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification import Finding, PartitionFindings, Verification
 from kafka_index.verification.verifying import VerifyJob, VerifyRequest
 
@@ -99,7 +99,7 @@ def verify(
     """
     request = VerifyRequest(
         inputs=paths_of(paths),
-        tiered=tiered_of(tiered),
+        tiered=TieredOptions.of(tiered),
         indexes=optional_path(indexes, "indexes"),
         metadata=optional_path(metadata, "metadata"),
         against=paths_of(against, "against"),

@@ -12,7 +12,6 @@ from kafka_index.api.arguments import (
     Tiered,
     Topics,
     paths_of,
-    tiered_of,
     unread_texts,
     whole,
 )
@@ -25,6 +24,7 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.results import Result, RunOutcome
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables.records import list_partitions as list_files
+from kafka_index.tiered.options import TieredOptions
 
 _OVERVIEW = pa.schema([("table", pa.string()), ("rows", pa.int64())])
 _PARTITIONS = pa.schema(
@@ -249,7 +249,7 @@ def list_partitions(
     """
     with reading_inputs(follow_links=follow_links) as unread:
         listed = list_files(
-            paths_of(paths), topics=topics_pattern(topics), tiered=tiered_of(tiered)
+            paths_of(paths), topics=topics_pattern(topics), tiered=TieredOptions.of(tiered)
         )
         rows, faults = [], []
         for files in listed.files:

@@ -19,7 +19,6 @@ from kafka_index.api.arguments import (
     optional_path,
     paths_of,
     table_of,
-    tiered_of,
     unread_texts,
 )
 from kafka_index.config import choice_of
@@ -31,6 +30,7 @@ from kafka_index.lookup.report import outcome_of
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.results import Result, RunOutcome
 from kafka_index.stores.inputs import reading_inputs
+from kafka_index.tiered.options import TieredOptions
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,7 +231,7 @@ def _look_up(
     check_columns(table.schema, by)
     with reading_inputs(follow_links=follow_links) as unread:
         inventory = collect_inventory(
-            paths, tiered=tiered_of(tiered), indexes=indexes, upper_bound=upper_bound
+            paths, tiered=TieredOptions.of(tiered), indexes=indexes, upper_bound=upper_bound
         )
         keys = Keys.of(table.column(by.column), by)
         with Lookups(inventory, settings) as lookups:

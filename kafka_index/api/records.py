@@ -20,7 +20,6 @@ from kafka_index.api.arguments import (
     path_of,
     paths_of,
     threads_of,
-    tiered_of,
     time_range,
     unread_texts,
     whole,
@@ -47,6 +46,7 @@ from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
 from kafka_index.tables.matches import SEARCHED_SPLIT_BYTES, find_matches
 from kafka_index.tables.records import list_partitions, plan_partitions
 from kafka_index.tables.settings import RecordFilter
+from kafka_index.tiered.options import TieredOptions
 
 
 class FoundRecords(Result):
@@ -260,7 +260,7 @@ def find_records(
         listed = list_partitions(
             paths_of(paths),
             topics=topics_pattern(topics),
-            tiered=tiered_of(tiered),
+            tiered=TieredOptions.of(tiered),
             indexes=optional_path(indexes, "indexes"),
         )
         plan = plan_partitions(
@@ -406,7 +406,7 @@ def export_records(
     >>> kafka_index.export_records("examples/dump", "lake", topics=["payments"]).counts["records"]
     0
     """
-    names, remote = paths_of(paths), tiered_of(tiered)
+    names, remote = paths_of(paths), TieredOptions.of(tiered)
     index_root = optional_path(indexes, "indexes")
     given = path_of(output, "output")
     target = absolute_path(given)

@@ -23,7 +23,6 @@ from kafka_index.api.arguments import (
     path_of,
     paths_of,
     threads_of,
-    tiered_of,
     unread_texts,
     whole,
 )
@@ -59,6 +58,7 @@ from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import reading_inputs
+from kafka_index.tiered.options import TieredOptions
 
 _SEGMENT = ["topic", "partition", "segment_base_offset"]
 _SHOWN = [*_SEGMENT, "status", "batch_count", "next_offset", "reason"]
@@ -202,7 +202,7 @@ def build_indexes(
     >>> built.to_arrow().column_names[:4]
     ['topic', 'partition', 'segment_base_offset', 'log_path']
     """
-    names, remote = paths_of(paths), tiered_of(tiered)
+    names, remote = paths_of(paths), TieredOptions.of(tiered)
     target = optional_path(output, "output") or None
     pattern = topics_pattern(topics)
     outputs = ALL_OUTPUTS
@@ -381,7 +381,7 @@ def restore_dump(
     request = RestoreRequest(
         paths_of(paths),
         path_of(output, "output"),
-        tiered=tiered_of(tiered),
+        tiered=TieredOptions.of(tiered),
         topics=topics_pattern(topics),
         salvage=choice_of(Salvage, salvage, "salvage"),
         link=choice_of(Link, link, "link"),

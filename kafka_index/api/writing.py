@@ -22,7 +22,6 @@ from kafka_index.api.arguments import (
     settings_of,
     text_of,
     threads_of,
-    tiered_of,
     unread_texts,
     whole,
 )
@@ -32,6 +31,7 @@ from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.names import TopicPartition
 from kafka_index.results import Result, RunOutcome
 from kafka_index.stores.inputs import reading_inputs
+from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.condition import Condition, Selection, read_keys
 from kafka_index.writing.import_record import ImportCounts
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
@@ -329,7 +329,7 @@ def rewrite_dump(
         inputs=paths_of(paths),
         output=target,
         selection=_selection(drop_keys, text_of(drop_where, "drop_where")),
-        tiered=tiered_of(tiered),
+        tiered=TieredOptions.of(tiered),
         topics=topics_pattern(topics),
         config=config_of(config),
         metadata=optional_path(metadata, "metadata"),

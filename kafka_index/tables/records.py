@@ -27,7 +27,7 @@ from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage import Skipped
 from kafka_index.storage.paths import index_root_of
-from kafka_index.stores.inputs import reading_inputs
+from kafka_index.stores.inputs import LINKED_OUT, reading_inputs
 from kafka_index.tables.bounds import (
     BoundOptions,
     Offsets,
@@ -66,7 +66,7 @@ def read_records(
     include_control: bool = False,
     verify_crc: bool = True,
     on_damage: OnDamage | str = OnDamage.FAILFAST,
-    tiered: TieredOptions | None = None,
+    tiered: TieredOptions | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     indexes: str | PathLike[str] | None = None,
     upper_bound: UpperBound | str = UpperBound.LOG_END,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
@@ -95,7 +95,7 @@ def read_records(
         UTC), or a text: ISO 8601 (UTC where it names no zone), ``ms:N``, ``now``, ``today``,
         ``yesterday`` (UTC), or relative to now, such as ``-90m``, ``-36h`` or ``-7d``. A number
         that looks like seconds is refused; ``ms:N`` is not.
-    tiered : TieredOptions, optional
+    tiered : path, sequence of paths, or TieredOptions, optional
         Where segments are that brokers have uploaded; with it, there may be no paths.
     columns : sequence of str
         The columns, in this order. Besides the eight above: ``leader_epoch``, ``producer_id``,
@@ -110,6 +110,8 @@ def read_records(
     on_damage : OnDamage or str
         ``failfast`` raises an error at the first batch that cannot be read, ``permissive`` makes it
         a row with its place and reason in the column ``_corrupt_record``, ``drop`` leaves it out.
+        An entry that is named like a log and is no file is an error with ``failfast``, and left out
+        otherwise.
     indexes : path, optional
         Folder with a folder of index files for each partition, as ``build --output`` writes it; by
         default they are beside the logs. What is missing is built in memory where it is needed.
@@ -137,7 +139,8 @@ def read_records(
     now = now_ms()
     start, end = parse_times(starting_timestamp, now), parse_times(ending_timestamp, now)
     check_order(start, end)
-    with reading_inputs(follow_links=follow_links):
+    damage = choice_of(OnDamage, on_damage, "on_damage")
+    with reading_inputs(follow_links=follow_links) as unread:
         plan = plan_read(
             paths,
             topics=topics,
@@ -148,13 +151,16 @@ def read_records(
                 isolation=choice_of(Isolation, isolation, "isolation"),
                 include_control=include_control,
                 verify_crc=verify_crc,
-                on_damage=choice_of(OnDamage, on_damage, "on_damage"),
+                on_damage=damage,
                 max_decompressed_bytes=max_decompressed_bytes,
             ),
-            tiered=tiered,
+            tiered=TieredOptions.of(tiered),
             indexes=indexes,
             upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
         )
+    for file in unread.values():
+        if damage is OnDamage.FAILFAST and file.reason != LINKED_OUT:
+            raise InputError(file.reason, path=file.shown)
     return pa.RecordBatchReader.from_batches(plan.settings.schema, read_plan(plan))
 
 

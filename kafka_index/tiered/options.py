@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 
 from kafka_index.errors import ConfigError
 from kafka_index.layout.uri_passwords import refuse_passwords
@@ -35,7 +38,25 @@ class TieredOptions:
     topic_ids: tuple[str, ...] = ()
     keys: tuple[tuple[str, str], ...] = ()
 
+    @classmethod
+    def of(
+        cls, given: TieredOptions | str | PathLike[str] | Sequence[str | PathLike[str]] | None
+    ) -> TieredOptions | None:
+        """Return options; a folder, or several, stand for themselves alone, and None for none."""
+        if given is None or isinstance(given, TieredOptions):
+            return given
+        folders = [given] if isinstance(given, str | PathLike) else given
+        try:
+            return cls(tuple(os.fspath(folder) for folder in folders))
+        except TypeError as error:
+            raise ConfigError(
+                "tiered is not a path", expected="a path or a URI", found=repr(given)
+            ) from error
+
     def __post_init__(self) -> None:
+        given: object = self.uris
+        if isinstance(given, str):
+            raise ConfigError("uris is not a tuple of folders", found=repr(given))
         refuse_passwords(self.uris)
         if self.layout not in (None, "auto", *_LAYOUTS):
             raise ConfigError(
