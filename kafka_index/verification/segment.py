@@ -15,7 +15,7 @@ from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import CorruptLogError, KafkaIndexError, is_retriable
+from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -156,11 +156,18 @@ def read_stored(segment: SegmentFile, path: str, kind: FileKind) -> StoredFile:
         segment.topic, segment.partition, segment.base_offset, path, kind, FileClass.MISSING
     )
     try:
+        if not is_remote(path) and _is_special(path):
+            raise InputError("not a regular file", path=path)
         return StoredFile(finding, store_of(path).read(path))
     except FileNotFoundError:
         return StoredFile(finding, None)
     except KafkaIndexError as error:
         return StoredFile(finding.unreadable(error), None)
+
+
+def _is_special(path: str) -> bool:
+    """Return whether it is neither file nor directory, such as a named pipe: reading may wait."""
+    return not os.path.isfile(path) and not os.path.isdir(path) and os.path.exists(path)
 
 
 def check_segment(

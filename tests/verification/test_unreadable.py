@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -94,6 +95,22 @@ def test_directories_in_the_place_of_indexes_are_damage_and_the_run_continues(
     assert code == ExitCode.DAMAGE, printed
     found = {(row["path"], row["class"], row["harmful"]) for row in rows}
     assert {(str(path), FileClass.UNREADABLE, True) for path in paths} <= found
+    assert of_kind(rows, FileKind.PARTITION)
+
+
+def test_named_pipes_in_the_place_of_indexes_are_damage_and_not_waited_for(
+    data: Path, tmp_path: Path
+) -> None:
+    log = min((data / PARTITION).glob("*.log"))
+    paths = [log.with_suffix(each) for each in (".index", ".timeindex", ".txnindex")]
+    for path in paths:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+
+    code, printed, rows = verified(data, tmp_path)
+
+    assert code == ExitCode.DAMAGE, printed
+    assert {str(path) for path in paths} <= {row["path"] for row in rows if row["harmful"]}
     assert of_kind(rows, FileKind.PARTITION)
 
 
