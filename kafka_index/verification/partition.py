@@ -22,6 +22,7 @@ from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
     index_name_for,
+    parse_segment_file,
 )
 from kafka_index.records.decompression import shared_budget
 from kafka_index.state.partition_state import ProducerExpiration
@@ -43,7 +44,7 @@ from kafka_index.verification.other_files import judge_metadata, other_files
 from kafka_index.verification.root_files import checkpoint_findings
 from kafka_index.verification.segment import SegmentCheck, check_segment, index_path, read_stored
 from kafka_index.verification.settings import VerifySettings
-from kafka_index.verification.starts import started
+from kafka_index.verification.starts import refused_start, started
 from kafka_index.verification.state_files import epoch_findings, judge_snapshots
 from kafka_index.verification.transaction_indexes import has_data, judge_transaction_index
 
@@ -177,6 +178,7 @@ class _Finish:
             found += judge_metadata(partition, directory, topic, is_known=self.root.has_root_files)
         if end is not None:
             found += checkpoint_findings(self.root, partition, end)
+        found = self._with_refusal(found, entries)
         if not self._has_anything(found):
             found = [one for one in found if one.kind in (FileKind.LOG, FileKind.ROOT)]
             found.append(self._no_files())
@@ -291,6 +293,26 @@ class _Finish:
             )
             yield stored.finding.judged(row)
 
+    def _with_refusal(self, found: list[Finding], entries: Sequence[Entry]) -> list[Finding]:
+        """Return rows with what no broker starts over, where an entry is not the file it names."""
+        directory = self.verification.directory
+        is_suspect = self._is_loaded and any(
+            entry.why_not_a_file() is not None and parse_segment_file(entry.name) is not None
+            for entry in entries
+        )
+        if not is_suspect or is_remote(directory):
+            return found
+        refused = refused_start(self.verification.partition, directory, self.root, self.settings)
+        if refused is None:
+            return found
+        same = next((one for one in found if one.path == refused.path), None)
+        if same is None:
+            return [*found, refused]
+        if same.harmful:
+            return found
+        owner = replace(refused, segment_base_offset=same.segment_base_offset, kind=same.kind)
+        return [owner if one is same else one for one in found]
+
     @staticmethod
     def _has_anything(found: Sequence[Finding]) -> bool:
         kinds = (FileKind.LOG, FileKind.ROOT)
@@ -327,10 +349,14 @@ class _Finish:
         error = self.folded.error
         if error is not None and is_retriable(error):
             return row.unreadable(error)
-        is_loaded = self.settings.indexes is None and not self.settings.tiered
-        if not harmful or not is_loaded or end is None:
+        if not harmful or not self._is_loaded or end is None:
             return row
         return started(row, self.root, self.settings, end)
+
+    @property
+    def _is_loaded(self) -> bool:
+        """Whether a broker loads the directory as it lies."""
+        return self.settings.indexes is None and not self.settings.tiered
 
 
 def _with_unread_log(row: Finding) -> Finding:

@@ -1,7 +1,8 @@
 """The start of a broker on partitions, predicted with its own loader.
 
-It is predicted for partitions with a harmful file, and for directories whose logs are not verified:
-a broker loads them as well, before it looks at their suffixes.
+It is predicted for partitions with a harmful file, or with an entry in the place of a file that is
+none, and for directories whose logs are not verified: a broker loads them as well, before it looks
+at their suffixes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.startup.description import lost_records
 from kafka_index.startup.found_files import find_files, parse_log_directory
 from kafka_index.startup.partition_loading import Loading, load_partition
+from kafka_index.startup.prediction import NotPredictedError
 from kafka_index.storage import Listing
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
@@ -104,22 +106,62 @@ def _unlisted_findings(
         partition = split[0]
         row = replace(row, topic=partition.topic, partition=partition.partition)
         try:
-            files = find_files(partition, path)
-            if not is_remote(path):
-                with load_partition(path, files, _loading(partition, root, settings)):
-                    pass
+            _load(partition, path, root, settings)
             read_topic_id(path)
         except StartRefusedError as error:
-            yield replace(
-                row,
-                path=error.path or path,
-                position_bytes=error.position_bytes,
-                expected=error.expected,
-                found=": ".join(filter(None, (error.message, error.found))),
-                effect="A broker loads it too: it takes the data directory offline, or exits.",
-            )
+            effect = "A broker loads it too: it takes the data directory offline, or exits."
+            yield _refused(row, error, effect)
         except KafkaIndexError as error:
             yield row.unreadable(error)
+
+
+def refused_start(
+    partition: TopicPartition, directory: str, root: DataDirectory, settings: VerifySettings
+) -> Finding | None:
+    """Return the row of what a broker does not start over in a partition; None where it starts.
+
+    Its path is the directory where the broker names no file. A failed read is None too: the rows
+    of the files have it.
+    """
+    row = Finding(
+        partition.topic,
+        partition.partition,
+        None,
+        directory,
+        FileKind.ROOT,
+        FileClass.CORRUPT,
+        harmful=True,
+    )
+    try:
+        _load(partition, directory, root, settings)
+    except NotPredictedError as error:
+        return _refused(row, error, "Whether a broker starts with it is not known.")
+    except StartRefusedError as error:
+        return _refused(row, error, "A broker takes the data directory offline, or exits.")
+    except KafkaIndexError:
+        return None
+    return None
+
+
+def _load(
+    partition: TopicPartition, directory: str, root: DataDirectory, settings: VerifySettings
+) -> None:
+    """Load a partition as a broker does; of one in a store only the names of files count."""
+    files = find_files(partition, directory)
+    if not is_remote(directory):
+        with load_partition(directory, files, _loading(partition, root, settings)):
+            pass
+
+
+def _refused(row: Finding, error: StartRefusedError, effect: str) -> Finding:
+    return replace(
+        row,
+        path=error.path or row.path,
+        position_bytes=error.position_bytes,
+        expected=error.expected,
+        found=": ".join(filter(None, (error.message, error.found))),
+        effect=effect,
+    )
 
 
 def _loading(partition: TopicPartition, root: DataDirectory, settings: VerifySettings) -> Loading:

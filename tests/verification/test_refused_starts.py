@@ -74,6 +74,20 @@ def two_metadata_logs(data: Path) -> None:
         (each / "__cluster_metadata-0").mkdir()
 
 
+def linked_index(data: Path) -> None:
+    """Put a link into no folder in the place of the first index."""
+    path = min((data / PARTITION).glob("*.index"))
+    path.unlink()
+    path.symlink_to("/nonexistent/index")
+
+
+def snapshot_directory(data: Path) -> None:
+    """Put a directory in the place of the last snapshot."""
+    path = max((data / PARTITION).glob("*.snapshot"))
+    path.unlink()
+    path.mkdir()
+
+
 _NINES = "9" * 20
 _NAMES = [
     f"{stem}{suffix}"
@@ -107,6 +121,8 @@ _REFUSED: dict[str, Change] = {
             ("directory.id", "AAAAAAAAAAAAAAAAAAAAAQ"),
         )
     },
+    "an index that is a link to nothing": linked_index,
+    "a snapshot that is a directory": snapshot_directory,
     "two metadata logs": two_metadata_logs,
     "one directory id twice": another_directory,
     "not a partition": lambda data: (data / "other").mkdir(),
@@ -119,6 +135,9 @@ _STARTS: dict[str, Change] = {
         data / f"{MARKED}-delete" / "partition.metadata"
     ).unlink(),
     "a metadata log": lambda data: (data / "__cluster_metadata-0").mkdir(),
+    "an old snapshot that is a directory": lambda data: (
+        data / PARTITION / f"{1:020d}.snapshot"
+    ).mkdir(),
     "an empty partition": without_logs("leader-epoch-checkpoint"),
 }
 
