@@ -82,8 +82,8 @@ def records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
 def _faults(segment: LoadedSegment) -> Iterator[str]:
     if segment.found is None:
         return
-    for path in segment.found.directories.values():
-        yield f"{path} is a directory: the first read there takes the data directory offline"
+    for path in segment.found.not_files.values():
+        yield f"{path} is no file: the first read there takes the data directory offline"
     if segment.is_rebuilt:
         return
     index = segment.found.indexes.get(OFFSET_INDEX_SUFFIX)

@@ -346,7 +346,7 @@ class _Start:
         if before != path:
             self._refused.append(Refusal(path, None, f"{before} has the same partition"))
         self._served_from.add(directory.path)
-        if any(one.found is not None and one.found.directories for one in loaded.segments):
+        if any(one.found is not None and one.found.not_files for one in loaded.segments):
             self._offline_once_read.add(directory.path)
         self._topic_ids[path] = topic_id
         self._partitions.append(predicted)

@@ -44,12 +44,16 @@ _MARKED = re.compile(rf"{_WORD}-{_WORD}\.{_WORD}-(?:delete|future|stray)")
 
 @dataclass(slots=True)
 class FoundSegment:
-    """A live segment and the paths of its files, by suffix; those that it has not are missing."""
+    """A live segment and the paths of its files, by suffix; those that it has not are missing.
+
+    `not_files`: indexes that are directories, pipes or devices, on which a broker fails once it
+    opens them.
+    """
 
     log: SegmentFile
     is_swapped: bool
     indexes: dict[str, str] = field(default_factory=dict)
-    directories: dict[str, str] = field(default_factory=dict)
+    not_files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -156,11 +160,11 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
 
 
 def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
-    """Note an index that is a directory, or refuse what a broker fails on at once."""
-    if entry.is_directory():
+    """Note an index that is no file but is there, or refuse what a broker fails on at once."""
+    if not entry.is_broken_link():
         if suffix == TXN_INDEX_SUFFIX:
-            raise DirectoryFailsError("the transaction index is a directory", path=entry.path)
-        segment.directories[suffix] = entry.path
+            raise DirectoryFailsError("the transaction index is no file", path=entry.path)
+        segment.not_files[suffix] = entry.path
     elif suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX) and not os.path.isdir(
         os.path.dirname(os.path.realpath(entry.path))
     ):

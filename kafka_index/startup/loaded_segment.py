@@ -98,7 +98,7 @@ class LoadedSegment:
     def offset_index(self) -> OffsetIndex:
         """Its offset index: the file, or what recovery rebuilt."""
         if self._index is None:
-            self._refuse_directories(OFFSET_INDEX_SUFFIX)
+            self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX)
             path = None if self.found is None else self.found.indexes.get(OFFSET_INDEX_SUFFIX)
             if path is None:
                 self._index = OffsetIndex(
@@ -109,23 +109,21 @@ class LoadedSegment:
         return self._index
 
     @property
-    def _directories(self) -> dict[str, str]:
-        return {} if self.found is None else self.found.directories
+    def _not_files(self) -> dict[str, str]:
+        return {} if self.found is None else self.found.not_files
 
-    def _refuse_directories(self, *suffixes: str) -> None:
-        """Refuse an index that is a directory, where a broker opens it."""
+    def _refuse_what_is_no_file(self, *suffixes: str) -> None:
+        """Refuse an index that is no file, where a broker opens it."""
         for suffix in suffixes:
-            if suffix in self._directories:
-                raise DirectoryFailsError(
-                    "the index is a directory", path=self._directories[suffix]
-                )
+            if suffix in self._not_files:
+                raise DirectoryFailsError("the index is no file", path=self._not_files[suffix])
 
     def is_sound(self) -> bool:
         """Return whether loading leaves it as it is (``LogSegment.sanityCheck``)."""
         indexes = {} if self.found is None else self.found.indexes
         is_swapped = self.found is not None and self.found.is_swapped
         # To read where a swapped log ends, a broker opens its index, and so creates an empty one.
-        has_index = OFFSET_INDEX_SUFFIX in indexes or OFFSET_INDEX_SUFFIX in self._directories
+        has_index = OFFSET_INDEX_SUFFIX in indexes or OFFSET_INDEX_SUFFIX in self._not_files
         if not has_index and not is_swapped:
             return False
         path = indexes.get(TXN_INDEX_SUFFIX)
@@ -195,7 +193,7 @@ class LoadedSegment:
         -----
         LogSegment.recover
         """
-        self._refuse_directories(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         size = self.settings.segment_index_bytes
         index = OffsetIndex(IN_MEMORY, self.base_offset, size, growing=True)
         times = TimeIndex(IN_MEMORY, self.base_offset, size, growing=True)
@@ -256,7 +254,7 @@ class LoadedSegment:
 
     def resize_indexes(self) -> None:
         """Refuse index files that are larger than the settings allow (``resizeIndexes``)."""
-        self._refuse_directories(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         indexes = {} if self.found is None or self.is_rebuilt else self.found.indexes
         for suffix, entry in ((OFFSET_INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
             path = indexes.get(suffix)

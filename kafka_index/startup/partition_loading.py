@@ -7,6 +7,7 @@ memory.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,11 +89,17 @@ class PredictedSnapshots(SnapshotFiles):
         Raises
         ------
         OffsetsGoBackError
-            Its name is that of a directory: recovery that fails so cuts the whole log.
+            Its name is that of a directory, a socket or a device: recovery that fails so cuts the
+            whole log.
+        StartRefusedError
+            Its name is that of a pipe: a broker waits until somebody reads from it.
         """
         path = snapshot_path(self._directory, offset)
-        if os.path.isdir(path):
-            raise OffsetsGoBackError(f"the snapshot {path} is a directory")
+        if os.path.exists(path) and not os.path.isfile(path):
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                raise StartRefusedError("the snapshot to be written is a pipe", path=path)
+            kind = "a directory" if os.path.isdir(path) else "no file"
+            raise OffsetsGoBackError(f"the snapshot {path} is {kind}")
         self._offsets.add(offset)
         self._written[offset] = data
 

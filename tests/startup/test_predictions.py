@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import struct
@@ -221,6 +222,45 @@ def test_an_index_that_a_broker_cannot_make_where_its_link_leads_keeps_it_from_s
 
     is_made = suffix == ".txnindex" or link == "no-file"
     assert (found.verdict is not Verdict.DOES_NOT_START) is is_made
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize(
+    ("number", "suffix", "is_opened"),
+    [
+        *((0, suffix, suffix == ".txnindex") for suffix in (".index", ".timeindex", ".txnindex")),
+        *((-1, suffix, True) for suffix in (".index", ".timeindex", ".txnindex")),
+    ],
+)
+def test_an_index_that_is_a_pipe_keeps_a_broker_from_starting_where_it_opens_it(
+    data: Path, number: int, suffix: str, *, is_opened: bool, is_clean: bool
+) -> None:
+    index = logs(data)[number].with_suffix(suffix)
+    index.unlink(missing_ok=True)
+    os.mkfifo(index)
+    if not is_clean:
+        (data / ".kafka_cleanshutdown").unlink()
+        (data / "recovery-point-offset-checkpoint").unlink()
+
+    refused = is_opened or not is_clean
+    verdict = Verdict.DOES_NOT_START if refused else Verdict.DOES_NOT_SERVE
+    assert predict(data).verdict is verdict
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_broker_waits_for_ever_that_writes_a_snapshot_into_a_pipe(
+    data: Path, *, is_clean: bool
+) -> None:
+    snapshot = max((data / PARTITION).glob("*.snapshot"))
+    snapshot.unlink()
+    os.mkfifo(snapshot)
+    if not is_clean:
+        (data / ".kafka_cleanshutdown").unlink()
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert [refusal.file for refusal in found.refused] == [str(snapshot)]
 
 
 def test_a_missing_middle_segment_is_a_gap(data: Path) -> None:
