@@ -196,10 +196,14 @@ def _disagreements(found: Mapping[str, MetaProperties], node_id: int | None) -> 
                 text = f"cluster.id is {found_id}, expected that of the other directories"
                 refused.append(Refusal(each.path, each.line("cluster.id"), text))
         if each.node_id is not None:
-            node_id = each.node_id if node_id is None else node_id
-            if each.node_id != node_id:
-                name = "node.id" if "node.id" in each.properties else "broker.id"
-                text = f"{name} is {each.node_id}, expected {node_id}"
+            name = "node.id" if "node.id" in each.properties else "broker.id"
+            is_negative = each.node_id < 0
+            if node_id is None and not is_negative:
+                node_id = each.node_id
+            if each.node_id != node_id or is_negative:
+                # No broker is configured with a negative id.
+                expected = "0 or more" if node_id is None else str(node_id)
+                text = f"{name} is {each.node_id}, expected {expected}"
                 refused.append(Refusal(each.path, each.line(name), text))
         if each.directory_id is None:
             continue

@@ -615,7 +615,14 @@ def test_a_node_that_java_does_not_read_keeps_a_broker_from_starting(data: Path,
     assert "node.id" in found.refused[0].reason
 
 
-@pytest.mark.parametrize("node", ["1", "+1", "-1", "0" * 5000 + "1", "\\u0661"])
+def test_a_negative_node_is_that_of_no_broker(data: Path) -> None:
+    found = with_properties(data, "version=1\ncluster.id=x\nnode.id=-1\n")
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert [one.line for one in found.refused] == [3]
+
+
+@pytest.mark.parametrize("node", ["1", "+1", "0" * 5000 + "1", "\\u0661"])
 def test_a_node_that_java_reads_is_safe(data: Path, node: str) -> None:
     found = with_properties(data, f"version=1\ncluster.id=x\nnode.id={node}\n")
 

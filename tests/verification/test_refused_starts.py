@@ -116,6 +116,7 @@ _REFUSED: dict[str, Change] = {
             ("version", None),
             ("node.id", None),
             ("node.id", "x"),
+            ("node.id", "-1"),
             ("cluster.id", None),
             ("directory.id", "x"),
             ("directory.id", "AAAAAAAAAAAAAAAAAAAAAQ"),
