@@ -45,6 +45,7 @@ from kafka_index.startup.identity import (
     check_identity,
     configured_node,
     metadata_directory_of,
+    misplaced_metadata,
     refusal_of,
     without_metadata_directory,
 )
@@ -151,6 +152,11 @@ class _Start:
             refuse_held(path)
         self._identity = check_identity(self._paths, self._metadata, self._node_id)
         self._refused += self._identity.refused
+        self._unknown += (
+            f"whether a broker exits over {path}, as the metadata.log.dir of its settings is not "
+            "here"
+            for path in misplaced_metadata(self._paths, self._conditions.properties, self._metadata)
+        )
         if not self._refused:
             self._check_bootstrap()
         if not self._refused:

@@ -7,7 +7,7 @@ order.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_index.dump.meta_properties import MetaProperties
@@ -49,15 +49,22 @@ def configured_node(properties: Mapping[str, str] | None) -> int | None:
 
 def configured_directories(properties: Mapping[str, str] | None) -> frozenset[str]:
     """Return the data directories in a broker's settings."""
+    return frozenset(_in_order(properties))
+
+
+def _in_order(properties: Mapping[str, str] | None) -> list[str]:
     settings = properties or {}
     texts = (settings.get("log.dirs") or settings.get("log.dir") or "").split(",")
-    return frozenset(os.path.abspath(text.strip()) for text in texts if text.strip())
+    return [os.path.abspath(text.strip()) for text in texts if text.strip()]
 
 
 def metadata_directory_of(
     paths: Sequence[str], properties: Mapping[str, str] | None, given: str | None = None
 ) -> str | None:
     """Return the directory of a broker's metadata log; None where it is not at hand.
+
+    Where the settings are those of these very directories, it is the one that they name, there or
+    not: a broker exits that does not find it.
 
     Parameters
     ----------
@@ -77,15 +84,18 @@ def metadata_directory_of(
         given = os.path.abspath(given)
         if os.path.basename(given) == METADATA_LOG:
             given = os.path.dirname(given)
-        if given in directories or not _has_logs(given):
+        if given in directories or not (os.path.isdir(given) and _has_logs(given)):
             return given
     configured = _configured_metadata(properties)
     holding = [one for one in directories if os.path.isdir(os.path.join(one, METADATA_LOG))]
     if configured is None:
-        return min(holding, default=None)
+        first = next(iter(_in_order(properties)), None)
+        return first if first in directories else min(holding, default=None)
     # The settings of a broker on another machine name directories of that machine.
     if {configured, *configured_directories(properties)} >= set(directories):
-        return configured if os.path.isdir(configured) else None
+        return configured
+    if not configured_directories(properties) and os.path.isdir(configured):
+        return configured
     if _is_metadata_apart(properties):
         holding = [one for one in holding if not _has_logs(one)]
     return min(holding, default=None)
@@ -97,6 +107,24 @@ def without_metadata_directory(
     """Return the data directories among these: all but one that has the metadata log alone."""
     data = [path for path in paths if path != metadata_directory]
     return data if data and _is_metadata_apart(properties) else paths
+
+
+def misplaced_metadata(
+    paths: Sequence[str], properties: Mapping[str, str] | None, metadata_directory: str | None
+) -> Iterator[str]:
+    """Yield each metadata log in data directories whose broker may have it elsewhere.
+
+    The settings name a directory that is not here, and may be those of another machine, so that it
+    is not known whether the broker exits over an unexpected metadata location.
+    """
+    configured = _configured_metadata(properties)
+    data = configured_directories(properties)
+    if configured is None or configured in data or metadata_directory == configured:
+        return
+    for path in map(os.path.abspath, paths):
+        log = os.path.join(path, METADATA_LOG)
+        if path != configured and os.path.exists(log) and _has_logs(path):
+            yield log
 
 
 def _configured_metadata(properties: Mapping[str, str] | None) -> str | None:

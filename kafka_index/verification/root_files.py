@@ -237,7 +237,8 @@ def identity_findings(
             )
         )
         paths = sorted(members)
-        place = metadata_directory_of(paths, properties, metadata if is_given else None)
+        settings = properties if is_configured else None
+        place = metadata_directory_of(paths, settings, metadata if is_given else None)
         for refusal in check_identity(paths, place, configured if is_configured else None).refused:
             yield _refused_row(refusal, _EXITS)
     for root in roots:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import kafka_index
 from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
 from kafka_index.metadata import ClusterImage, PartitionImage, TopicImage
@@ -261,6 +262,42 @@ def test_a_broker_waits_for_ever_that_writes_a_snapshot_into_a_pipe(
 
     assert found.verdict is Verdict.DOES_NOT_START
     assert [refusal.file for refusal in found.refused] == [str(snapshot)]
+
+
+@pytest.mark.parametrize(
+    ("log_dirs", "is_known"), [("{data}", True), ("", False), ("/of/another/machine", False)]
+)
+@pytest.mark.parametrize("has_log", [True, False])
+def test_a_metadata_directory_of_the_settings_that_is_not_here_is_not_safe(
+    data: Path, log_dirs: str, *, is_known: bool, has_log: bool
+) -> None:
+    if has_log:
+        (data / "__cluster_metadata-0").mkdir()
+    settings = {"log.dirs": log_dirs.format(data=data), "metadata.log.dir": "/not/here"}
+
+    found = kafka_index.predict(data, config=settings)
+
+    assert (found.verdict is Verdict.DOES_NOT_START) is is_known
+    assert (found.verdict is Verdict.SAFE) is (not has_log and not is_known)
+    assert bool(found.unknown) is (has_log and not is_known)
+    files = [refusal.file for refusal in found.refused]
+    unexpected = [str(data / "__cluster_metadata-0")] * (has_log and is_known)
+    assert files == [*unexpected, *["/not/here/meta.properties"] * is_known]
+
+
+@pytest.mark.parametrize("first", ["data", "other"])
+def test_the_metadata_log_is_in_the_first_data_directory_by_default(data: Path, first: str) -> None:
+    other = data.with_name("other")
+    other.mkdir()
+    text = (data / "meta.properties").read_text()
+    (other / "meta.properties").write_text(text.replace(directory_id(data), "A" * 20 + "ZQ"))
+    (data / "__cluster_metadata-0").mkdir()
+    paths = sorted([str(data), str(other)], key=lambda path: Path(path).name != first)
+    conditions = StartConditions(LogConfig(), properties={"log.dirs": ",".join(paths)})
+
+    found = predict_directories(paths, conditions)
+
+    assert (found.verdict is Verdict.DOES_NOT_START) is (first == "other")
 
 
 def test_a_missing_middle_segment_is_a_gap(data: Path) -> None:

@@ -236,6 +236,14 @@ _SETTINGS: dict[str, tuple[Callable[[Path], dict[str, str]], bool]] = {
     "another node": (lambda _data: {"node.id": "9"}, True),
     "another broker": (lambda _data: {"broker.id": "9"}, True),
     "the metadata log elsewhere": (metadata_elsewhere, True),
+    "the metadata log that is gone": (
+        lambda data: {**metadata_elsewhere(data), "metadata.log.dir": "/not/here"},
+        True,
+    ),
+    "the metadata log elsewhere, data directories not named": (
+        lambda data: {"metadata.log.dir": metadata_elsewhere(data)["metadata.log.dir"]},
+        True,
+    ),
     "the metadata log of another machine": (
         lambda data: {**metadata_elsewhere(data), "log.dirs": "/not/here"},
         False,
