@@ -23,7 +23,8 @@ from kafka_index.storage.directories import Entry
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
 from kafka_index.verification.settings import KnownTopic
 
-_KINDS = {
+#: By suffix.
+KINDS_OF_SEGMENT_FILES = {
     LOG_SUFFIX: FileKind.LOG,
     ".index": FileKind.INDEX,
     ".timeindex": FileKind.TIME_INDEX,
@@ -55,7 +56,7 @@ def other_files(
             continue
         parsed = parse_segment_file(name)
         base_offset = None if parsed is None else parsed.base_offset
-        kind = FileKind.LOG if parsed is None else _KINDS[parsed.kind]
+        kind = FileKind.LOG if parsed is None else KINDS_OF_SEGMENT_FILES[parsed.kind]
         finding = Finding(
             partition.topic, partition.partition, base_offset, entry.path, kind, FileClass.ORPHAN
         )

@@ -40,7 +40,7 @@ from kafka_index.verification.findings import (
 )
 from kafka_index.verification.index_files import SegmentPlace
 from kafka_index.verification.logs import LogJudge, is_read
-from kafka_index.verification.other_files import judge_metadata, other_files
+from kafka_index.verification.other_files import KINDS_OF_SEGMENT_FILES, judge_metadata, other_files
 from kafka_index.verification.root_files import checkpoint_findings
 from kafka_index.verification.segment import SegmentCheck, check_segment, index_path, read_stored
 from kafka_index.verification.settings import VerifySettings
@@ -294,19 +294,24 @@ class _Finish:
             yield stored.finding.judged(row)
 
     def _with_refusal(self, found: list[Finding], entries: Sequence[Entry]) -> list[Finding]:
-        """Return rows with what no broker starts over, where an entry is not the file it names."""
+        """Return rows with what a start fails on, where an entry is not the file it names."""
         directory = self.verification.directory
         is_suspect = self._is_loaded and any(
             entry.why_not_a_file() is not None and parse_segment_file(entry.name) is not None
             for entry in entries
         )
-        if not is_suspect or is_remote(directory):
+        if not is_suspect:
             return found
         refused = refused_start(self.verification.partition, directory, self.root, self.settings)
-        if refused is None:
+        is_harmful = any(one.harmful for one in found)
+        if refused is None or (refused.path == directory and is_harmful):
             return found
         same = next((one for one in found if one.path == refused.path), None)
         if same is None:
+            name = parse_segment_file(os.path.basename(refused.path))
+            if name is not None:
+                kind = KINDS_OF_SEGMENT_FILES[name.kind]
+                refused = replace(refused, segment_base_offset=name.base_offset, kind=kind)
             return [*found, refused]
         if same.harmful:
             return found

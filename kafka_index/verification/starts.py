@@ -19,7 +19,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.startup.description import lost_records
 from kafka_index.startup.found_files import find_files, parse_log_directory
 from kafka_index.startup.partition_loading import Loading, load_partition
-from kafka_index.startup.prediction import NotPredictedError
+from kafka_index.startup.prediction import LoadedLog, LostRecords, NotPredictedError
 from kafka_index.storage import Listing
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
@@ -38,25 +38,17 @@ def started(
     if is_remote(row.path) or row.topic is None or row.partition is None:
         return row
     partition = TopicPartition(row.topic, row.partition)
-    loading = _loading(partition, root, settings)
     marker = "With the marker that lies here" if root.is_clean else "Without the marker"
     try:
-        files = find_files(partition, row.path)
-        with load_partition(row.path, files, loading) as loaded:
-            visible_from = loading.log_start_offset
-            lost, _ = lost_records(loaded, files.replaced, files.replaced_end, visible_from)
-            start, end = loaded.log.log_start_offset, loaded.log.log_end_offset
+        log, lost = _load(partition, row.path, root, settings)
     except KafkaIndexError as error:
         if is_retriable(error):
             effect = f"What a start does to it could not be predicted: {error}."
             return replace(row, effect=effect, retriable=True)
         return replace(row, effect=f"{marker} a broker does not start: {error.message}.")
-    text = f"{marker} a broker serves offsets {start} to {end}"
+    text = f"{marker} a broker serves offsets {log.log_start_offset} to {log.log_end_offset}"
     if lost.records:
-        text += (
-            f", and loses or hides {lost.records} records from offset {lost.first_offset} to "
-            f"{lost.last_offset}"
-        )
+        text += f", and {_loss(lost)}"
     return replace(row, effect=f"{text}.", expected=f"offsets up to {end_offset}")
 
 
@@ -106,7 +98,10 @@ def _unlisted_findings(
         partition = split[0]
         row = replace(row, topic=partition.topic, partition=partition.partition)
         try:
-            _load(partition, path, root, settings)
+            files = find_files(partition, path)
+            if not is_remote(path):
+                with load_partition(path, files, _loading(partition, root, settings)):
+                    pass
             read_topic_id(path)
         except StartRefusedError as error:
             effect = "A broker loads it too: it takes the data directory offline, or exits."
@@ -118,10 +113,10 @@ def _unlisted_findings(
 def refused_start(
     partition: TopicPartition, directory: str, root: DataDirectory, settings: VerifySettings
 ) -> Finding | None:
-    """Return the row of what a broker does not start over in a partition; None where it starts.
+    """Return the row of what a broker does not start over in a partition, or loses records over.
 
-    Its path is the directory where the broker names no file. A failed read is None too: the rows
-    of the files have it.
+    Its path is the directory where no one file is at fault. None where neither happens, or a read
+    fails, which the rows of the files have.
     """
     row = Finding(
         partition.topic,
@@ -132,25 +127,38 @@ def refused_start(
         FileClass.CORRUPT,
         harmful=True,
     )
+    if is_remote(directory):
+        return None
     try:
-        _load(partition, directory, root, settings)
+        _, lost = _load(partition, directory, root, settings)
     except NotPredictedError as error:
         return _refused(row, error, "Whether a broker starts with it is not known.")
     except StartRefusedError as error:
         return _refused(row, error, "A broker takes the data directory offline, or exits.")
     except KafkaIndexError:
         return None
-    return None
+    if not lost.records:
+        return None
+    found = "an entry that is not a file, in the place of one"
+    return replace(row, found=found, effect=f"A broker {_loss(lost)}.")
 
 
 def _load(
     partition: TopicPartition, directory: str, root: DataDirectory, settings: VerifySettings
-) -> None:
-    """Load a partition as a broker does; of one in a store only the names of files count."""
-    files = find_files(partition, directory)
-    if not is_remote(directory):
-        with load_partition(directory, files, _loading(partition, root, settings)):
-            pass
+) -> tuple[LoadedLog, LostRecords]:
+    """Load a local partition as a broker does; return what it has then, and what is lost."""
+    files, loading = find_files(partition, directory), _loading(partition, root, settings)
+    with load_partition(directory, files, loading) as loaded:
+        visible_from = loading.log_start_offset
+        lost, _ = lost_records(loaded, files.replaced, files.replaced_end, visible_from)
+        return loaded.log, lost
+
+
+def _loss(lost: LostRecords) -> str:
+    return (
+        f"loses or hides {lost.records} records from offset {lost.first_offset} to "
+        f"{lost.last_offset}"
+    )
 
 
 def _refused(row: Finding, error: StartRefusedError, effect: str) -> Finding:

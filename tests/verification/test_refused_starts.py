@@ -165,6 +165,17 @@ def test_what_keeps_a_broker_from_starting_is_harmful(data: Path, case: str) -> 
     assert refuses(data) == (True, True)
 
 
+def test_a_snapshot_that_cannot_be_written_and_costs_records_is_harmful(data: Path) -> None:
+    (data / ".kafka_cleanshutdown").unlink()
+    snapshot_directory(data)
+
+    found = verify(data, threads=1)
+
+    harmful = [row for one in found.partitions for row in one.findings if row.harmful]
+    assert {row.path for row in harmful} == {str(data / PARTITION)}
+    assert all("loses or hides" in (row.effect or "") for row in harmful)
+
+
 @pytest.mark.parametrize("case", _STARTS)
 def test_what_a_broker_starts_with_is_not_refused(data: Path, case: str) -> None:
     _STARTS[case](data)
