@@ -88,6 +88,13 @@ def snapshot_directory(data: Path) -> None:
     path.mkdir()
 
 
+def snapshot_pipe(data: Path) -> None:
+    """Put a named pipe in the place of the last snapshot."""
+    path = max((data / PARTITION).glob("*.snapshot"))
+    path.unlink()
+    os.mkfifo(path)
+
+
 _NINES = "9" * 20
 _NAMES = [
     f"{stem}{suffix}"
@@ -124,6 +131,7 @@ _REFUSED: dict[str, Change] = {
     },
     "an index that is a link to nothing": linked_index,
     "a snapshot that is a directory": snapshot_directory,
+    "a snapshot that is a pipe": snapshot_pipe,
     "two metadata logs": two_metadata_logs,
     "one directory id twice": another_directory,
     "not a partition": lambda data: (data / "other").mkdir(),
