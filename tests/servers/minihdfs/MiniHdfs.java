@@ -9,14 +9,11 @@ public final class MiniHdfs {
     Configuration configuration = new HdfsConfiguration();
     configuration.set(MiniDFSCluster.HDFS_MINIDFS_BASEDIR, arguments[0]);
     configuration.setInt("dfs.namenode.handler.count", 4);
-    configuration.setInt("dfs.replication", 2);
-    // hdfs-native waits half a second before it asks again to close a file.
-    configuration.setInt("dfs.namenode.file.close.num-committed-allowed", 1);
     // Files of a few MiB span several blocks.
     configuration.setLong("dfs.blocksize", 4 << 20);
     configuration.setLong("dfs.namenode.fs-limits.min-block-size", 1 << 20);
     try (MiniDFSCluster cluster =
-        new MiniDFSCluster.Builder(configuration).numDataNodes(2).build()) {
+        new MiniDFSCluster.Builder(configuration).numDataNodes(1).build()) {
       cluster.waitActive();
       System.out.println(cluster.getURI());
       System.out.flush();
