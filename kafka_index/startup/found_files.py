@@ -12,12 +12,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kafka_index.errors import DirectoryFailsError, StartRefusedError
+from kafka_index.dump.small_files import read_text
+from kafka_index.errors import DirectoryFailsError, OfflineAtOnceError, StartRefusedError
+from kafka_index.layout.checkpoints import EPOCH_FIELDS, checkpoint_fault, java_lines
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     OFFSET_DIGITS,
     OFFSET_INDEX_SUFFIX,
@@ -29,6 +32,7 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
+from kafka_index.layout.quoted_content import quote_content
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.partition_files import list_partition, swapped_range
@@ -85,15 +89,16 @@ class FoundFiles:
 
 
 def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
-    """List the files of a partition directory.
+    """List the files of a partition directory, whose leader epochs a broker reads first.
 
     Raises
     ------
     StartRefusedError
-        A broker fails on the name of a file, or on the content of a swapped log.
+        A broker fails on the leader epochs, the name of a file, or the content of a swapped log.
     InputError
         The directory cannot be read.
     """
+    _check_epochs(directory)
     scanned = sorted(scan_directory(directory), key=lambda one: one.name)
     entries = [entry for entry in scanned if entry.why_not_a_file() is None]
     for entry in entries:
@@ -157,6 +162,30 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     )
     lost_ends = lost_logs(scanned, live)
     return FoundFiles(segments, replaced, end, snapshots, tuple(unserved), lost_ends)
+
+
+def _check_epochs(directory: str) -> None:
+    """Refuse leader epochs that a broker does not read.
+
+    Raises
+    ------
+    OfflineAtOnceError
+        It takes the data directory offline.
+    StartRefusedError
+        It exits.
+    """
+    path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+    lines = java_lines(read_text(path) or "")
+    fault = checkpoint_fault(lines, EPOCH_FIELDS)
+    if fault is None:
+        return
+    error_class = OfflineAtOnceError if fault.is_input_output else StartRefusedError
+    raise error_class(
+        f"the checkpoint is malformed ({fault.exception})",
+        path=path,
+        found=quote_content(lines[fault.line - 1], path),
+        line=fault.line,
+    )
 
 
 def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:

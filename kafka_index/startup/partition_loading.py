@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.dump.small_files import read_text
 from kafka_index.errors import (
     CorruptLogError,
     CorruptSnapshotError,
     DirectoryFailsError,
     InputError,
     InvalidEpochError,
-    OfflineAtOnceError,
     StartRefusedError,
     is_retriable,
 )
@@ -37,9 +35,7 @@ from kafka_index.growing.log_loader import (
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.growing.producers import Producers
 from kafka_index.growing.settings import LogSettings
-from kafka_index.layout.checkpoints import EPOCH_FIELDS, checkpoint_fault, java_lines
-from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, OFFSET_DIGITS
-from kafka_index.layout.quoted_content import quote_content
+from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.prediction import LoadedLog
@@ -226,7 +222,6 @@ class _PredictedFiles:
 
 def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPartition:
     snapshots = PredictedSnapshots(directory, files.files.snapshots)
-    _check_epochs(directory)
     with _refusals(directory):
         epochs = PredictedEpochs(directory)
         loader = LogLoader(
@@ -256,30 +251,6 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
     )
     bytes_read = snapshots.bytes_read + sum(one.bytes_read for one in files.opened)
     return LoadedPartition(log, files.segments, files.deleted, loader.reasons, bytes_read)
-
-
-def _check_epochs(directory: str) -> None:
-    """Refuse leader epochs that a broker does not read.
-
-    Raises
-    ------
-    OfflineAtOnceError
-        It takes the data directory offline.
-    StartRefusedError
-        It exits.
-    """
-    path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-    lines = java_lines(read_text(path) or "")
-    fault = checkpoint_fault(lines, EPOCH_FIELDS)
-    if fault is None:
-        return
-    error_class = OfflineAtOnceError if fault.is_input_output else StartRefusedError
-    raise error_class(
-        f"the checkpoint is malformed ({fault.exception})",
-        path=path,
-        found=quote_content(lines[fault.line - 1], path),
-        line=fault.line,
-    )
 
 
 def _look_up_unstable(

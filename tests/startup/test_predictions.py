@@ -623,6 +623,23 @@ def test_a_refusal_names_the_line(data: Path, name: str, text: str, line: int) -
     assert [(one.file, one.line) for one in found.refused] == [(str(data / name), line)]
 
 
+def test_a_broker_reads_leader_epochs_before_the_names_of_a_partition(data: Path) -> None:
+    """Malformed ones take the directory offline; a name that is no number would end the broker."""
+    (data / PARTITION / ".snapshot").touch()
+    assert predict(data).verdict is Verdict.DOES_NOT_START
+    (data / PARTITION / "leader-epoch-checkpoint").write_text("10000000\n1\n0 0\n")
+    other = data.parent / "other"
+    other.mkdir()
+    text = (data / "meta.properties").read_text()
+    (other / "meta.properties").write_text(
+        text.replace(directory_id(data), "JHz0NZ6tQNiQ2Mm2kGlrHg")
+    )
+
+    found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
+
+    assert found.verdict is Verdict.DOES_NOT_SERVE
+
+
 def test_a_refused_identity_names_the_line_of_the_property(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
