@@ -138,6 +138,8 @@ def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_ot
         running.close()
 
     assert {row.status for row in first} == {"built"}
+    # The tracker learns of the end of a job from events, which arrive later.
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
     largest = waves[0][0]
     folder = tmp_path / "out" / f"{largest.topic}-{largest.partition}"
