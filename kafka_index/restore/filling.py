@@ -33,7 +33,14 @@ from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.scan import LogFileSource
-from kafka_index.scan.batch_search import HeldBytes, OffsetBounds, next_batch, plausible_headers
+from kafka_index.scan.batch_search import (
+    HeldBytes,
+    OffsetBounds,
+    entry_length,
+    is_batch,
+    next_batch,
+    plausible_headers,
+)
 from kafka_index.scan.log_offsets import LogOffsets
 from kafka_index.scan.scanner import Scanner, in_order
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
@@ -123,6 +130,51 @@ def hole_content(log: Bytes, start_bytes: int, end_bytes: int, next_offset: int)
             last_ms = max(header.last_timestamp_ms, last_ms or header.last_timestamp_ms)
         position += header.size_bytes
     return HoleContent(records, largest, first_ms, last_ms, is_torn=position > end_bytes)
+
+
+class EarlierBatches(NamedTuple):
+    """Whole batches that begin below the offset that is next where they lie.
+
+    `is_all`: nothing else is there. `records` is None where messages of magic 0 or 1 are there.
+    """
+
+    first_offset: int
+    last_offset: int
+    records: int | None
+    is_all: bool
+
+
+def earlier_batches(
+    log: Bytes, start_bytes: int, end_bytes: int, next_offset: int, *, is_searched: bool
+) -> EarlierBatches | None:
+    """Return the batches with right checksums between two positions that go back; None for none.
+
+    They are looked for after other bytes only where that is searched.
+    """
+    held = HeldBytes(log[:end_bytes])
+    bounds = OffsetBounds(0, INT64_MAX)
+    found: list[tuple[BatchMark, int | None]] = []
+    at, is_all = start_bytes, True
+    while at < end_bytes:
+        mark = mark_at(log, at) if is_batch(held, at, bounds) else None
+        if mark is not None and mark.base_offset < next_offset:
+            has_count = int(log[at + MAGIC_POSITION]) >= MAGIC_RECORD_BATCH
+            found.append((mark, int(_header(log, at)["record_count"]) if has_count else None))
+            at += LOG_OVERHEAD_BYTES + entry_length(log[at:])
+            continue
+        is_all = False
+        if not is_searched:
+            break
+        at = next_batch(held, at, bounds)
+    if not found:
+        return None
+    counts = [count for _, count in found if count is not None]
+    return EarlierBatches(
+        min(mark.base_offset for mark, _ in found),
+        min(max(mark.last_offset for mark, _ in found), next_offset - 1),
+        sum(counts) if len(counts) == len(found) else None,
+        is_all,
+    )
 
 
 class _Header(NamedTuple):

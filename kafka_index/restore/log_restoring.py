@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.build import BuildSettings
-from kafka_index.build.report import BUILT, FAILED, SegmentReport
+from kafka_index.build.report import BUILT, FAILED
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.dump.missing_offsets import (
@@ -26,7 +26,7 @@ from kafka_index.dump.missing_offsets import (
 )
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.layout.quoted_content import is_linked
-from kafka_index.records.batch_table import NOT_A_LOG, BatchColumns
+from kafka_index.records.batch_table import NOT_A_LOG, BatchColumns, ScanStop
 from kafka_index.restore.filling import Fill, first_mark, last_mark, mark_at
 from kafka_index.restore.output_files import Link, cut, take_over, write_log
 from kafka_index.restore.plan import PartitionPlan
@@ -34,6 +34,7 @@ from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.salvaging import LogContext, Salvaging, partition_context
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.log_offsets import Hole, LogOffsets
+from kafka_index.scan.scanner import BatchOrder
 from kafka_index.scan.segment_scan import ObservedSource
 from kafka_index.storage import MappedFile, SegmentFile, publish_error
 from kafka_index.storage.segment_table import lost_logs_of
@@ -49,15 +50,18 @@ BELOW_COMMITTED = "below_committed"
 
 @dataclass(slots=True)
 class LogFacts:
-    """The offsets, producers and epochs of the batches of a log."""
+    """The offsets, producers and epochs of the batches of a log, and the first out of order."""
 
     offsets: LogOffsets
+    order: BatchOrder
+    overlap: ScanStop | None = None
     max_producer_id: int = -1
     last_epoch: int = -1
 
     def observe(self, batches: BatchColumns) -> None:
         """Add the next batches."""
         self.offsets.observe(batches)
+        self.overlap = self.overlap or self.order.first_stop(batches)
         self.max_producer_id = max(self.max_producer_id, int(batches.producer_id.max()))
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))
 
@@ -93,33 +97,29 @@ def restore_log(
     target = os.path.join(directory, name)
     take_over(source, target, link)
     restored = _stage(source, target, settings, context)
-    row = restored.staged.report
-    if row.status == BUILT:
+    damage = _damage(restored)
+    if damage is None:
+        row = restored.staged.report
+        if row.is_preallocated_tail and row.position_bytes is not None:
+            cut(target, row.position_bytes)
         return restored
-    if row.position_bytes is None:
-        return restored
-    if row.is_preallocated_tail:
-        cut(target, row.position_bytes)
-        return restored
-    code, reason = _why_damaged(row, source)
     salvaging = Salvaging(source, target, context)
-    mended = salvaging.mend(row.position_bytes, code, reason, salvage)
+    mended = salvaging.mend(*damage, salvage)
     lost, fills = mended.lost, mended.fills
     if salvage is Salvage.NONE and lost:
         restored.lost = lost
         return restored
     restored = _restage(restored, target, settings, context)
     for _ in range(_MAX_DROPS):
-        row = restored.staged.report
-        if row.status == BUILT or row.position_bytes is None:
+        damage = _damage(restored)
+        if damage is None:
             break
-        # What its checksum does not show: offsets that go back, a marker that cannot be read.
+        # What its checksum does not show, such as a marker that cannot be read.
         again = Salvaging(source, target, context)
-        code, reason = _why_damaged(row, source)
         if salvage is Salvage.BATCHES:
-            lost.append(again.drop_one(row.position_bytes, code, reason))
+            lost.append(again.drop_one(*damage))
         else:
-            lost.append(again.cut_off(row.position_bytes, code, reason))
+            lost.append(again.cut_off(*damage))
         lost[-1] = replace(lost[-1], position_bytes=None)
         restored = _restage(restored, target, settings, context)
     restored.lost, restored.fills = lost, fills
@@ -127,11 +127,23 @@ def restore_log(
     return restored
 
 
-def _why_damaged(row: SegmentReport, source: SegmentFile) -> tuple[str, str]:
-    """Return the code and the reason of damage, which quotes nothing of a log that was a link."""
+def _damage(log: RestoredLog) -> tuple[int, str, str] | None:
+    """Return the position of the first damage of a log, its code and its reason; None for none.
+
+    Recovery keeps batches that are out of order, and readers do not. The reason quotes nothing of
+    a log that was a link.
+    """
+    row, overlap = log.staged.report, log.facts.overlap
+    at = row.position_bytes
+    if row.status != BUILT and at is None:
+        return None
+    if overlap is not None and (at is None or overlap.position_bytes < at):
+        return overlap.position_bytes, overlap.reason_code, overlap.text
+    if row.status == BUILT or at is None or row.is_preallocated_tail:
+        return None
     code, reason = row.reason_code or FAILED, row.reason or FAILED
-    is_hidden = code == NOT_A_LOG and is_linked(source.log_path)
-    return code, "not a Kafka log" if is_hidden else reason
+    is_hidden = code == NOT_A_LOG and is_linked(log.source.log_path)
+    return at, code, "not a Kafka log" if is_hidden else reason
 
 
 def fill_holes(
@@ -192,14 +204,17 @@ def _stage(
     context: LogContext,
 ) -> RestoredLog:
     segment = segment_at(target, source)
-    facts = LogFacts(LogOffsets(source.base_offset, context.cleaned_to))
+    facts = LogFacts(
+        LogOffsets(source.base_offset, context.cleaned_to), BatchOrder(source.base_offset)
+    )
     log = ObservedSource(
         LogFileSource.of_segment(segment, verify_crc=True),
         [facts],
         None if context.limit is None else context.limit.first_beyond,
     )
     staged = stage_segment(segment, log, settings, ATTEMPT_ID, os.path.dirname(target))
-    is_limited = log.cut_at_bytes is not None and staged.report.status == BUILT
+    is_sound = staged.report.status == BUILT and facts.overlap is None
+    is_limited = log.cut_at_bytes is not None and is_sound
     if is_limited and log.cut_at_bytes is not None:
         cut(target, log.cut_at_bytes)
     return RestoredLog(source, staged, facts, is_limited=is_limited, keeps_end=not is_limited)

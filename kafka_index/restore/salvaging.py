@@ -14,6 +14,7 @@ from kafka_index.config import LogConfig
 from kafka_index.dump.missing_offsets import see_log
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.records.batch_table import OVERLAP, ScanStop
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.filling import (
     BatchMark,
@@ -22,6 +23,7 @@ from kafka_index.restore.filling import (
     HoleContent,
     Piece,
     SoundRange,
+    earlier_batches,
     first_mark,
     hole_content,
     last_mark,
@@ -187,7 +189,7 @@ class Salvaging:
             if following is not None and (whole_to is None or whole_to >= following):
                 records = records if last == following - 1 else None
                 last = following - 1
-        return LostRange(
+        lost = LostRange(
             self._source.base_offset,
             self._source.log_path,
             first,
@@ -199,6 +201,19 @@ class Salvaging:
             start,
             code,
             reason or code,
+        )
+        # Where no other offset is missing, what batches that go back held is lost all the same.
+        back = earlier_batches(log, start, end, first, is_searched=lost.is_empty)
+        if back is None or not (back.is_all or lost.is_empty):
+            return lost
+        stop = ScanStop(OVERLAP, start, f"offset {first} or more", f"offset {back.first_offset}")
+        return replace(
+            lost,
+            first_offset=back.first_offset,
+            last_offset=back.last_offset,
+            records=back.records,
+            code=stop.code,
+            reason=stop.text,
         )
 
     def _fill(self, hole: _Hole, ranges: Sequence[SoundRange], size_bytes: int) -> Fill | None:

@@ -103,6 +103,11 @@ def next_batch(log: LogBytes, after_bytes: int, bounds: OffsetBounds) -> int:
     return log.size_bytes if found is None else found
 
 
+def is_batch(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
+    """Return whether a batch or message with a right checksum is at a position."""
+    return _is_sound(log, position_bytes, bounds, _ALL_MAGICS)
+
+
 def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
     """Return whether a log ends in a batch that was not written to its end.
 

@@ -395,3 +395,36 @@ def test_a_gap_in_the_cleaned_part_is_no_loss(tmp_path: Path, dump: Path) -> Non
         file.unlink()
 
     assert restore(dump, tmp_path / "out").code == 0
+
+
+def repeat_batch(log: Path, number: int) -> None:
+    """Let a batch follow itself: whole, with the right checksum, and offsets that go back."""
+    position, size, _ = batches(log)[number]
+    data = log.read_bytes()
+    end = position + size
+    log.write_bytes(data[:end] + data[position:end] + data[end:])
+
+
+@pytest.mark.parametrize("segment", [1, -1])
+@pytest.mark.parametrize("number", [3, -1])
+def test_a_batch_whose_offsets_go_back_is_damage(
+    tmp_path: Path, dump: Path, segment: int, number: int
+) -> None:
+    log = logs(dump / PARTITION)[segment]
+    sound, count = log.read_bytes(), batches(log)[number][2]
+    repeat_batch(log, number)
+
+    kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
+    prefix = restore(dump, tmp_path / "prefix")
+    none = restore(dump, tmp_path / "none", "--salvage", "none")
+
+    assert [each.code for each in (kept, prefix, none)] == [1, 1, 1]
+    assert not any("all that the dump has" in each.done.stdout for each in (kept, prefix, none))
+    assert [(row["reason_code"], row["records"]) for row in kept.lost] == [("overlap", count)]
+    assert [row["reason_code"] for row in prefix.lost][:1] == ["overlap"]
+    assert none.partitions("left_out") == {PARTITION}
+    assert (tmp_path / "batches" / PARTITION / log.name).read_bytes() == sound
+    assert sound.startswith((tmp_path / "prefix" / PARTITION / log.name).read_bytes())
+    for command in ("verify", "predict"):
+        assert run_here(command, "--input", tmp_path / "batches").returncode == 0
+        assert "go back" not in run_here(command, "--input", tmp_path / "prefix").stdout
