@@ -32,6 +32,7 @@ from kafka_index.restore.restored_partition import (
 )
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import PartitionSegments
+from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE
 
 EXPLAINED = {
     RESTORED: "all that the dump has",
@@ -101,10 +102,13 @@ class RestoreOutcome(Outcome):
 
     @property
     def _explained(self) -> dict[str, str]:
-        """The meaning of each status under the choices."""
-        if not self._plan.request.until.is_given:
-            return EXPLAINED
-        return {**EXPLAINED, RESTORED: f"{EXPLAINED[RESTORED]} up to --until"}
+        """The meaning of each status under the choices, and with what was not read."""
+        whole = EXPLAINED[RESTORED]
+        if any(each.reason in (BROKEN_LINK, NOT_A_FILE) for each in self._plan.dump.skipped):
+            whole = "all that was read of the dump"
+        if self._plan.request.until.is_given:
+            whole = f"{whole} up to --until"
+        return {**EXPLAINED, RESTORED: whole}
 
     def _choice_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
         """Return lines on the parts of the dump that the choices leave out."""

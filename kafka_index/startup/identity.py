@@ -119,11 +119,14 @@ def misplaced_metadata(
     """
     configured = _configured_metadata(properties)
     data = configured_directories(properties)
-    if configured is None or configured in data or metadata_directory == configured:
+    expected = configured or next(iter(_in_order(properties)), None)
+    directories = [os.path.abspath(path) for path in paths]
+    if expected is None or metadata_directory == expected or expected in directories:
         return
-    for path in map(os.path.abspath, paths):
+    is_apart = configured is not None and configured not in data
+    for path in directories:
         log = os.path.join(path, METADATA_LOG)
-        if path != configured and os.path.exists(log) and _has_logs(path):
+        if os.path.exists(log) and (path in data or (is_apart and _has_logs(path))):
             yield log
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,15 @@ def test_a_restore_of_some_topics_does_not_say_that_nothing_is_missing(tmp_path:
     done = run_here("restore", *given, tmp_path / "some", "--topics", "payments")
     assert "Nothing is missing" not in done.stdout
     assert "topics that do not match 'payments' were not looked at" in done.stdout
+
+
+def test_a_restore_that_passes_over_an_entry_does_not_say_all(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    os.mkfifo(data / "payments-0" / f"{99999:020d}.log")
+    done = run_here("restore", "--input", data, "--new-topic-ids", "--output", tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    assert "all that was read of the dump" in done.stdout
+    assert "all that the dump has" not in done.stdout
 
 
 def test_a_rewrite_of_a_damaged_log_without_a_match_is_no_wrong_usage(tmp_path: Path) -> None:

@@ -285,6 +285,15 @@ def test_a_metadata_directory_of_the_settings_that_is_not_here_is_not_safe(
     assert files == [*unexpected, *["/not/here/meta.properties"] * is_known]
 
 
+def test_a_metadata_log_in_the_second_of_the_data_directories_is_not_safe(data: Path) -> None:
+    (data / "__cluster_metadata-0").mkdir()
+
+    found = kafka_index.predict(data, config={"log.dirs": f"/not/here,{data}"})
+
+    assert found.verdict is not Verdict.SAFE
+    assert found.unknown
+
+
 @pytest.mark.parametrize("first", ["data", "other"])
 def test_the_metadata_log_is_in_the_first_data_directory_by_default(data: Path, first: str) -> None:
     other = data.with_name("other")
