@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kafka_index.layout.names import INDEX_SUFFIXES
+
 from .broker import CLEAN_SHUTDOWN
 
 CHECKPOINTS = tuple(
@@ -111,6 +113,11 @@ NUMBERS = (
 )
 
 
+def _pipes(folder: str, names: list[str]) -> list[str]:
+    """Return the names in a folder that a copy leaves out."""
+    return [name for name in names if (Path(folder) / name).is_fifo()]
+
+
 @dataclass(slots=True)
 class Drawn:
     """A copy of a broker's directories, and what was done to it."""
@@ -184,6 +191,8 @@ class Drawn:
             (
                 *("absent", "empty", "cut", "flip", "flip", "zeros", "garbage", "directory"),
                 *("dangling", "linked", "byte", "foreign"),
+                # A broker would wait for ever to read another file, or to write it.
+                *(("pipe",) if path.suffix in INDEX_SUFFIXES else ()),
             )
         )
         if not path.is_file():
@@ -213,6 +222,8 @@ class Drawn:
                 path.mkdir()
             case "dangling":
                 path.symlink_to("nothing-here")
+            case "pipe":
+                os.mkfifo(path)
             case "linked":
                 aside = self.root / f"aside-{len(self.changes)}"
                 aside.write_bytes(data)
@@ -259,7 +270,7 @@ class Drawn:
             case "empty":
                 path.mkdir()
             case "copy":
-                shutil.copytree(draw.choice(self.partitions()), path, symlinks=True)
+                shutil.copytree(draw.choice(self.partitions()), path, symlinks=True, ignore=_pipes)
             case "file":
                 path.write_bytes(b"")
             case "link":
@@ -278,7 +289,7 @@ class Drawn:
             path = draw.choice(self.data) / f"{folder.name}.abc-{mark}"
         if path.exists():
             return "nothing"
-        shutil.copytree(folder, path, symlinks=True)
+        shutil.copytree(folder, path, symlinks=True, ignore=_pipes)
         files = sorted(one for one in path.iterdir() if one.is_file()) or [path / "none"]
         return f"{path.relative_to(self.root)} marked, {self._change_file(draw.choice(files))}"
 
