@@ -5,6 +5,8 @@ Nothing is written. What recovery rebuilds is built in memory.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 
 import numpy as np
@@ -193,6 +195,11 @@ class LoadedSegment:
         -----
         LogSegment.recover
         """
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = self._not_files.get(suffix)
+            if path is not None and stat.S_ISFIFO(os.stat(path).st_mode):
+                # It is opened, and not mapped: a NullPointerException, whatever else is there.
+                raise StartRefusedError("the index to be rebuilt is a pipe", path=path)
         self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         size = self.settings.segment_index_bytes
         index = OffsetIndex(IN_MEMORY, self.base_offset, size, growing=True)
