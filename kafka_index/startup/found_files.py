@@ -98,8 +98,8 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     InputError
         The directory cannot be read.
     """
-    _check_epochs(directory)
     scanned = sorted(scan_directory(directory), key=lambda one: one.name)
+    _check_epochs(directory)
     entries = [entry for entry in scanned if entry.why_not_a_file() is None]
     for entry in entries:
         check_segment_file_name(entry.name, directory)
