@@ -2,14 +2,13 @@
 
 from kafka_index.build.building import build_logs
 from kafka_index.build.publish import publish_partitions
-from kafka_index.build.report import REPORT_SCHEMA, SegmentReport
+from kafka_index.build.report import SegmentReport
 from kafka_index.build.segment import build_segment_files, build_segments
 from kafka_index.build.settings import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
 
 __all__ = [
     "ALL_OUTPUTS",
     "INDEX_OUTPUTS",
-    "REPORT_SCHEMA",
     "BuildSettings",
     "Output",
     "SegmentReport",

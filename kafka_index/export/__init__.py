@@ -1,13 +1,11 @@
 """Records exported to Parquet or JSON lines, in folders by topic and partition; incremental."""
 
-from kafka_index.export.export_record import DamagedRange, ExportRecord, with_first_times
+from kafka_index.export.export_record import with_first_times
 from kafka_index.export.exporting import export_splits
-from kafka_index.export.partition_export import PartitionExport, SplitWork
 from kafka_index.export.planning import ExportPlan, plan_export
 from kafka_index.export.report import (
     EXPORT_REPORT_SCHEMA,
     ExportStatus,
-    LeftOut,
     PartitionReport,
     SplitResult,
 )
@@ -15,18 +13,13 @@ from kafka_index.export.settings import ExportFormat, ExportSettings, OnDataLoss
 
 __all__ = [
     "EXPORT_REPORT_SCHEMA",
-    "DamagedRange",
     "ExportFormat",
     "ExportPlan",
-    "ExportRecord",
     "ExportSettings",
     "ExportStatus",
-    "LeftOut",
     "OnDataLoss",
-    "PartitionExport",
     "PartitionReport",
     "SplitResult",
-    "SplitWork",
     "export_splits",
     "plan_export",
     "with_first_times",

@@ -6,18 +6,10 @@ broker with the same settings writes, and a broker can append to them.
 
 from kafka_index.growing.growing_log import GrowingPartitionLog
 from kafka_index.growing.growing_segment import GrowingLogSegment
-from kafka_index.growing.incoming_batches import (
-    AbortedTransaction,
-    AppendInfo,
-    FetchData,
-    Isolation,
-)
+from kafka_index.growing.incoming_batches import Isolation
 from kafka_index.growing.settings import LogSettings, TimestampType
 
 __all__ = [
-    "AbortedTransaction",
-    "AppendInfo",
-    "FetchData",
     "GrowingLogSegment",
     "GrowingPartitionLog",
     "Isolation",

@@ -3,18 +3,12 @@
 from kafka_index.index.abstract_index import IN_MEMORY, AbstractIndex, LazyIndex
 from kafka_index.index.slot_search import ascending
 from kafka_index.index.sparse_indexes import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
-from kafka_index.index.transaction_index import (
-    AbortedTxns,
-    CollectedTxns,
-    TransactionIndex,
-    collect_aborted_txns,
-)
+from kafka_index.index.transaction_index import AbortedTxns, TransactionIndex, collect_aborted_txns
 
 __all__ = [
     "IN_MEMORY",
     "AbortedTxns",
     "AbstractIndex",
-    "CollectedTxns",
     "LazyIndex",
     "OffsetIndex",
     "OffsetPosition",

@@ -10,7 +10,6 @@ from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.output import AnswerTarget, answer_target
 from kafka_index.lookup.queries import Queries, open_queries, read_split
-from kafka_index.lookup.query_columns import check_columns
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.report import (
     LOOKUP_REPORT_SCHEMA,
@@ -18,8 +17,8 @@ from kafka_index.lookup.report import (
     SplitReport,
     StartingOffset,
 )
-from kafka_index.lookup.splits import QueryBatch, QuerySplit
-from kafka_index.lookup.tally import SplitTally, reset_offsets_csv, starting_offsets_json
+from kafka_index.lookup.splits import QueryBatch
+from kafka_index.lookup.tally import reset_offsets_csv, starting_offsets_json
 
 __all__ = [
     "LOOKUP_REPORT_SCHEMA",
@@ -33,14 +32,11 @@ __all__ = [
     "Queries",
     "QueryBatch",
     "QueryFormat",
-    "QuerySplit",
     "SplitReport",
-    "SplitTally",
     "StartingOffset",
     "answer_queries",
     "answer_split",
     "answer_target",
-    "check_columns",
     "collect_inventory",
     "open_queries",
     "read_split",

@@ -1,12 +1,11 @@
 """Reading logs by offset and time: `PartitionLog`, which is made of `LogSegment`."""
 
-from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status, UpperBound
+from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import PartitionFiles
 from kafka_index.reading.partition_log import PartitionLog
 
 __all__ = [
-    "ANSWER_SCHEMA",
     "LogSegment",
     "PartitionFiles",
     "PartitionLog",

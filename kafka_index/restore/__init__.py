@@ -2,12 +2,11 @@
 
 from kafka_index.restore.output_files import Link
 from kafka_index.restore.report import RestoreResult
-from kafka_index.restore.restored_partition import LostRange, RestoredPartition, Salvage
+from kafka_index.restore.restored_partition import LostRange, Salvage
 
 __all__ = [
     "Link",
     "LostRange",
     "RestoreResult",
-    "RestoredPartition",
     "Salvage",
 ]

@@ -8,7 +8,6 @@ from kafka_index.verification.findings import (
     FileClass,
     FileKind,
     Finding,
-    LostRange,
     PartitionFindings,
     findings_table,
 )
@@ -21,7 +20,6 @@ __all__ = [
     "FileClass",
     "FileKind",
     "Finding",
-    "LostRange",
     "PartitionFindings",
     "Verification",
     "VerifySettings",
