@@ -10,6 +10,7 @@ from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.output import AnswerTarget, answer_target
 from kafka_index.lookup.queries import Queries, open_queries, read_split
+from kafka_index.lookup.query_columns import QueryBatch
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.report import (
     LOOKUP_REPORT_SCHEMA,
@@ -17,7 +18,6 @@ from kafka_index.lookup.report import (
     SplitReport,
     StartingOffset,
 )
-from kafka_index.lookup.splits import QueryBatch
 from kafka_index.lookup.tally import reset_offsets_csv, starting_offsets_json
 
 __all__ = [

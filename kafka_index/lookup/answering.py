@@ -18,10 +18,9 @@ from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.output import ARROW_ENDING, AnswerTarget
 from kafka_index.lookup.parquet_queries import READ_ROWS, SPLIT_ROWS
 from kafka_index.lookup.queries import Queries, read_split
-from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.lookup.query_files import QueryFormat, QuerySplit
 from kafka_index.lookup.report import SplitReport
 from kafka_index.lookup.shared_lookups import SharedLookups
-from kafka_index.lookup.splits import QuerySplit
 from kafka_index.lookup.tally import SplitTally
 from kafka_index.stores.registry import whole_file
 

@@ -19,15 +19,14 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.keys import By, Flags, Keys, text_integers
+from kafka_index.lookup.keys import By, Flags
 from kafka_index.lookup.query_columns import (
-    PARTITION,
-    TOPIC,
+    QueryBatch,
     check_names,
+    needed_columns,
     refuse_differences,
 )
-from kafka_index.lookup.query_files import errors_of, text_blocks
-from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.query_files import QuerySplit, errors_of, text_blocks
 
 # A row fits into a block.
 _BLOCK_BYTES = 16 << 20
@@ -232,15 +231,8 @@ def _padded(bad_rows: Sequence[_BadRow], schema: pa.Schema) -> pa.RecordBatch:
 def _csv_batch(rows: pa.RecordBatch, bad: Flags | None, split: QuerySplit) -> QueryBatch:
     if rows.schema.names != list(split.columns):
         rows = rows.select(list(split.columns))
-    values, valid = text_integers(rows.column(PARTITION))
-    keys = Keys.of_text(rows.column(split.by.column), split.by)
-    return QueryBatch(
-        rows,
-        rows.column(TOPIC),
-        pa.array(values, mask=None if valid is None else ~valid),
-        keys if bad is None else keys.without(bad),
-        malformed=bad,
-    )
+    topics, partitions, keys = map(rows.column, needed_columns(split.by))
+    return QueryBatch.of_text(rows, topics, partitions, keys, split.by, malformed=bad)
 
 
 @contextmanager

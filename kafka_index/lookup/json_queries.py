@@ -11,15 +11,15 @@ import orjson
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.keys import By, Keys, text_integers
+from kafka_index.lookup.keys import By
 from kafka_index.lookup.query_columns import (
     PARTITION,
     TOPIC,
+    QueryBatch,
     check_names,
     refuse_collisions,
 )
-from kafka_index.lookup.query_files import errors_of, text_blocks
-from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.query_files import QuerySplit, errors_of, text_blocks
 
 # Small, because a line is parsed into objects of many times its size.
 _BLOCK_BYTES = 4 << 20
@@ -71,27 +71,20 @@ def _batch(
     topics = [row.get(TOPIC) for row in rows]
     if not set(map(type, topics)) <= {str, _NULL}:
         topics = [topic if isinstance(topic, str) else None for topic in topics]
-    partitions = _numbers([row.get(PARTITION) for row in rows])
-    if pa.types.is_string(partitions.type):
-        values, valid = text_integers(partitions)
-        partitions = pa.array(values, mask=None if valid is None else ~valid)
-    column = _numbers([row.get(key) for row in rows])
-    of = Keys.of_text if pa.types.is_string(column.type) else Keys.of
-    keys = of(column, split.by)
     flags = None
     if bad:
         flags = np.zeros(len(lines), np.bool_)
         flags[bad] = True
-        keys = keys.without(flags)
         lines = ["{}" if is_bad else line for line, is_bad in zip(lines, flags, strict=True)]
     # In Parquet, partitions and keys are typed.
     names = [] if as_lines else [name for name in split.columns if name not in (PARTITION, key)]
-    return QueryBatch(
+    return QueryBatch.of_text(
         pa.RecordBatch.from_arrays([_texts(rows, name) for name in names], names),
         pa.array(topics, pa.string()),
-        partitions,
-        keys,
-        pa.array(lines, pa.large_string()) if as_lines else None,
+        _numbers([row.get(PARTITION) for row in rows]),
+        _numbers([row.get(key) for row in rows]),
+        split.by,
+        lines=pa.array(lines, pa.large_string()) if as_lines else None,
         malformed=flags,
     )
 

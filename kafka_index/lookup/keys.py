@@ -70,33 +70,25 @@ class Keys:
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, by: By) -> Keys:
-        """Return the keys of a typed column that `check_columns` accepts.
+        """Return the keys of a column that `check_columns` accepts, or of strings.
 
-        It has integers (timestamps: milliseconds), or for timestamps a timestamp or date type.
-        Timestamps finer than milliseconds are rounded up: the first one at or after. Timestamps
-        without a zone are UTC.
+        It has integers (timestamps: milliseconds), for timestamps also times and dates, which are
+        rounded up to a millisecond: the first one at or after. Times without a zone are UTC. Texts
+        hold integers, and for timestamps ISO 8601 dates and times. Only an integer can be a special
+        timestamp: a text of a time before 1970 is not a valid key.
         """
         column = plain_array(column)
-        if pa.types.is_integer(column.type):
+        is_text = pa.types.is_string(column.type)
+        if pa.types.is_integer(column.type) or (is_text and by is By.OFFSET):
             return cls(*integers(column))
         if by is By.OFFSET:
             raise InputError("offsets must be integers", found=column.type)
-        return cls(_milliseconds(column), _validity(column), specials=False)
-
-    @classmethod
-    def of_text(cls, column: pa.Array, by: By) -> Keys:
-        """Return the keys of a column of strings.
-
-        They are integers (timestamps: milliseconds); for timestamps also ISO 8601 dates and times,
-        UTC where they name no zone, rounded up to a millisecond. Only an integer can be a special
-        timestamp: a time before 1970 is not a valid key.
-        """
-        if by is By.OFFSET:
-            return cls(*text_integers(column))
+        if not is_text:
+            return cls(_milliseconds(column), _validity(column), specials=False)
         times = _column_of_times(column)
         if times is not None:
             return cls(times, times >= 0)
-        values, valid = text_integers(column)
+        values, valid = integers(column)
         if valid is None:
             return cls(values)
         rest = np.flatnonzero(~valid & column.is_valid().to_numpy(zero_copy_only=False))
@@ -124,8 +116,11 @@ def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
-def integers(column: pa.Array) -> tuple[Longs, Flags | None]:
-    """Return an array of integers as int64, and which of them fit (None: all)."""
+def integers(column: pa.Array | pa.ChunkedArray) -> tuple[Longs, Flags | None]:
+    """Return integers, or strings that hold some, as int64, and which of them fit (None: all)."""
+    column = plain_array(column)
+    if pa.types.is_string(column.type):
+        return _text_integers(column)
     valid = _validity(column)
     if column.type == pa.uint64():
         wide = column.fill_null(0).to_numpy(zero_copy_only=False)
@@ -136,8 +131,7 @@ def integers(column: pa.Array) -> tuple[Longs, Flags | None]:
     return _longs(column.cast(pa.int64())), valid
 
 
-def text_integers(column: pa.Array) -> tuple[Longs, Flags | None]:
-    """Return strings as int64, and which of them hold an integer (None: all)."""
+def _text_integers(column: pa.Array) -> tuple[Longs, Flags | None]:
     whole = _try_cast(column, pa.int64())
     # Arrow parses 0x10 as a number.
     if whole is not None and not any(

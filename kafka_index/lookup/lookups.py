@@ -17,7 +17,7 @@ from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.integers import Longs
 from kafka_index.lookup.inventory import Inventory
-from kafka_index.lookup.keys import By, Flags, Keys, integers, plain_array
+from kafka_index.lookup.keys import By, Flags, Keys, integers
 from kafka_index.lookup.partition_codes import (
     NO_PARTITION,
     grouping_order,
@@ -92,7 +92,7 @@ class Lookups:
 
         Topics may be dictionary-encoded; partitions are null where a cell does not hold one.
         """
-        numbers, present = integers(plain_array(partitions))
+        numbers, present = integers(partitions)
         codes = self.inventory.codes(topics, numbers)
         valid = self._valid(topics, present, keys)
         asked = codes if valid is None else np.where(valid, codes, np.int32(NO_PARTITION))

@@ -12,20 +12,21 @@ is no lock: a run removes the parts of another one that writes the same output.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import cache
 from types import TracebackType
 from typing import Self
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.lookup.answer_files import join_parts
-from kafka_index.lookup.exchange import ASIDE, exchange
 from kafka_index.lookup.queries import Queries
-from kafka_index.lookup.query_files import QueryFormat
-from kafka_index.lookup.splits import QuerySplit
+from kafka_index.lookup.query_files import QueryFormat, QuerySplit
 from kafka_index.reading.fetched_indexes import IndexFolder
 from kafka_index.storage import DirectoryLock, publish_error, refuse_overlap
 from kafka_index.storage.directories import scan_directory
@@ -47,6 +48,12 @@ _CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
 _WHOLE = "whole"
 #: The ending of a part that will be joined with others into one Parquet file.
 ARROW_ENDING = ".arrow"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# The file system or the kernel cannot exchange names.
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+# Ends the name of a folder that is set aside for a moment.
+_ASIDE = ".old"
 
 
 class AnswerTarget:
@@ -78,7 +85,7 @@ class AnswerTarget:
         self._run_id = os.urandom(8).hex()
         self._staging = os.path.join(folder, f".{name}.{self._run_id}.tmp")
         self._leftover = re.compile(
-            rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp(?P<aside>{re.escape(ASIDE)})?"
+            rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp(?P<aside>{re.escape(_ASIDE)})?"
         )
         self._stack = ExitStack()
         refuse_overlap(self.path, path, [queries.path, *queries.files, *inputs])
@@ -195,7 +202,7 @@ class AnswerTarget:
         if not os.path.isdir(self.path):
             os.rename(self._staging, self.path)
         else:
-            exchange(self._staging, self.path)
+            _exchange(self._staging, self.path)
         _make_durable([os.path.dirname(self.path)])
 
     def _parts(self) -> list[str]:
@@ -246,6 +253,45 @@ class AnswerTarget:
             path=self._given,
             hint="choose another --output, or give --overwrite",
         )
+
+
+def _exchange(new: str, old: str) -> None:
+    """Exchange the names of two folders of one file system, atomically where the system can.
+
+    Afterwards the new one is at `old`, and the old one at `new`. Without renameat2(2) there is a
+    moment in which `old` does not exist; a run that is killed then leaves the old folder under the
+    name of the new one and ``.old``. Raises `OSError` if they were not exchanged: `old` is
+    unchanged.
+    """
+    rename = _renameat2()
+    if rename is not None:
+        if rename(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in _UNSUPPORTED:
+            raise OSError(code, os.strerror(code), old)
+    _exchange_in_steps(new, old)
+
+
+def _exchange_in_steps(new: str, old: str) -> None:
+    """Exchange two folders by three renames."""
+    aside = new + _ASIDE
+    os.rename(old, aside)
+    try:
+        os.rename(new, old)
+    except BaseException:
+        os.rename(aside, old)
+        raise
+    os.rename(aside, new)
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    try:
+        call: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    return call
 
 
 def _make_durable(paths: list[str]) -> None:

@@ -10,9 +10,14 @@ import pyarrow as pa
 
 from kafka_index.errors import InputError
 from kafka_index.lookup.keys import By, Keys
-from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns, refuse_differences
-from kafka_index.lookup.query_files import QueryFormat, errors_of, file_size
-from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.query_columns import (
+    PARTITION,
+    TOPIC,
+    QueryBatch,
+    check_columns,
+    refuse_differences,
+)
+from kafka_index.lookup.query_files import QueryFormat, QuerySplit, errors_of, file_size
 from kafka_index.stores.registry import readable
 
 if TYPE_CHECKING:

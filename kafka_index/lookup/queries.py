@@ -12,9 +12,8 @@ from kafka_index.lookup.csv_queries import check_csv, read_csv
 from kafka_index.lookup.json_queries import check_json, read_json
 from kafka_index.lookup.keys import By
 from kafka_index.lookup.parquet_queries import READ_ROWS, check_parquet, read_parquet
-from kafka_index.lookup.query_columns import PARTITION, needed_columns
-from kafka_index.lookup.query_files import QueryFormat, file_size, find_query_files
-from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.query_columns import PARTITION, QueryBatch, needed_columns
+from kafka_index.lookup.query_files import QueryFormat, QuerySplit, file_size, find_query_files
 
 _INT32 = -(2**31), 2**31 - 1
 

@@ -1,19 +1,67 @@
-"""The columns of queries: which are required, of which types, and which are reserved."""
+"""The columns of queries: required, typed and reserved ones, and batches of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.keys import By
+from kafka_index.lookup.keys import By, Flags, Keys, integers
 from kafka_index.reading.answers import ANSWER_SCHEMA
 
 TOPIC = "topic"
 PARTITION = "partition"
 
 _MAX_NAMES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBatch:
+    """Some queries: their keys, and the columns that pass through.
+
+    Partitions are null where a cell does not hold one. `lines` are JSON lines that are answered as
+    JSON lines: a JSON object for each query, instead of `rows`. `malformed` marks rows of text with
+    a wrong width, or that are not JSON; their keys are invalid. `cells` are the columns as they
+    were read, where `rows` has them in other types.
+    """
+
+    rows: pa.RecordBatch
+    topics: pa.Array
+    partitions: pa.Array
+    keys: Keys
+    lines: pa.Array | None = None
+    malformed: Flags | None = None
+    cells: pa.RecordBatch | None = None
+
+    @classmethod
+    def of_text(
+        cls,
+        rows: pa.RecordBatch,
+        topics: pa.Array,
+        partitions: pa.Array,
+        keys: pa.Array,
+        by: By,
+        *,
+        lines: pa.Array | None = None,
+        malformed: Flags | None = None,
+    ) -> QueryBatch:
+        """Return queries with partitions and keys as they were read: integers or strings."""
+        numbers, valid = integers(partitions)
+        found = Keys.of(keys, by)
+        return cls(
+            rows,
+            topics,
+            pa.array(numbers, mask=None if valid is None else ~valid),
+            found if malformed is None else found.without(malformed),
+            lines,
+            malformed,
+        )
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.keys)
 
 
 def needed_columns(by: By) -> tuple[str, str, str]:

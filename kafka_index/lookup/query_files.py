@@ -1,4 +1,4 @@
-"""Files of queries: which a path names, their format, and their text."""
+"""Files of queries: found below a path, their format and text, and the splits that tasks answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, ReadError
+from kafka_index.lookup.keys import By
 from kafka_index.storage import expand_input
 from kafka_index.storage.directories import scan_directory, walk
 from kafka_index.storage.paths import absolute_path
@@ -56,6 +58,42 @@ _ENDINGS = {
     QueryFormat.CSV: (".csv",),
     QueryFormat.JSON: (".json", ".jsonl", ".ndjson"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySplit:
+    """A file of queries, or some row groups of a Parquet file.
+
+    `number` is the position among all splits, whose order is that of the queries. A Parquet file
+    without rows has no row groups. `rows` is None when only reading reveals it. `size_bytes` is
+    about the size of the read, `file_bytes` the size of the file when it was checked. `first_row`
+    counts the queries of the file before the split. `columns` are those of all files, in the order
+    of the first file; for JSON lines, the members of the first lines of all files.
+    """
+
+    number: int
+    path: str
+    format: QueryFormat
+    by: By
+    row_groups: tuple[int, ...]
+    rows: int | None
+    size_bytes: int
+    file_bytes: int
+    columns: tuple[str, ...] = ()
+    first_row: int = 0
+
+    def check_unchanged(self) -> None:
+        """Check that the file still has its size; raises `InputError` if not, or if it is gone."""
+        if file_size(self.path) != self.file_bytes:
+            raise self.changed()
+
+    def changed(self) -> ReadError:
+        """Return the error for a file that changed after it was checked."""
+        return ReadError(
+            "the file of queries changed during the run",
+            path=self.path,
+            hint="run again when nothing writes to it",
+        )
 
 
 def find_query_files(path: str) -> tuple[list[str], QueryFormat]:

@@ -19,7 +19,7 @@ from kafka_index.execution import map_requests
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.integers import Longs
 from kafka_index.lookup.inventory import Inventory
-from kafka_index.lookup.keys import Keys, integers, plain_array
+from kafka_index.lookup.keys import Keys, integers
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.reading.answers import Answers, Finding, Status
 from kafka_index.reading.fetched_indexes import IndexFolder
@@ -130,7 +130,7 @@ class DividedLookups(Lookups):
         keys: Keys,
     ) -> Answers:
         """Answer queries, as `Lookups.answer` does."""
-        numbers, _ = integers(plain_array(partitions))
+        numbers, _ = integers(partitions)
         owners = self.inventory.codes(topics, numbers) % len(self._own)
 
         def answer(number: int) -> tuple[Longs, Answers]:

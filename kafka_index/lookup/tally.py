@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import Longs
-from kafka_index.lookup.invalid_queries import invalid_queries
 from kafka_index.lookup.inventory import Inventory
-from kafka_index.lookup.keys import By, integers, plain_array
-from kafka_index.lookup.lookups import Lookups
+from kafka_index.lookup.keys import By, Keys, integers, plain_array
+from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.partition_codes import NO_PARTITION
+from kafka_index.lookup.query_columns import PARTITION, QueryBatch
+from kafka_index.lookup.query_files import QueryFormat, QuerySplit
 from kafka_index.lookup.report import (
     MAX_FINDINGS,
     MAX_INVALID,
@@ -25,7 +26,6 @@ from kafka_index.lookup.report import (
     SplitReport,
     StartingOffset,
 )
-from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
     FOUND_OFFSET,
@@ -41,6 +41,15 @@ _MAX_UNKNOWN = 1_000
 # Statuses at the end of the log, whatever was asked, and those without any place.
 _AT_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)
 _NOWHERE = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY, Status.UNREADABLE)
+_MAX_CELL = 60
+_WRONG_KEY = {
+    By.OFFSET: "not an integer",
+    By.TIMESTAMP: "neither milliseconds nor a time from 1970 on",
+}
+_MALFORMED = {
+    QueryFormat.CSV: "not as many cells as the header has",
+    QueryFormat.JSON: "not a JSON object",
+}
 
 
 class SplitTally:
@@ -72,7 +81,7 @@ class SplitTally:
         if len(self._invalid) < MAX_INVALID:
             rows = np.flatnonzero(answers.status == Status.INVALID_QUERY)
             room = MAX_INVALID - len(self._invalid)
-            self._invalid += invalid_queries(
+            self._invalid += _invalid_queries(
                 batch, rows[:room], self._split, self._rows, self._lookups.settings
             )
         self._rows += len(answers)
@@ -95,6 +104,65 @@ class SplitTally:
         )
 
 
+def _invalid_queries(
+    batch: QueryBatch, rows: Longs, split: QuerySplit, rows_before: int, settings: LookupSettings
+) -> Iterator[InvalidQuery]:
+    """Yield the faults of some rows of a batch, which are `Status.INVALID_QUERY`.
+
+    `rows_before` counts the rows of the split before the batch.
+    """
+    for row in rows.tolist():
+        topic = plain_array(batch.topics.slice(row, 1))[0].as_py()
+        yield InvalidQuery(
+            split.path,
+            split.first_row + rows_before + row + 1,
+            topic,
+            batch.partitions[row].as_py(),
+            _reason(batch, row, split, settings, topic),
+        )
+
+
+def _reason(
+    batch: QueryBatch, row: int, split: QuerySplit, settings: LookupSettings, topic: str | None
+) -> str:
+    if batch.malformed is not None and batch.malformed[row]:
+        return _MALFORMED[split.format]
+    if topic is None:
+        return "no topic"
+    if not batch.partitions[row].is_valid:
+        return _not_a_number(PARTITION, _cell(batch, row, PARTITION), "not an integer")
+    if batch.keys.valid is not None and not batch.keys.valid[row]:
+        name = split.by.column
+        return _not_a_number(name, _cell(batch, row, name), _WRONG_KEY[split.by])
+    return _wrong_key(int(batch.keys.values[row]), split.by, settings, batch.keys)
+
+
+def _wrong_key(value: int, by: By, settings: LookupSettings, keys: Keys) -> str:
+    """Return what is wrong with a number."""
+    if by is By.OFFSET:
+        return f"offset {value} is negative"
+    if keys.specials and value >= min(SpecialTimestamp):
+        return f"timestamp {value} has no answer at the level of {settings.resolve.value}"
+    return f"timestamp {value} is before 1970, and is not one of Kafka's special timestamps"
+
+
+def _not_a_number(name: str, cell: object, wrong: str) -> str:
+    if cell is None:
+        return f"no {name}, or it is {wrong}"
+    text = str(cell)
+    shown = text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}..."
+    return f"{name} {shown!r} is {wrong}"
+
+
+def _cell(batch: QueryBatch, row: int, name: str) -> object:
+    """Return a cell as it was read; None where it is empty or not known."""
+    if batch.lines is not None:
+        return json.loads(batch.lines[row].as_py()).get(name)
+    cells = batch.rows if batch.cells is None else batch.cells
+    place = cells.schema.get_field_index(name)
+    return None if place < 0 else cells.column(place)[row].as_py()
+
+
 class StatusCounts:
     """Counts queries by partition and status, at the pace of the lookups themselves."""
 
@@ -105,7 +173,7 @@ class StatusCounts:
 
     def add(self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]) -> None:
         """Count queries by the statuses of their answers."""
-        numbers, present = integers(plain_array(partitions))
+        numbers, present = integers(partitions)
         codes = self._inventory.codes(topics, numbers)
         if present is not None:
             codes = np.where(present, codes, np.int32(NO_PARTITION))

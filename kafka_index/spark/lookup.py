@@ -37,7 +37,7 @@ from kafka_index.layout.integers import Longs
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, QueryBatch, read_split
 from kafka_index.lookup.answering import SplitWork
 from kafka_index.lookup.inventory import Unindexed
-from kafka_index.lookup.keys import integers, plain_array
+from kafka_index.lookup.keys import integers
 from kafka_index.lookup.partition_codes import NO_PARTITION
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_names
 from kafka_index.lookup.shared_lookups import SharedLookups
@@ -312,7 +312,7 @@ def find_needs(
 
 def _asked(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs]]:
     """Yield each partition with the ascending keys that are asked of it."""
-    numbers, present = integers(plain_array(batch.partitions))
+    numbers, present = integers(batch.partitions)
     codes = inventory.codes(batch.topics, numbers)
     valid = codes != NO_PARTITION
     for flags in (present, batch.keys.valid):

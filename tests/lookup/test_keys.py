@@ -99,7 +99,7 @@ def test_rounding_up_never_overflows(values: list[int], by: int) -> None:
 
 
 def text_keys(cells: list[str | None], by: By) -> list[int | None]:
-    found = Keys.of_text(pa.array(cells, pa.string()), by)
+    found = Keys.of(pa.array(cells, pa.string()), by)
     assert found.specials
     valid = [True] * len(cells) if found.valid is None else found.valid.tolist()
     return [int(v) if ok else None for v, ok in zip(found.values, valid, strict=True)]

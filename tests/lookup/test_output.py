@@ -22,7 +22,6 @@ from kafka_index.lookup import (
     Queries,
     answer_split,
     collect_inventory,
-    exchange,
     open_queries,
 )
 from kafka_index.reading.answers import Resolve
@@ -157,7 +156,7 @@ def test_an_old_folder_is_replaced_as_a_whole(
     work: Path, queries: Queries, dump: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "in steps":
-        monkeypatch.setattr(exchange, "_renameat2", lambda: None)
+        monkeypatch.setattr("kafka_index.lookup.output._renameat2", lambda: None)
     (work / "out").mkdir()
     (work / "out" / "part-00099-x.csv").write_bytes(OLD)
     (work / "out" / "_SUCCESS").write_bytes(b"")
@@ -256,7 +255,7 @@ _KILLED = """
 import os, signal, sys
 from kafka_index.lookup import *
 from kafka_index.execution import ThreadEngine
-from kafka_index.lookup import exchange
+from kafka_index.lookup import output
 from kafka_index.reading.answers import Resolve
 
 queries = open_queries(sys.argv[1], By.OFFSET)
@@ -279,7 +278,7 @@ with AnswerTarget(sys.argv[3], queries, overwrite=True) as target:
         calls.append(paths)
         if len(calls) == int(sys.argv[4]):
             die()
-    exchange._renameat2 = lambda: None
+    output._renameat2 = lambda: None
     os.rename = rename_and_die
     target.publish({report.number: report.rows for report in done})
 """
