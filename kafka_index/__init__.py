@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
-    from kafka_index.api.records import ExportResult as ExportResult
     from kafka_index.api.records import FoundRecords as FoundRecords
     from kafka_index.api.records import export_records as export_records
     from kafka_index.api.records import find_records as find_records
+    from kafka_index.api.records import read_records as read_records
     from kafka_index.api.repairs import BuildResult as BuildResult
     from kafka_index.api.repairs import build_indexes as build_indexes
     from kafka_index.api.repairs import restore_dump as restore_dump
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from kafka_index.export import ExportStatus as ExportStatus
     from kafka_index.export import OnDataLoss as OnDataLoss
     from kafka_index.export import PartitionReport as PartitionReport
+    from kafka_index.export.report import ExportResult as ExportResult
     from kafka_index.growing import GrowingLogSegment as GrowingLogSegment
     from kafka_index.growing import GrowingPartitionLog as GrowingPartitionLog
     from kafka_index.growing import LogSettings as LogSettings
@@ -115,7 +116,6 @@ if TYPE_CHECKING:
     from kafka_index.state import LeaderEpochCache as LeaderEpochCache
     from kafka_index.tables import Isolation as Isolation
     from kafka_index.tables import OnDamage as OnDamage
-    from kafka_index.tables import read_records as read_records
     from kafka_index.tiered.options import TieredOptions as TieredOptions
     from kafka_index.verification import Finding as Finding
     from kafka_index.verification import PartitionFindings as PartitionFindings
@@ -132,7 +132,7 @@ _HOMES = {
     "BuildResult": "api.repairs",
     "ClusterMode": "restore.cluster",
     "ExportFormat": "export",
-    "ExportResult": "api.records",
+    "ExportResult": "export.report",
     "ExportStatus": "export",
     "Finding": "verification",
     "FoundRecords": "api.records",
@@ -190,7 +190,7 @@ _HOMES = {
     "predict": "api.checks",
     "read_batches": "scan",
     "read_metadata": "api.listings",
-    "read_records": "tables",
+    "read_records": "api.records",
     "restore_dump": "api.repairs",
     "rewrite_dump": "api.writing",
     "verify": "api.checks",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from kafka_index import (
     UpperBound,
     write_record_batch,
 )
+from kafka_index.build.settings import Output
+from kafka_index.export import ExportFormat, OnDataLoss
 from kafka_index.growing import Isolation as FetchIsolation
 from kafka_index.growing import TimestampType
 from kafka_index.restore.cluster import ClusterMode
@@ -132,6 +134,43 @@ PLACES: dict[str, tuple[type[Enum], Call]] = {
         Link,
         lambda folder, **given: _restore(folder / "out", link=given["choice"]),
     ),
+    "restore_dump cluster": (
+        ClusterMode,
+        lambda folder, **given: _restore(folder / "out", cluster=given["choice"]),
+    ),
+    "find_records isolation": (
+        Isolation,
+        lambda _, **given: (
+            kafka_index.find_records(
+                DUMP, topics="payments", key_regex=".", isolation=given["choice"]
+            )
+            .to_arrow()
+            .num_rows
+        ),
+    ),
+    **{
+        f"export_records {option}": (
+            kind,
+            lambda folder, option=option, **given: (
+                kafka_index.export_records(
+                    DUMP, folder / "out", topics="payments", **{option: given["choice"]}
+                ).counts
+            ),
+        )
+        for option, kind in (
+            ("format", ExportFormat),
+            ("isolation", Isolation),
+            ("on_data_loss", OnDataLoss),
+        )
+    },
+    "build_indexes what": (
+        Output,
+        lambda folder, **given: (
+            kafka_index.build_indexes(
+                DUMP, folder / "out", topics="payments", what=[given["choice"]]
+            ).counts
+        ),
+    ),
     "RestoreRequest cluster": (
         ClusterMode,
         lambda _, **given: RestoreRequest([], "", cluster=given["choice"]),
@@ -180,9 +219,16 @@ def test_what_is_no_choice_is_refused_with_the_choices(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in PLACES.values()}, key=str))
+def test_a_choice_prints_as_its_value(kind: type[Enum]) -> None:
+    assert issubclass(kind, StrEnum)
+    assert [str(member) for member in kind] == [member.value for member in kind]
+
+
 @pytest.mark.parametrize("wrong", ["nonsense", "", 1, b"zstd", ["zstd"]])
 def test_names_that_are_no_enum_are_checked_too(wrong: Any) -> None:
     calls: dict[str, Callable[[], object]] = {
+        "metadata": lambda: kafka_index.read_metadata(DUMP, wrong),
         "compression": lambda: write_record_batch([], 0, BatchFields(compression=wrong)),
         "cleanup.policy": lambda: LogSettings(cleanup_policy=wrong),
         "layout": lambda: TieredOptions(("x",), layout=wrong),

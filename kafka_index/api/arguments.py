@@ -73,6 +73,8 @@ def paths_of(paths: object, name: str = "paths") -> list[str]:
 
 def config_of(config: object, *, max_decompressed_bytes: int | None = None) -> LogConfig:
     """Return the settings of logs in a file, a mapping, or as they are; Kafka's by default."""
+    if max_decompressed_bytes is not None:
+        whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
     if isinstance(config, LogConfig):
         if max_decompressed_bytes is None:
             return config

@@ -7,14 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.api.arguments import (
-    Paths,
-    Tiered,
-    Topics,
-    paths_of,
-    unread_texts,
-    whole,
-)
+from kafka_index.api.arguments import Paths, Tiered, Topics, paths_of, unread_texts, whole
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
 from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable
 from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS
@@ -138,7 +131,7 @@ def read_metadata(
     >>> groups.to_arrow().column_names[:2]
     ['group', 'type']
     """
-    if what is not None and what not in METADATA_TABLES:
+    if what is not None and what not in tuple(METADATA_TABLES):
         raise ConfigError(
             "what is not one of the choices",
             expected=", ".join(METADATA_TABLES),

@@ -1,20 +1,21 @@
-"""`find_records` and `export_records`: records that meet conditions, and records as files."""
+"""`read_records`, `find_records`, `export_records`: records as a table, by conditions, as files."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pyarrow as pa
 
 from kafka_index.api.arguments import (
+    Config,
     Path,
     Paths,
     Tiered,
     Topics,
     bytes_of,
+    config_of,
     offsets_of,
     optional_path,
     path_of,
@@ -27,26 +28,139 @@ from kafka_index.api.arguments import (
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
 from kafka_index.errors import ConfigError, InputError, KafkaIndexError, is_retriable
 from kafka_index.execution import ThreadEngine
-from kafka_index.export import (
-    ExportFormat,
-    ExportSettings,
-    OnDataLoss,
-    PartitionReport,
-    with_first_times,
-)
-from kafka_index.export.report import outcome_of, report_table
-from kafka_index.export.running import held_plan, run_plan
-from kafka_index.layout.times import Time, is_relative
+from kafka_index.export import ExportFormat, ExportSettings, OnDataLoss
+from kafka_index.export.report import ExportResult
+from kafka_index.export.running import ExportJob
+from kafka_index.layout.times import Time, is_relative, now_ms
+from kafka_index.reading import UpperBound
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.results import Result, RunOutcome
-from kafka_index.storage import refuse_overlap
 from kafka_index.storage.paths import absolute_path
-from kafka_index.stores.inputs import reading_inputs
-from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
-from kafka_index.tables.matches import SEARCHED_SPLIT_BYTES, find_matches
-from kafka_index.tables.records import list_partitions, plan_partitions
+from kafka_index.stores.inputs import LINKED_OUT, reading_inputs
+from kafka_index.tables import Isolation, OnDamage, ReadSettings, plan_read
+from kafka_index.tables.bounds import BoundOptions, Offsets, Times, check_order, parse_times
+from kafka_index.tables.matches import Search
+from kafka_index.tables.records import read_plan
 from kafka_index.tables.settings import RecordFilter
 from kafka_index.tiered.options import TieredOptions
+
+
+def read_records(
+    paths: Paths,
+    *,
+    topics: Topics | None = None,
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    starting_offsets: Offsets | None = None,
+    ending_offsets: Offsets | None = None,
+    starting_timestamp: Times | None = None,
+    ending_timestamp: Times | None = None,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    include_control: bool = False,
+    verify_crc: bool = True,
+    on_damage: OnDamage | str = OnDamage.FAILFAST,
+    tiered: Tiered | None = None,
+    indexes: Path | None = None,
+    upper_bound: UpperBound | str = UpperBound.LOG_END,
+    config: Config | None = None,
+    max_decompressed_bytes: int | None = None,
+    follow_links: bool = False,
+) -> pa.RecordBatchReader:
+    """Read the records of log directories at rest.
+
+    The rows are those that Kafka's consumer returns, with the names and types of Spark's Kafka
+    source: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
+    ``timestampType``, ``headers``. They are sorted by topic, partition and offset.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Data directories, topic-partition directories, globs of either, or their URIs.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named.
+    partitions : mapping of str to sequence of int, optional
+        Keep only these partitions of these topics.
+    starting_offsets, ending_offsets : int or mapping of str to mapping of int to int, optional
+        Where to begin, and where to end, exclusive: for all partitions or by topic and partition.
+        -2 is the earliest offset and -1 the latest.
+    starting_timestamp, ending_timestamp : time, or mapping likewise, optional
+        A time instead: the offset of the first record as late. With no such record it is the end of
+        the log. A time is milliseconds since 1970, a datetime with a zone, a date (its midnight in
+        UTC), or a text: ISO 8601 (UTC where it names no zone), ``ms:N``, ``now``, ``today``,
+        ``yesterday`` (UTC), or relative to now, such as ``-90m``, ``-36h`` or ``-7d``. A number
+        that looks like seconds is refused; ``ms:N`` is not.
+    tiered : path, sequence of paths, or TieredOptions, optional
+        Where segments are that brokers have uploaded; with it, there may be no paths.
+    columns : sequence of str
+        The columns, in this order. Besides the eight above: ``leader_epoch``, ``producer_id``,
+        ``producer_epoch``, ``sequence``, ``batch_base_offset``, ``position_bytes``, ``is_control``,
+        ``is_aborted``. Other fields are not decoded.
+    isolation : Isolation or str
+        ``read_committed`` leaves out aborted transactions, and ends at the last stable offset.
+    include_control : bool
+        Whether control records, such as the markers of transactions, are rows too.
+    verify_crc : bool
+        Whether the checksum of each batch is verified before it is decoded.
+    on_damage : OnDamage or str
+        ``failfast`` raises an error at the first batch that cannot be read, ``permissive`` makes it
+        a row with its place and reason in the column ``_corrupt_record``, ``drop`` leaves it out.
+        An entry that is named like a log and is no file is an error with ``failfast``, and left out
+        otherwise.
+    indexes : path, optional
+        Folder with a folder of index files for each partition, as ``build --output`` writes it; by
+        default they are beside the logs. What is missing is built in memory where it is needed.
+    upper_bound : UpperBound or str
+        ``high-watermark`` ends each partition at its checkpointed high watermark.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, for indexes that are missing.
+    max_decompressed_bytes : int, optional
+        The most bytes of decompressed records that this process holds at a time; by default that of
+        the settings.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
+
+    Returns
+    -------
+    pa.RecordBatchReader
+        Record batches of a few MiB, read as they are asked for.
+
+    Raises
+    ------
+    InputError
+        A path, a name or a bound is wrong, or nothing is found.
+    CorruptLogError
+        A bound, or the transactions for isolation, cannot be read; or, while it is read, a batch.
+    """
+    now = now_ms()
+    start, end = parse_times(starting_timestamp, now), parse_times(ending_timestamp, now)
+    check_order(start, end)
+    damage = choice_of(OnDamage, on_damage, "on_damage")
+    settings = config_of(config, max_decompressed_bytes=max_decompressed_bytes)
+    with reading_inputs(follow_links=follow_links) as unread:
+        plan = plan_read(
+            paths_of(paths),
+            topics=topics_pattern(topics),
+            partitions=partitions,
+            bounds=BoundOptions(starting_offsets, ending_offsets, start, end),
+            settings=ReadSettings(
+                columns=tuple(columns),
+                isolation=choice_of(Isolation, isolation, "isolation"),
+                include_control=include_control,
+                verify_crc=verify_crc,
+                on_damage=damage,
+                max_decompressed_bytes=settings.max_decompressed_bytes,
+            ),
+            config=settings,
+            tiered=TieredOptions.of(tiered),
+            indexes=optional_path(indexes, "indexes"),
+            upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
+        )
+    for file in unread.values():
+        if damage is OnDamage.FAILFAST and file.reason != LINKED_OUT:
+            raise InputError(file.reason, path=file.shown)
+    return pa.RecordBatchReader.from_batches(plan.settings.schema, read_plan(plan))
 
 
 class FoundRecords(Result):
@@ -58,10 +172,8 @@ class FoundRecords(Result):
 
     Parameters
     ----------
-    plan : object
+    search : object
         The parts of the logs that are searched.
-    partitions : int
-        How many partitions that are.
     engine : object
         The threads that search.
     limit : int or None
@@ -72,13 +184,12 @@ class FoundRecords(Result):
 
     def __init__(
         self,
-        plan: ReadPlan,
-        partitions: int,
+        search: Search,
         engine: ThreadEngine,
         limit: int | None,
         unread: tuple[str, ...] = (),
     ) -> None:
-        self._plan, self._partitions = plan, partitions
+        self._search, self._plan = search, search.plan
         self._engine, self._limit = engine, limit
         self._unread = unread
         self._records: int | None = None
@@ -90,12 +201,7 @@ class FoundRecords(Result):
         records, self._records = 0, None
         damage: list[KafkaIndexError] = []
         left_out = 0
-        with (
-            self._engine.start("find") as workers,
-            closing(
-                find_matches(workers, self._plan.splits, self._plan.settings, limit=self._limit)
-            ) as found,
-        ):
+        with closing(self._search.run(self._engine, limit=self._limit)) as found:
             for matches in found:
                 damage += matches.errors
                 left_out += matches.errors_left_out
@@ -114,15 +220,13 @@ class FoundRecords(Result):
         """The damage that the last search passed over, and reads that failed: the first places."""
         return tuple(self._damage)
 
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "find"
+    command = "find"
 
     @property
     def headline(self) -> str:
         """The number of records, or that nothing was searched yet."""
-        where = f"{self._plan.size_bytes:,} bytes of {self._partitions:,} partitions"
+        partitions = self.counts["partitions"]
+        where = f"{self._plan.size_bytes:,} bytes of {partitions:,} partitions"
         if self._records is None:
             return f"not searched yet: {where}"
         damage = self.counts["damage"]
@@ -152,7 +256,7 @@ class FoundRecords(Result):
         return {
             "matches": found,
             "records_found": found,
-            "partitions": self._partitions,
+            "partitions": len(self._search.listed.files),
             "damage": damage,
         }
 
@@ -241,91 +345,25 @@ def find_records(
         raise ConfigError("key and key_regex exclude each other")
     if key is None and key_regex is None and value_contains is None:
         raise ConfigError("no condition: give key, key_regex or value_contains")
-    from_ms, to_ms = time_range(from_time, to_time)
-    settings = ReadSettings(
-        isolation=choice_of(Isolation, isolation, "isolation"),
-        on_damage=OnDamage.DROP,
-        max_decompressed_bytes=whole(max_decompressed_bytes, "max_decompressed_bytes", least=1),
-        record_filter=RecordFilter(
-            from_ms,
-            to_ms,
-            None if key is None else bytes_of(key, "key"),
-            key_regex,
-            None if value_contains is None else bytes_of(value_contains, "value_contains"),
-        ),
+    record_filter = RecordFilter(
+        *time_range(from_time, to_time),
+        None if key is None else bytes_of(key, "key"),
+        key_regex,
+        None if value_contains is None else bytes_of(value_contains, "value_contains"),
     )
     most = None if limit is None else whole(limit, "limit", least=1)
     engine = threads_of(threads)
     with reading_inputs(follow_links=follow_links) as unread:
-        listed = list_partitions(
+        search = Search.prepare(
             paths_of(paths),
+            record_filter,
+            isolation=choice_of(Isolation, isolation, "isolation"),
+            max_decompressed_bytes=whole(max_decompressed_bytes, "max_decompressed_bytes", least=1),
             topics=topics_pattern(topics),
             tiered=TieredOptions.of(tiered),
             indexes=optional_path(indexes, "indexes"),
         )
-        plan = plan_partitions(
-            listed.files, settings=settings, max_split_bytes=SEARCHED_SPLIT_BYTES
-        )
-    return FoundRecords(plan, len(listed.files), engine, most, unread_texts(unread))
-
-
-@dataclass(frozen=True, repr=False)
-class ExportResult(Result):
-    """The result of `export_records`: a row per partition, as in ``export --report``.
-
-    Parameters
-    ----------
-    partitions : list of PartitionReport
-        The offsets and files of each partition, and why it is damaged or failed.
-    output : str
-        The folder.
-    unread : tuple of str
-        Entries of the input that were not read, each with the reason.
-    """
-
-    partitions: list[PartitionReport]
-    output: str
-    unread: tuple[str, ...] = ()
-
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "export"
-
-    @property
-    def headline(self) -> str:
-        """The number of records and files, and of partitions by status."""
-        statuses = Counter(row.status.value for row in self.partitions)
-        found = ", ".join(f"{count:,} {name}" for name, count in statuses.items())
-        counts = self.counts
-        return (
-            f"{counts['records']:,} records in {counts['files']:,} files in {self.output}; "
-            f"partitions: {found}"
-        )
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """Damage for partitions that are damaged or failed, the environment for failed reads."""
-        return outcome_of(self.partitions).with_damage(self.unread)
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Partitions by status, records, and files."""
-        statuses = Counter(row.status.value for row in self.partitions)
-        return {
-            **{f"partitions_{name}": count for name, count in statuses.items()},
-            "records": sum(row.records for row in self.partitions),
-            "files": sum(row.files for row in self.partitions),
-        }
-
-    @property
-    def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of the files."""
-        return {"output": sum(row.size_bytes for row in self.partitions)}
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows of the report."""
-        return report_table(self.partitions)
+    return FoundRecords(search, engine, most, unread_texts(unread))
 
 
 def export_records(
@@ -406,37 +444,33 @@ def export_records(
     >>> kafka_index.export_records("examples/dump", "lake", topics=["payments"]).counts["records"]
     0
     """
-    names, remote = paths_of(paths), TieredOptions.of(tiered)
-    index_root = optional_path(indexes, "indexes")
     given = path_of(output, "output")
-    target = absolute_path(given)
-    from_ms, to_ms = time_range(from_time, to_time)
-    times = {"from_ms": from_time, "to_ms": to_time}
-    record_filter = None if from_ms is None else RecordFilter(from_ms, to_ms)
+    times = time_range(from_time, to_time)
+    relative = {"from_ms": from_time, "to_ms": to_time}
     settings = ExportSettings(
-        target,
+        absolute_path(given),
         choice_of(ExportFormat, format, "format"),
         tuple(columns),
         by_date,
         ReadSettings(
             isolation=choice_of(Isolation, isolation, "isolation"),
             max_decompressed_bytes=whole(max_decompressed_bytes, "max_decompressed_bytes", least=1),
-            record_filter=record_filter,
+            record_filter=None if times == (None, None) else RecordFilter(*times),
         ),
-        relative_times={name: str(one) for name, one in times.items() if is_relative(one)},
+        relative_times={name: str(time) for name, time in relative.items() if is_relative(time)},
     )
     engine = threads_of(threads)
     starts = None if offsets is None else offsets_of(offsets, "offsets")
     on_loss = choice_of(OnDataLoss, on_data_loss, "on_data_loss")
-    folders = [*names, *(() if remote is None else remote.uris), *filter(None, [index_root])]
-    refuse_overlap(target, given, folders)
     with reading_inputs(follow_links=follow_links) as unread:
-        listed = list_partitions(
-            names, topics=topics_pattern(topics), tiered=remote, indexes=index_root
+        job = ExportJob.prepare(
+            paths_of(paths),
+            settings,
+            shown_output=given,
+            topics=topics_pattern(topics),
+            tiered=TieredOptions.of(tiered),
+            indexes=optional_path(indexes, "indexes"),
         )
-        settings = with_first_times(settings, listed.files)
-        with held_plan(
-            listed.files, settings, starting_offsets=starts, on_data_loss=on_loss
-        ) as plan:
-            rows = run_plan(plan, settings, engine, None)
-    return ExportResult(rows, target, unread_texts(unread))
+        with job.held_plan(starts, on_loss) as plan:
+            result = job.run(plan, engine)
+    return replace(result, unread=unread_texts(unread))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafka_index.cli.exit_code import ExitCode
@@ -29,20 +27,18 @@ from kafka_index.export import (
     ExportPlan,
     ExportSettings,
     ExportStatus,
+    OnDataLoss,
     PartitionReport,
     SplitResult,
-    with_first_times,
 )
-from kafka_index.export.report import outcome_of, report_table
-from kafka_index.export.running import held_plan, run_plan
+from kafka_index.export.report import ExportResult
+from kafka_index.export.running import ExportJob
 from kafka_index.layout.times import empty_range_text
 from kafka_index.records.record_table import DEFAULT_COLUMNS
-from kafka_index.storage import refuse_overlap
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.tables import Isolation, ReadSettings
 from kafka_index.tables.bounds import read_offsets_file, time_span
-from kafka_index.tables.records import list_partitions
 from kafka_index.tables.settings import RecordFilter
 
 if TYPE_CHECKING:
@@ -64,47 +60,46 @@ def run_export(options: ExportOptions) -> ExitCode:
     Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     starts = None if options.offsets is None else read_offsets_file(options.offsets)
-    refuse_overlap(absolute_path(options.output), options.output, options.folders)
-    listed = list_partitions(
-        options.inputs, topics=options.topics, tiered=options.tiered, indexes=options.indexes
+    job = ExportJob.prepare(
+        options.inputs,
+        _settings(options),
+        shown_output=options.output,
+        topics=options.topics,
+        tiered=options.tiered,
+        indexes=options.indexes,
     )
-    settings = with_first_times(_settings(options), listed.files)
+    settings, listed = job.settings, job.listed
     with ExitStack() as stack:
         report = (
             None
             if options.report is None
             else stack.enter_context(ReportFile(options.report, EXPORT_REPORT_SCHEMA))
         )
-        plan = stack.enter_context(
-            held_plan(
-                listed.files, settings, starting_offsets=starts, on_data_loss=options.on_data_loss
-            )
-        )
+        plan = stack.enter_context(job.held_plan(starts, OnDataLoss(options.on_data_loss)))
         with ExportOutcome(plan, options.detail) as outcome:
-            rows = run_plan(plan, settings, options.engine, outcome)
+            result = job.run(plan, options.engine, outcome)
         if report is not None:
-            report.write_table(report_table(rows))
+            report.write_table(result.to_arrow())
         notes = []
-        if plan.works and not any(row.records for row in rows) and options.times[0] is not None:
+        if plan.works and not result.counts["records"] and options.times[0] is not None:
             span = time_span(listed.files, settings.read)
             notes.append(empty_range_text(settings.from_ms, settings.to_ms, span))
         if (settings.from_ms, settings.to_ms) != options.times:
             given = " and ".join(relative_times().values())
             notes.append(f"{given}: relative to the first run of this export, which is continued")
         notes += skipped_lines(listed.skipped, Paint(sys.stdout), options.detail)
-        return outcome.print_summary(rows, settings.output, notes)
+        return outcome.print_summary(result, notes)
 
 
 def _settings(options: ExportOptions) -> ExportSettings:
     names = options.columns
     given = DEFAULT_COLUMNS if names is None else tuple(one.strip() for one in names.split(","))
-    record_filter = RecordFilter(*options.times)
+    times = options.times
     read = ReadSettings(
         isolation=Isolation(options.isolation),
         max_decompressed_bytes=options.max_decompressed_bytes,
+        record_filter=None if times == (None, None) else RecordFilter(*times),
     )
-    if record_filter != RecordFilter():
-        read = replace(read, record_filter=record_filter)
     return ExportSettings(
         absolute_path(options.output),
         ExportFormat(options.form),
@@ -127,22 +122,20 @@ class ExportOutcome(Outcome):
         """Show that a split is exported; called by one thread at a time."""
         self._progress.advance(1, self._size_of[result.number])
 
-    def print_summary(
-        self, rows: Sequence[PartitionReport], output: str, notes: Sequence[str] = ()
-    ) -> ExitCode:
+    def print_summary(self, result: ExportResult, notes: Sequence[str] = ()) -> ExitCode:
         """Print the summary, and notes about what was not exported; return the exit code."""
-        paint = self._paint
-        counts = Counter(row.status.value for row in rows)
-        records, files = sum(row.records for row in rows), sum(row.files for row in rows)
-        size = format_bytes(sum(row.size_bytes for row in rows))
+        paint, counts, statuses = self._paint, result.counts, result.statuses
+        run_summary().add_result(result)
+        records = counts["records"]
         total = (
-            f"{plural(records, 'record')} in {plural(files, 'file')} of {size}, "
-            f"{self._timed(records)}, in {output}"
+            f"{plural(records, 'record')} in {plural(counts['files'], 'file')} of "
+            f"{format_bytes(result.sizes_bytes['output'])}, {self._timed(records)}, "
+            f"in {result.output}"
         )
         lines: list[str | Table] = [
             status_table(
                 ("status", "partitions"),
-                [(name, format_count(counts[name])) for name in _EXPLAINED if counts[name]],
+                [(name, format_count(statuses[name])) for name in _EXPLAINED if statuses[name]],
                 _EXPLAINED,
                 {"exported": paint.good, "unchanged": paint.good, "failed": paint.bad},
                 paint,
@@ -152,13 +145,8 @@ class ExportOutcome(Outcome):
             *self._startup_lines(),
             *notes,
         ]
-        for name, count in counts.items():
-            run_summary().add_count(f"partitions_{name}", count)
-        run_summary().add_count("records", records)
-        run_summary().add_count("files", files)
-        run_summary().add_bytes("output", sum(row.size_bytes for row in rows))
-        self._print(lines, self._damage_lines(rows))
-        return ExitCode(outcome_of(rows).exit_code)
+        self._print(lines, self._damage_lines(result.partitions))
+        return ExitCode(result.outcome.exit_code)
 
     def _damage_lines(self, rows: Sequence[PartitionReport]) -> list[str]:
         wrong = [row for row in rows if row.reason is not None]

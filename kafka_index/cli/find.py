@@ -16,10 +16,9 @@ from kafka_index.cli.terminal import Paint, format_bytes, format_count, print_er
 from kafka_index.errors import is_retriable, plural
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import empty_range_text
-from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
+from kafka_index.tables import Isolation
 from kafka_index.tables.bounds import time_span
-from kafka_index.tables.matches import SEARCHED_SPLIT_BYTES, find_matches
-from kafka_index.tables.records import ListedPartitions, list_partitions, plan_partitions
+from kafka_index.tables.matches import Search
 from kafka_index.tables.settings import RecordFilter
 
 if TYPE_CHECKING:
@@ -33,11 +32,21 @@ def run_find(options: FindOptions) -> ExitCode:
 
     Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
-    settings = _settings(options)
-    listed = list_partitions(
-        options.inputs, topics=options.topics, tiered=options.tiered, indexes=options.indexes
+    search = Search.prepare(
+        options.inputs,
+        RecordFilter(
+            *options.times,
+            None if options.key is None else parse_bytes(options.key),
+            options.key_regex,
+            None if options.value_contains is None else parse_bytes(options.value_contains),
+        ),
+        columns=FOUND_COLUMNS,
+        isolation=Isolation(options.isolation),
+        max_decompressed_bytes=options.max_decompressed_bytes,
+        topics=options.topics,
+        tiered=options.tiered,
+        indexes=options.indexes,
     )
-    plan = plan_partitions(listed.files, settings=settings, max_split_bytes=SEARCHED_SPLIT_BYTES)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Records may contain characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -46,17 +55,10 @@ def run_find(options: FindOptions) -> ExitCode:
     # Progress would mix with the records on a terminal.
     is_live = sys.stdout.isatty()
     detail = Detail.QUIET if is_live else options.detail
-    outcome = Outcome(len(plan.splits), None, detail, nouns=("split", "splits"))
+    outcome = Outcome(len(search.plan.splits), None, detail, nouns=("split", "splits"))
     with (
         outcome,
-        options.engine.start(
-            "find",
-            after_failure="run again",
-            listener=outcome,
-            works=len(plan.splits),
-            inputs=sorted({name for split in plan.splits for name in split.directories}),
-        ) as workers,
-        closing(find_matches(workers, plan.splits, plan.settings, limit=options.limit)) as found,
+        closing(search.run(options.engine, limit=options.limit, listener=outcome)) as found,
     ):
         for matches in found:
             for batch in matches.batches:
@@ -70,11 +72,11 @@ def run_find(options: FindOptions) -> ExitCode:
     summary = run_summary()
     summary.add_count("matches", count)
     summary.add_count("records_found", count)
-    summary.add_count("partitions", len(listed.files))
+    summary.add_count("partitions", len(search.listed.files))
     summary.add_count("damage", damage)
-    summary.add_count("skipped", len(listed.skipped))
+    summary.add_count("skipped", len(search.listed.skipped))
     if options.detail is not Detail.QUIET:
-        print_text(sys.stderr, _searched_lines(options, listed, plan, count, damage))
+        print_text(sys.stderr, _searched_lines(options, search, count, damage))
     code = ExitCode.first(codes)
     if not count and options.fail_if_none and code is ExitCode.DONE:
         summary.outcome = "no_match"
@@ -82,15 +84,9 @@ def run_find(options: FindOptions) -> ExitCode:
     return code
 
 
-def _searched_lines(
-    options: FindOptions,
-    listed: ListedPartitions,
-    plan: ReadPlan,
-    count: int,
-    damage: int,
-) -> list[str]:
+def _searched_lines(options: FindOptions, search: Search, count: int, damage: int) -> list[str]:
     """Return how many records match, of what, and what was not searched."""
-    paint = Paint(sys.stderr)
+    listed, plan, paint = search.listed, search.plan, Paint(sys.stderr)
     where = plural(len(listed.files), "partition")
     if options.topics is not None:
         where += f" of the topics that match {options.topics.pattern!r}"
@@ -117,18 +113,3 @@ def _searched_lines(
     if not count and options.times[0] is not None:
         lines.append(empty_range_text(*options.times, time_span(listed.files, plan.settings)))
     return [*lines, *skipped_lines(listed.skipped, paint, options.detail)]
-
-
-def _settings(options: FindOptions) -> ReadSettings:
-    return ReadSettings(
-        columns=FOUND_COLUMNS,
-        isolation=Isolation(options.isolation),
-        on_damage=OnDamage.DROP,
-        max_decompressed_bytes=options.max_decompressed_bytes,
-        record_filter=RecordFilter(
-            *options.times,
-            None if options.key is None else parse_bytes(options.key),
-            options.key_regex,
-            None if options.value_contains is None else parse_bytes(options.value_contains),
-        ),
-    )

@@ -203,24 +203,28 @@ def _read_record(
         NUMBER_COLUMNS,
         PrintedRecords,
     )
-    from kafka_index.tables import read_records  # noqa: PLC0415, slow to import
+    from kafka_index.tables import ReadSettings, plan_read  # noqa: PLC0415, slow to import
+    from kafka_index.tables.bounds import BoundOptions  # noqa: PLC0415, slow to import
+    from kafka_index.tables.records import read_plan  # noqa: PLC0415, slow to import
 
     paths: Sequence[str] = question.inputs
     topic, number = partition.topic, partition.partition
     if question.tiered is None:
         paths = partition_directories(paths, topic, [number])
-    rows = read_records(
+    plan = plan_read(
         paths,
         partitions={topic: [number]},
-        starting_offsets={topic: {number: offset}},
-        ending_offsets={topic: {number: offset + 1}},
-        columns=[*NUMBER_COLUMNS, "key", "value", "headers"],
-        include_control=True,
+        bounds=BoundOptions(offset, offset + 1),
+        settings=ReadSettings(
+            columns=(*NUMBER_COLUMNS, "key", "value", "headers"),
+            include_control=True,
+            max_decompressed_bytes=question.config.max_decompressed_bytes,
+        ),
+        config=question.config,
         tiered=question.tiered,
         indexes=question.indexes,
-        max_decompressed_bytes=question.config.max_decompressed_bytes,
     )
-    for batch in rows:
+    for batch in read_plan(plan):
         if batch.num_rows > 1:
             raise CorruptLogError(f"offset {offset} is that of more than one record")
         if batch.num_rows:

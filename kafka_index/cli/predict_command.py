@@ -13,14 +13,9 @@ import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import command, option
-from kafka_index.cli.predict_text import (
-    Shown,
-    count_prediction,
-    losses_text,
-    print_prediction,
-    verdict_line,
-)
+from kafka_index.cli.predict_text import Shown, losses_text, print_prediction, verdict_line
 from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, page_maker
+from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
     config_option,
     input_option,
@@ -31,12 +26,7 @@ from kafka_index.config import LogConfig, read_properties
 from kafka_index.errors import KafkaIndexError
 from kafka_index.pages.page import Explained, Page
 from kafka_index.pages.page import Verdict as PageVerdict
-from kafka_index.startup import (
-    Outcome,
-    Prediction,
-    SegmentAction,
-    Verdict,
-)
+from kafka_index.startup import Outcome, Prediction, SegmentAction, Verdict
 from kafka_index.startup.predicting import predict_start, start_conditions
 from kafka_index.startup.prediction import SEGMENT_ROWS
 from kafka_index.storage import list_dump, local_path
@@ -117,7 +107,7 @@ def _run(options: PredictOptions) -> ExitCode:
             page = _page(lambda: prediction, paths)
             file = reports.enter_context(ReportFile(options.report, SEGMENT_ROWS, page))
         prediction = predict_start(paths, conditions)
-        count_prediction(prediction)
+        run_summary().add_result(prediction)
         # Printed first: where the report cannot be finished, the answer is not lost.
         print_prediction(prediction, sys.stdout, shown=options.shown)
         sys.stdout.flush()

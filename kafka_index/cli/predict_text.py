@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TextIO
 
-from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Paint, format_bytes, print_text
 from kafka_index.errors import plural
 from kafka_index.layout.times import format_time
@@ -113,15 +112,6 @@ def losses_text(prediction: Prediction) -> str:
         each.end_offset - each.first_offset for one in prediction.partitions for each in one.missing
     )
     return f"{text}, {plural(missing, 'offset')} missing" if missing else text
-
-
-def count_prediction(prediction: Prediction) -> None:
-    """Add what is predicted to the summary of the run."""
-    summary = run_summary()
-    for name, count in prediction.counts.items():
-        summary.add_count(name, count)
-    for name, size_bytes in prediction.sizes_bytes.items():
-        summary.add_bytes(name, size_bytes)
 
 
 def _by_harm(one: PartitionPrediction) -> tuple[int, int]:

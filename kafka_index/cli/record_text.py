@@ -26,11 +26,7 @@ from kafka_index.cli.printed_records import (
     decoder_of_topic,
 )
 from kafka_index.errors import printable
-from kafka_index.layout.records import (
-    CONTROL_ABORT,
-    CONTROL_COMMIT,
-    NO_TIMESTAMP,
-)
+from kafka_index.layout.records import CONTROL_ABORT, CONTROL_COMMIT, NO_TIMESTAMP
 from kafka_index.layout.times import format_time
 
 TEXT, HEX, NONE = "text", "hex", "none"

@@ -15,14 +15,7 @@ from kafka_index.layout.times import time_text
 from kafka_index.pages.page import Explained, Page, Totals, Verdict
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.plan import RestorePlan
-from kafka_index.restore.report import (
-    LEFT_OUT,
-    LOST,
-    RESTORED,
-    SALVAGED,
-    RestoreResult,
-    status_of,
-)
+from kafka_index.restore.report import LEFT_OUT, LOST, RESTORED, SALVAGED, RestoreResult, status_of
 from kafka_index.restore.restored_partition import (
     BEYOND_END,
     CLAMPED,
@@ -67,10 +60,7 @@ class RestoreOutcome(Outcome):
     def print_summary(self, result: RestoreResult) -> ExitCode:
         """Print the summary and the runbook, and return the exit code."""
         partitions, output, runbook = result.partitions, result.output, result.runbook
-        for name, count in result.counts.items():
-            run_summary().add_count(name, count)
-        for name, size_bytes in result.sizes_bytes.items():
-            run_summary().add_bytes(name, size_bytes)
+        run_summary().add_result(result)
         lines: list[str | Table] = [self._table(partitions), *self._choice_lines(partitions)]
         damage = [*self._damage_lines(partitions), *self._offset_lines(result)]
         if result.lacks_metadata:

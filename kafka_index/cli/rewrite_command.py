@@ -25,14 +25,7 @@ from kafka_index.cli.shared_options import (
     settings_options,
     topics_option,
 )
-from kafka_index.cli.terminal import (
-    Paint,
-    Table,
-    format_count,
-    print_error,
-    print_log,
-    print_text,
-)
+from kafka_index.cli.terminal import Paint, Table, format_count, print_error, print_log, print_text
 from kafka_index.config import LogConfig
 from kafka_index.execution import Engine
 from kafka_index.storage import Skipped
@@ -164,8 +157,7 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
 
 
 def _print(result: RewriteResult, detail: Detail, skipped: Sequence[Skipped]) -> None:
-    for name, count in result.counts.items():
-        run_summary().add_count(name, count)
+    run_summary().add_result(result)
     for row in result.left_out:
         print_error(f"left out: {row.topic}-{row.partition}: {row.reason}")
     if detail is Detail.QUIET:

@@ -22,6 +22,7 @@ import click
 from kafka_index import __version__
 
 if TYPE_CHECKING:
+    from kafka_index.results import Result
     from kafka_index.stores.registry import WholeFile
 
 STDOUT = "-"
@@ -91,6 +92,13 @@ class RunSummary:
     def add_bytes(self, name: str, size_bytes: int) -> None:
         """Add to a number of bytes, such as ``log_read``."""
         self._bytes[name] = self._bytes.get(name, 0) + size_bytes
+
+    def add_result(self, result: Result) -> None:
+        """Add the counts and bytes of a result."""
+        for name, count in result.counts.items():
+            self.add_count(name, count)
+        for name, size_bytes in result.sizes_bytes.items():
+            self.add_bytes(name, size_bytes)
 
     def add_paths(self, context: click.Context) -> None:
         """Add the paths among the parameters of a command, under the names of their options."""

@@ -1,16 +1,17 @@
-"""The results of an export: of a split, and a row of the report for each partition."""
+"""The results of an export: of a split, of a partition (a row of the report), and of all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 import pyarrow as pa
 
 from kafka_index.errors import KafkaIndexError
 from kafka_index.export.log_history import ExportedBatch
-from kafka_index.results import RunOutcome
+from kafka_index.results import Result, RunOutcome
 
 EXPORT_REPORT_SCHEMA = pa.schema(
     [
@@ -71,24 +72,6 @@ class PartitionReport:
     is_retriable: bool = False
 
 
-def report_table(rows: Iterable[PartitionReport]) -> pa.Table:
-    """Return rows as a table of `EXPORT_REPORT_SCHEMA`."""
-    names = EXPORT_REPORT_SCHEMA.names
-    return pa.Table.from_pylist(
-        [
-            dict(zip(names, (*cells[:2], cells[2].value, *cells[3:-1]), strict=True))
-            for cells in map(astuple, rows)
-        ],
-        EXPORT_REPORT_SCHEMA,
-    )
-
-
-def outcome_of(rows: Iterable[PartitionReport]) -> RunOutcome:
-    """Return the outcome of an export: damage for what is damaged or failed."""
-    bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)
-    return RunOutcome.of_faults(row.is_retriable for row in rows if row.status in bad)
-
-
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """Records that were left out because of damage, or another failure, with place and reason."""
@@ -133,3 +116,66 @@ class SplitResult:
     failure: LeftOut | None = None
     is_retriable: bool = False
     last_batch: ExportedBatch | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class ExportResult(Result):
+    """The result of `export_records`: a row per partition, as in ``export --report``.
+
+    Parameters
+    ----------
+    partitions : list of PartitionReport
+        The offsets and files of each partition, and why it is damaged or failed.
+    output : str
+        The folder.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    """
+
+    partitions: list[PartitionReport]
+    output: str
+    unread: tuple[str, ...] = ()
+
+    command = "export"
+
+    @property
+    def headline(self) -> str:
+        """The number of records and files, and of partitions by status."""
+        found = ", ".join(f"{count:,} {name}" for name, count in self.statuses.items())
+        counts = self.counts
+        return (
+            f"{counts['records']:,} records in {counts['files']:,} files in {self.output}; "
+            f"partitions: {found}"
+        )
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for partitions that are damaged or failed, the environment for failed reads."""
+        bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)
+        faults = (row.is_retriable for row in self.partitions if row.status in bad)
+        return RunOutcome.of_faults(faults).with_damage(self.unread)
+
+    @property
+    def statuses(self) -> Counter[str]:
+        """The number of partitions by status."""
+        return Counter(row.status.value for row in self.partitions)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions by status, records, and files."""
+        return {
+            **{f"partitions_{name}": count for name, count in self.statuses.items()},
+            "records": sum(row.records for row in self.partitions),
+            "files": sum(row.files for row in self.partitions),
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the files."""
+        return {"output": sum(row.size_bytes for row in self.partitions)}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the report."""
+        names = EXPORT_REPORT_SCHEMA.names
+        rows = [{name: getattr(row, name) for name in names} for row in self.partitions]
+        return pa.Table.from_pylist(rows, EXPORT_REPORT_SCHEMA)

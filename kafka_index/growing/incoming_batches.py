@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -286,7 +286,7 @@ def plan_for_segment(
     )
 
 
-class Isolation(Enum):
+class Isolation(StrEnum):
     """The offset at which a read ends (Kafka: ``FetchIsolation``)."""
 
     LOG_END = "log_end"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import Enum
+from enum import StrEnum
 from typing import Self
 
 from kafka_index.config import choice_of, parse_integer
@@ -15,7 +15,7 @@ from kafka_index.layout.records import TIME_ENTRY
 _BOOLEANS = {"true": True, "false": False}
 
 
-class TimestampType(Enum):
+class TimestampType(StrEnum):
     """The timestamps that a leader stores (``message.timestamp.type``)."""
 
     CREATE_TIME = "CreateTime"

@@ -6,7 +6,7 @@ The statuses and columns are the public ones of ``kafka-index lookup``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +66,7 @@ class Status(IntEnum):
         return self.name.lower()
 
 
-class Resolve(Enum):
+class Resolve(StrEnum):
     """The level of detail of a lookup."""
 
     #: To the floor entry, by the index files alone.
@@ -77,7 +77,7 @@ class Resolve(Enum):
     RECORD = "record"
 
 
-class UpperBound(Enum):
+class UpperBound(StrEnum):
     """The end of a log for a lookup."""
 
     LOG_END = "log-end"

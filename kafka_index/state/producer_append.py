@@ -9,7 +9,7 @@ Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata`` and ``ProducerAppendI
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple, Self
 
 from kafka_index.kernels.producer_tables import (
@@ -32,7 +32,7 @@ from kafka_index.layout.records import (
 BATCHES_KEPT = 5
 
 
-class AppendOrigin(Enum):
+class AppendOrigin(StrEnum):
     """The origin of an append, which decides the checks (Kafka: ``AppendOrigin``)."""
 
     REPLICATION = "replication"

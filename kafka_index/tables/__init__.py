@@ -2,7 +2,7 @@
 
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit
 from kafka_index.tables.record_reader import RecordReader
-from kafka_index.tables.records import plan_read, read_records
+from kafka_index.tables.records import plan_read
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
 
 __all__ = [
@@ -13,5 +13,4 @@ __all__ = [
     "RecordReader",
     "RecordSplit",
     "plan_read",
-    "read_records",
 ]

@@ -1,4 +1,4 @@
-"""Records that meet conditions, split by split, in order and in bounded memory.
+"""The search for records that meet conditions, split by split, in order and in bounded memory.
 
 A split comes back with no more than a few MiB of matches. Where it has more, it is resumed after
 the last of them, once they have been passed on.
@@ -6,19 +6,25 @@ the last of them, once they have been passed on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, KafkaIndexError, without_frames
-from kafka_index.execution import GROWN_WAVE, Waves, Workers
-from kafka_index.tables.read_plan import RecordSplit
+from kafka_index.execution import GROWN_WAVE, Engine, Listener, Waves, Workers
+from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.tables.read_plan import ReadPlan, RecordSplit
 from kafka_index.tables.record_reader import RecordReader
-from kafka_index.tables.settings import ReadSettings
+from kafka_index.tables.records import ListedPartitions, list_partitions, plan_partitions
+from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings, RecordFilter
+from kafka_index.tiered.options import TieredOptions
 
 #: About the bytes of logs in a split that is searched for matches.
 SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
@@ -43,6 +49,58 @@ class SplitMatches:
     errors: tuple[KafkaIndexError, ...] = ()
     errors_left_out: int = 0
     rest: RecordSplit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search for records: the partitions that are searched, and the plan of their splits."""
+
+    listed: ListedPartitions
+    plan: ReadPlan
+
+    @classmethod
+    def prepare(
+        cls,
+        inputs: Sequence[str],
+        record_filter: RecordFilter,
+        *,
+        columns: tuple[str, ...] = DEFAULT_COLUMNS,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+        topics: re.Pattern[str] | None = None,
+        tiered: TieredOptions | None = None,
+        indexes: str | None = None,
+    ) -> Self:
+        """List the partitions, and plan; raises the errors of `plan_partitions`."""
+        settings = ReadSettings(
+            columns=columns,
+            isolation=isolation,
+            on_damage=OnDamage.DROP,
+            max_decompressed_bytes=max_decompressed_bytes,
+            record_filter=record_filter,
+        )
+        listed = list_partitions(inputs, topics=topics, tiered=tiered, indexes=indexes)
+        plan = plan_partitions(
+            listed.files, settings=settings, max_split_bytes=SEARCHED_SPLIT_BYTES
+        )
+        return cls(listed, plan)
+
+    def run(
+        self, engine: Engine, *, limit: int | None, listener: Listener | None = None
+    ) -> Generator[SplitMatches, None, None]:
+        """Yield the matches of the splits in order; closing the generator ends the search."""
+        splits = self.plan.splits
+        with (
+            engine.start(
+                "find",
+                after_failure="run again",
+                listener=listener,
+                works=len(splits),
+                inputs=sorted({name for split in splits for name in split.directories}),
+            ) as workers,
+            closing(find_matches(workers, splits, self.plan.settings, limit=limit)) as found,
+        ):
+            yield from found
 
 
 def find_matches(

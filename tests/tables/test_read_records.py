@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
-from kafka_index.errors import CorruptLogError, InputError, TooLargeError
+from kafka_index.errors import ConfigError, CorruptLogError, InputError, TooLargeError
 from kafka_index.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, RECORD_SCHEMA
 from kafka_index.tables import RecordReader, plan_read
 from kafka_index.tables.bounds import BoundOptions
@@ -278,6 +278,16 @@ def test_a_batch_that_needs_too_much_memory_is_damage(tmp_path: Path) -> None:
         read(folder, max_decompressed_bytes=50_000)
     table = read(folder, max_decompressed_bytes=50_000, on_damage="drop")
     assert table["offset"].to_pylist() == [0, 2]
+
+
+def test_settings_bound_the_memory_unless_an_argument_does(tmp_path: Path) -> None:
+    folder = partition_of(tmp_path, batch_of(1, [(1000, None, bytes(100_000))], GZIP))
+    config = {"max.decompressed.bytes": "50000", "log.index.interval.bytes": "0"}
+    with pytest.raises(TooLargeError, match="max-decompressed-bytes"):
+        read(folder, config=config)
+    assert len(read(folder, config=config, max_decompressed_bytes=200_000)) == 1
+    with pytest.raises(ConfigError, match=r"log\.index\.interval\.bytes"):
+        read(folder, config={"log.index.interval.bytes": "x"})
 
 
 def test_a_log_that_changed_since_it_was_listed_is_an_error(tmp_path: Path) -> None:
