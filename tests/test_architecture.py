@@ -9,13 +9,17 @@ import pytest
 
 from kafka_index.layout import names
 from tools import docstrings
+from tools.docs import room_picture
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PACKAGE = ROOT / "kafka_index"
 MODULES = sorted(set(re.findall(r"`([a-z0-9_/]+\.py|[a-z0-9_]+/)`", PAGE)) - {"jobs/"})
+FILES = {names.META_PROPERTIES, names.PARTITION_METADATA}
 DOTTED = sorted(
-    name for name in set(re.findall(r"`([a-z]+\.[a-z0-9_]+)`", PAGE)) if not name.endswith(".py")
+    name
+    for name in set(re.findall(r"`([a-z]+\.[a-z0-9_]+)`", PAGE)) - FILES
+    if not name.endswith(".py")
 )
 
 
@@ -38,6 +42,17 @@ def test_every_room_has_a_row() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     rows = set(re.findall(r"^\| `([a-z]+)` \|", PAGE, re.MULTILINE))
     assert rooms <= rows
+
+
+def test_the_picture_has_the_imports_of_the_rooms_and_all_its_arrows_go_down() -> None:
+    text = room_picture.PICTURE.read_text(encoding="utf-8")
+    drawn = re.findall(r'd="M\d+ (\d+)L\d+ (\d+)".*?<title>(\w+) imports from (\w+)</title>', text)
+    assert {(source, target) for *_, source, target in drawn} == room_picture.arrows(), (
+        "python -m tools.docs.room_picture draws them anew"
+    )
+    assert all(int(top) < int(bottom) for top, bottom, *_ in drawn)
+    rooms = {room for layer in room_picture.layers() for room in layer}
+    assert set(re.findall(r"<text [^>]*>(\w+)</text>", text)) == rooms
 
 
 @pytest.mark.parametrize(

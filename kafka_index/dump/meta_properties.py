@@ -41,14 +41,22 @@ def _load(data: bytes, path: str) -> dict[str, Property]:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The content of a ``meta.properties``; all of it by name, and what a broker reads of it.
+    """The content of a ``meta.properties``.
 
-    The node id of version 0 is ``broker.id``. The directory id is as Kafka writes it.
+    Parameters
+    ----------
+    path : str
+        Of the file.
+    properties : mapping of str to Property
+        All of it.
+    node_id : int or None
+        Of version 0, ``broker.id``.
+    directory_id : str or None
+        As Kafka writes it.
     """
 
     path: str
     properties: Mapping[str, Property] = field(default_factory=dict)
-    version: int = 0
     node_id: int | None = None
     directory_id: str | None = None
 
@@ -71,7 +79,10 @@ class MetaProperties:
     def read(cls, directory: str) -> MetaProperties | None:
         """Read the file of a directory; None where there is none.
 
-        Raises `DirectoryFailsError` if a broker cannot read it, and takes the directory offline.
+        Raises
+        ------
+        DirectoryFailsError
+            A broker cannot read it, and takes the directory offline.
         """
         path = os.path.join(directory, META_PROPERTIES)
         data = read_file(path)
@@ -79,7 +90,13 @@ class MetaProperties:
 
     @classmethod
     def of(cls, data: bytes, path: str) -> MetaProperties:
-        """Return what the bytes of a file say; raises `DirectoryFailsError` as `read` does."""
+        """Return what the bytes of a file say.
+
+        Raises
+        ------
+        DirectoryFailsError
+            A broker cannot read it.
+        """
         found = _load(data, path)
         read = cls(path, found)
         version = parse_java_integer((read.value("version") or "0").strip(_CONTROLS), INT32_MAX)
@@ -98,7 +115,7 @@ class MetaProperties:
             raise read._unreadable("directory.id", "a UUID in base64")
         if version and read.cluster_id is None:
             raise read._unreadable("cluster.id", "the cluster")
-        return cls(path, found, version, node_id, directory_id)
+        return cls(path, found, node_id, directory_id)
 
     def _unreadable(self, name: str, expected: str) -> DirectoryFailsError:
         found = self.properties.get(name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Self
 
-from kafka_index.config import LogConfig, choice_of, parse_integer
+from kafka_index.config import choice_of, parse_integer
 from kafka_index.errors import ConfigError
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.records import TIME_ENTRY
@@ -85,16 +85,6 @@ class LogSettings:
                 expected="delete, compact or both",
                 found=self.cleanup_policy,
             )
-
-    @classmethod
-    def of(cls, config: LogConfig, topic: str) -> Self:
-        """Return the settings of a topic that decide what loading or building a log writes."""
-        index = config.for_topic(topic)
-        return cls(
-            index_interval_bytes=index.index_interval_bytes,
-            segment_index_bytes=index.index_size_max_bytes,
-            producer_id_expiration_ms=config.producer_id_expiration_ms,
-        )
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> Self:

@@ -332,13 +332,14 @@ def _missing_in(
     plan: PartitionPlan, logs: Sequence[RestoredLog], context: LogContext
 ) -> MissingOffsets:
     base_offset = logs[0].source.base_offset
-    known, lost_ends = plan.known, {}
+    start = plan.log_start_offset
     if plan.base.tiered is not None:
-        known = replace(known, start_offset=max(plan.log_start_offset, base_offset))
+        start = max(start or 0, base_offset)
+        lost_ends = {}
     else:
         lost_ends = lost_logs_of(plan.base.segments)
-    if not logs[-1].keeps_end:
-        known = replace(known, end_offset=None)
+    copies = (plan.base, *plan.others)
+    committed = max(each.root.committed_end(each.partition) for each in copies)
     return missing_offsets(
         [
             SeenLog(
@@ -348,9 +349,12 @@ def _missing_in(
             )
             for each in logs
         ],
-        known,
+        plan.cleaning,
         context.filler.decompressor,
-        lost_ends,
+        start_offset=start,
+        known_end=committed if logs[-1].keeps_end else None,
+        is_start_exact=plan.base.root.is_clean,
+        lost_ends=lost_ends,
     )
 
 
@@ -360,7 +364,7 @@ def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> int | Non
     Without a checkpoint nobody knows that the log began earlier: what retention or a client has
     deleted does not come back from another copy.
     """
-    head, start = logs[0], plan.known.start_offset
+    head, start = logs[0], plan.log_start_offset
     if start is None or plan.head_offset is None or head.lost or not _begins_at_base(head):
         return None
     return start if start < head.source.base_offset else None

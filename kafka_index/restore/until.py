@@ -88,7 +88,8 @@ def check_times(dump: Dump) -> None:
     """
     topics = {
         replica.partition.topic
-        for replica in dump.all_replicas
+        for copies in dump.replicas.values()
+        for replica in copies
         if not replica.partition.topic.startswith(INTERNAL_PREFIX) and _has_create_time(replica)
     }
     if topics:

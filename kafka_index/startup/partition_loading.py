@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.config import LogConfig
-from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import (
     CorruptLogError,
     CorruptSnapshotError,
@@ -37,7 +35,7 @@ from kafka_index.growing.log_loader import (
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.growing.producers import Producers
 from kafka_index.growing.settings import LogSettings
-from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
+from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.prediction import LoadedLog
@@ -114,14 +112,24 @@ class PredictedEpochs(EpochFile):
         """Write nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Loading:
     """The loading of a partition.
 
-    `is_clean`: the data directory has the marker of a clean shutdown. The recovery point and the
-    log start are the entries in its checkpoints, 0 without one. `clock` returns the time in ms.
-    `is_offline`: the data directory is offline already. `is_deleted`: the partition is one to be
-    deleted.
+    Parameters
+    ----------
+    is_clean : bool
+        Whether the data directory has the marker of a clean shutdown.
+    recovery_point, log_start_offset : int
+        Its entries in the checkpoints; 0 without one.
+    settings : LogSettings
+        Of its topic.
+    clock : callable
+        Returns the time in ms.
+    is_offline : bool
+        Whether the data directory is offline already.
+    is_deleted : bool
+        Whether the partition is one to be deleted.
     """
 
     is_clean: bool
@@ -131,19 +139,6 @@ class Loading:
     clock: Clock
     is_offline: bool = False
     is_deleted: bool = False
-
-    @classmethod
-    def of(
-        cls, root: DataDirectory, partition: TopicPartition, config: LogConfig, clock: Clock
-    ) -> Loading:
-        """Return the loading of a partition in a data directory as it lies."""
-        return cls(
-            root.is_clean,
-            root.recovery_point(partition),
-            root.log_start_offset(partition) or 0,
-            LogSettings.of(config, partition.topic),
-            clock,
-        )
 
 
 @dataclass(slots=True)

@@ -1,0 +1,84 @@
+"""The walks of the page on the architecture are those that the code takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kafka_index
+from tests.support.command_line import ROOT, run_here
+from tests.support.restoring import copy_dump
+from tests.support.walks import calls_of
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+STEP = re.compile(r"^\| (\d+) \| `([\w.]+)` \|", re.MULTILINE)
+PARTITION = "payments-0"
+MIN_STEPS = 20
+
+
+def one_log(data: Path) -> Path:
+    """Copy a partition with transactions, its first log alone: each step is taken about once."""
+    copy_dump(data, PARTITION)
+    logs = sorted((data / PARTITION).glob("*.log"))
+    for log in logs[1:]:
+        for path in log.parent.glob(f"{log.stem}.*"):
+            path.unlink()
+    return data
+
+
+def build(data: Path, output: Path) -> None:
+    kafka_index.build_indexes(data, output, threads=1)
+
+
+def lookup(data: Path, output: Path) -> None:
+    queries = output.with_suffix(".csv")
+    queries.write_text("topic,partition,offset\npayments,0,1\n")
+    asked = ("--queries", queries, "--by", "offset", "--resolve", "record")
+    done = run_here("lookup", "--input", data, *asked, "--output", output, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+
+
+def export(data: Path, output: Path) -> None:
+    kafka_index.export_records(data, output, isolation="read_committed", threads=1)
+
+
+def restore(data: Path, output: Path) -> None:
+    # One byte of a value: the batch that has it is lost.
+    (log,) = (data / PARTITION).glob("*.log")
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+    kafka_index.restore_dump(data, output, new_topic_ids=True, threads=1)
+
+
+WALKS = {
+    "The path of a batch": build,
+    "The path of a query": lookup,
+    "The path of a record": export,
+    "The path of a restored partition": restore,
+}
+
+
+def steps_of(title: str) -> list[str]:
+    """Return the functions that a section of the page names, step by step."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    found = STEP.findall(section)
+    assert [int(number) for number, _ in found] == list(range(1, len(found) + 1))
+    return [name for _, name in found]
+
+
+@pytest.mark.parametrize(("title", "run"), WALKS.items(), ids=WALKS)
+def test_a_run_takes_the_steps_of_the_page_in_their_order(
+    title: str, run: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    data = one_log(tmp_path / "data")
+    steps = steps_of(title)
+    assert len(steps) >= MIN_STEPS
+    calls = calls_of(lambda: run(data, tmp_path / "output"))
+    assert [step for step in steps if step not in calls] == []
+    left = iter(calls)
+    taken = [step for step in steps if step in left]
+    assert taken == steps
