@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, partial
 
+import orjson
+
 from kafka_index.dump.meta_properties import read_properties
 from kafka_index.dump.small_files import read_file, read_text
 from kafka_index.errors import BadFileError, InputError, KafkaIndexError
@@ -23,6 +25,7 @@ from kafka_index.layout.checkpoints import (
     parse_offset_checkpoint,
     refused_checkpoint,
 )
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     BROKER_LOCK,
     CLEAN_SHUTDOWN,
@@ -173,6 +176,18 @@ class DataDirectory:
         path = self.file(CLEAN_SHUTDOWN)
         return not is_remote(path) and os.path.isdir(path) and bool(scan_directory(path))
 
+    def marker_epoch(self) -> int | None:
+        """Return the broker epoch in the marker; None where there is none that a broker reads.
+
+        Raises the errors of `read_text`.
+        """
+        try:
+            found = orjson.loads(read_text(self.file(CLEAN_SHUTDOWN)) or "")
+        except orjson.JSONDecodeError:
+            return None
+        epoch = found.get("brokerEpoch") if isinstance(found, dict) else None
+        return epoch if type(epoch) is int and epoch <= INT64_MAX else None
+
     @property
     def properties(self) -> dict[str, str]:
         """The ``meta.properties``, of which no value is judged; empty without it."""
@@ -240,8 +255,8 @@ class DataDirectories:
         return found or self._known.setdefault(path, DataDirectory(path, tolerated=self._tolerated))
 
 
-def refuse_held(directory: str) -> None:
-    """Refuse a directory that a running broker holds; the lock file is only opened.
+def refuse_held(directory: str, hint: str) -> None:
+    """Refuse a directory that a running broker holds, with a hint; the lock file is only opened.
 
     Raises `InputError` if a broker holds it, or that cannot be found out.
     """
@@ -259,10 +274,16 @@ def refuse_held(directory: str) -> None:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        raise InputError(
-            "a running broker holds the directory",
-            path=path,
-            hint="predict from a copy, or after the broker has stopped",
-        ) from error
+        raise InputError("a running broker holds the directory", path=path, hint=hint) from error
     finally:
         os.close(descriptor)
+
+
+def refuse_running(directory: str, hint: str) -> None:
+    """Refuse a directory that a running broker holds as a wrong argument, not as one to retry."""
+    try:
+        refuse_held(directory, hint)
+    except InputError as error:
+        if isinstance(error.__cause__, BlockingIOError):
+            raise error from None
+        raise

@@ -41,22 +41,14 @@ def _load(data: bytes, path: str) -> dict[str, Property]:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The content of a ``meta.properties``.
+    """The content of a ``meta.properties``; all of it by name, and what a broker reads of it.
 
-    Parameters
-    ----------
-    path : str
-        Of the file.
-    properties : mapping of str to Property
-        All of it.
-    node_id : int or None
-        Of version 0, ``broker.id``.
-    directory_id : str or None
-        As Kafka writes it.
+    The node id of version 0 is ``broker.id``. The directory id is as Kafka writes it.
     """
 
     path: str
     properties: Mapping[str, Property] = field(default_factory=dict)
+    version: int = 0
     node_id: int | None = None
     directory_id: str | None = None
 
@@ -79,10 +71,7 @@ class MetaProperties:
     def read(cls, directory: str) -> MetaProperties | None:
         """Read the file of a directory; None where there is none.
 
-        Raises
-        ------
-        DirectoryFailsError
-            A broker cannot read it, and takes the directory offline.
+        Raises `DirectoryFailsError` if a broker cannot read it, and takes the directory offline.
         """
         path = os.path.join(directory, META_PROPERTIES)
         data = read_file(path)
@@ -90,13 +79,7 @@ class MetaProperties:
 
     @classmethod
     def of(cls, data: bytes, path: str) -> MetaProperties:
-        """Return what the bytes of a file say.
-
-        Raises
-        ------
-        DirectoryFailsError
-            A broker cannot read it.
-        """
+        """Return what the bytes of a file say; raises `DirectoryFailsError` as `read` does."""
         found = _load(data, path)
         read = cls(path, found)
         version = parse_java_integer((read.value("version") or "0").strip(_CONTROLS), INT32_MAX)
@@ -115,7 +98,7 @@ class MetaProperties:
             raise read._unreadable("directory.id", "a UUID in base64")
         if version and read.cluster_id is None:
             raise read._unreadable("cluster.id", "the cluster")
-        return cls(path, found, node_id, directory_id)
+        return cls(path, found, version, node_id, directory_id)
 
     def _unreadable(self, name: str, expected: str) -> DirectoryFailsError:
         found = self.properties.get(name)

@@ -16,7 +16,8 @@ from enum import Enum
 
 import numpy as np
 
-from kafka_index.layout.names import COMPACTED_INTERNAL_TOPICS
+from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.layout.names import COMPACTED_INTERNAL_TOPICS, TopicPartition
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.scan.log_offsets import LogOffsets
 from kafka_index.scan.segment_scan import LogFileSource
@@ -93,6 +94,39 @@ class Cleaning:
         return (
             f"the topic is compacted, and {reach}: whether they are lost, or this copy was fetched "
             "from one that was cleaned, cannot be known"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOffsets:
+    """The offsets of a partition that are known besides its logs.
+
+    The log starts at `start_offset` by a checkpoint, None without an entry, and nothing before it
+    is missing; with `is_start_exact` that checkpoint is of a clean shutdown, and no older than the
+    logs. By checkpoints, the log once reached `end_offset`; None where it ends early on purpose.
+    """
+
+    cleaning: Cleaning
+    start_offset: int | None = None
+    end_offset: int | None = None
+    is_start_exact: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        root: DataDirectory,
+        partition: TopicPartition,
+        policy: str | None,
+        *,
+        is_topic_known: bool,
+    ) -> KnownOffsets:
+        """Return what a data directory has of a partition; the policy is as for `Cleaning.of`."""
+        cleaned_to = root.cleaned_to(partition)
+        return cls(
+            Cleaning.of(partition.topic, cleaned_to, policy, is_topic_known=is_topic_known),
+            root.log_start_offset(partition),
+            root.committed_end(partition),
+            root.is_clean,
         )
 
 
@@ -187,29 +221,23 @@ class MissingOffsets:
 
 def missing_offsets(
     logs: Sequence[SeenLog],
-    cleaning: Cleaning,
+    known: KnownOffsets,
     decompressor: Decompressor,
-    *,
-    start_offset: int | None = None,
-    known_end: int | None = None,
-    is_start_exact: bool = False,
-    lost_ends: Mapping[int, int] | None = None,
+    lost_ends: Mapping[int, int],
 ) -> MissingOffsets:
     """Return the missing offsets of a partition, with their causes.
 
-    The logs are all of the partition, by base offset; `cleaning` is known besides them.
-    `start_offset`: the log starts there by a checkpoint, and nothing before it is missing; with
-    `is_start_exact` that checkpoint is of a clean shutdown, and no older than the logs. By
-    checkpoints, the log once reached `known_end`. `lost_ends` has, by base offset, the logs that
-    are gone while their index files are there, and the offset after the last one that these know:
-    no cleaner removed them, wherever it has been. Raises `KafkaIndexError` if a log has to be read
-    again, and cannot be.
+    The logs are all of the partition, by base offset. `lost_ends` has, by base offset, the logs
+    that are gone while their index files are there, and the offset after the last one that these
+    know: no cleaner removed them, wherever it has been. Raises `KafkaIndexError` if a log has to be
+    read again, and cannot be.
     """
+    start_offset = known.start_offset
     for log in logs:
         if log.is_read:
             log.offsets.settle(log.segment, decompressor)
     found = list(_within(logs, start_offset))
-    cleaning = cleaning.with_marks(max((each.offsets.marked_to for each in logs), default=0))
+    cleaning = known.cleaning.with_marks(max((each.offsets.marked_to for each in logs), default=0))
     open_at = [each.log for each in found if each.end_offset > (cleaning.cleaned_to or 0)]
     for log in reversed(logs[open_at[0] :] if open_at else ()):
         if not log.is_read:
@@ -220,9 +248,9 @@ def missing_offsets(
             found = list(_within(logs, start_offset))
             break
     result = MissingOffsets(cleaning)
-    lost = _lost_ranges(logs, lost_ends or {}, start_offset or 0)
+    lost = _lost_ranges(logs, lost_ends, start_offset or 0)
     result.lost_bases = set(lost)
-    judged = [*_head(logs, start_offset, min(lost, default=None), is_exact=is_start_exact)]
+    judged = [*_head(logs, start_offset, min(lost, default=None), is_exact=known.is_start_exact)]
     for each in found:
         judged += _judged(each, cleaning)
     for each in judged:
@@ -232,7 +260,7 @@ def missing_offsets(
                 result.ranges[-1] = replace(before, end_offset=part.end_offset)
             else:
                 result.ranges.append(part)
-    result.ranges += _tail(logs, known_end, cleaning, lost)
+    result.ranges += _tail(logs, known.end_offset, cleaning, lost)
     for number, log in enumerate(logs):
         more = log.offsets.hole_count - len(log.offsets.holes)
         is_cleaned = log.offsets.end_offset <= (cleaning.cleaned_to or 0)

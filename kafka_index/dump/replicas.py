@@ -5,13 +5,12 @@ A dump may be cut, edited or partial: a file that cannot be read is a note, and 
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kafka_index.dump.data_directory import DataDirectory, refuse_held
+from kafka_index.dump.data_directory import DataDirectory, refuse_running
 from kafka_index.dump.listing import list_logs
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
@@ -60,11 +59,22 @@ class Dump:
     metadata_logs: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def note(self, error: KafkaIndexError) -> None:
-        """Note the fault of a file; raises it if this process may not read the file."""
-        if is_retriable(error):
-            raise error
-        self.notes.append(f"ignored: {error}")
+    @property
+    def all_replicas(self) -> list[Replica]:
+        """Every copy of every partition."""
+        return [each for copies in self.replicas.values() for each in copies]
+
+    @property
+    def roots(self) -> list[DataDirectory]:
+        """The data directories that hold partitions."""
+        return list({id(each.root): each.root for each in self.all_replicas}.values())
+
+
+def note_of(error: KafkaIndexError) -> str:
+    """Return a fault that counts for nothing; raises it if this process may not read the file."""
+    if is_retriable(error):
+        raise error
+    return f"ignored: {error}"
 
 
 def read_dumps(
@@ -92,8 +102,7 @@ def _add(dump: Dump, listing: Listing) -> None:
             if not is_remote(path):
                 refuse_running(path, _WHILE_RUNNING)
             root = dump.directories[path] = DataDirectory(path, tolerated=True)
-            for fault in root.faults():
-                dump.note(fault)
+            dump.notes += map(note_of, root.faults())
     dump.skipped += listing.skipped
     with_logs = set()
     for segments in SegmentTable.of(listing.segments).partitions:
@@ -131,19 +140,8 @@ def _topic_id(dump: Dump, directory: str, tiered: TieredPartition | None) -> str
     try:
         return read_topic_id(directory)
     except KafkaIndexError as error:
-        dump.note(error)
+        dump.notes.append(note_of(error))
         return None
-
-
-def refuse_running(path: str, hint: str) -> None:
-    """Refuse a directory that a running broker holds."""
-    try:
-        refuse_held(path)
-    except InputError as error:
-        cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno != errno.EAGAIN and is_retriable(error):
-            raise
-        raise InputError(error.message, path=error.path, hint=hint) from None
 
 
 def base_replica(replicas: Sequence[Replica]) -> list[Replica]:

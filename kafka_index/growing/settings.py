@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Self
 
-from kafka_index.config import choice_of, parse_integer
+from kafka_index.config import LogConfig, choice_of, parse_integer
 from kafka_index.errors import ConfigError
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.records import TIME_ENTRY
@@ -158,3 +158,13 @@ def _parsed(name: str, text: str, kind: str) -> object:
 
 def _invalid(name: str, text: str, kind: str) -> ConfigError:
     return ConfigError(f"{name} has an invalid value", expected=kind, found=repr(text))
+
+
+def log_settings_of(config: LogConfig, topic: str) -> LogSettings:
+    """Return the settings of a topic that decide what loading or building a log writes."""
+    index = config.for_topic(topic)
+    return LogSettings(
+        index_interval_bytes=index.index_interval_bytes,
+        segment_index_bytes=index.index_size_max_bytes,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )

@@ -56,6 +56,11 @@ class PartitionImage:
             record.integers("lastKnownElr"),
         )
 
+    def directory_at(self, node_id: int | None) -> str | None:
+        """Return the id of the directory of its replica at a broker; None for no replica."""
+        places = zip(self.replicas, self.directories, strict=False)
+        return next((place for replica, place in places if replica == node_id), None)
+
     def changed(self, record: Struct) -> PartitionImage:
         """Return the partition after a ``PartitionChangeRecord``."""
 
@@ -181,6 +186,11 @@ class ClusterImage:
         if node_id is not None and node_id not in image.replicas:
             return f"stray: broker {node_id} is not one of its replicas"
         return None
+
+    def other_name(self, topic_id: str, name: str) -> str | None:
+        """Return the name that the topic of an id has; None if it is this name, or is not known."""
+        topic = self.topics.get(topic_id)
+        return None if topic is None or topic.name == name else topic.name
 
     def broker_configs(self, node_id: int | None = None) -> dict[str, str]:
         """Return the configurations of all brokers, with those of one broker."""

@@ -409,7 +409,7 @@ def find_cluster(
     Raises `InputError` if the given one is not a metadata log that is whole.
     """
     directories = sorted(data_directories)
-    node_id = _node_id(directories)
+    node_id = node_id_of(map(DataDirectory, directories))
     if given is not None:
         return FoundCluster(read_cluster([given], budget=budget), given, node_id=node_id)
     for directory in directories:
@@ -425,12 +425,12 @@ def find_cluster(
     return FoundCluster()
 
 
-def _node_id(directories: Sequence[str]) -> int | None:
+def node_id_of(directories: Iterable[DataDirectory]) -> int | None:
     """Return the node that data directories are of; None where that is not one, or not known."""
     found = set()
     for directory in directories:
         try:
-            node_id = DataDirectory(directory).properties.get("node.id")
+            node_id = directory.properties.get("node.id")
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise

@@ -6,34 +6,31 @@ cluster the metadata log is copied along, and the broker keeps its identity.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import zip_longest
 from uuid import uuid4
 
-from kafka_index.dump.meta_properties import read_properties
-from kafka_index.dump.replicas import Dump, refuse_running
-from kafka_index.dump.small_files import read_text
+from kafka_index.dump.data_directory import DataDirectory, refuse_running
+from kafka_index.dump.meta_properties import MetaProperties
+from kafka_index.dump.replicas import Dump
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
-from kafka_index.layout.java_texts import is_reserved_directory_id, parse_java_uuid
+from kafka_index.layout.java_texts import is_reserved_directory_id
 from kafka_index.layout.message_bytes import uuid_text
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
-    CLEAN_SHUTDOWN,
     META_PROPERTIES,
     METADATA_LOG,
     TopicPartition,
 )
-from kafka_index.layout.quoted_content import quote_content
 from kafka_index.metadata import ClusterImage
 from kafka_index.restore.output_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
+from kafka_index.startup.identity import check_identity
+from kafka_index.startup.prediction import Refusal
 from kafka_index.storage import AtomicFile, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores import is_remote
@@ -64,48 +61,42 @@ class Identity:
 
 def dump_identity(dump: Dump) -> dict[str, str]:
     """Return the properties of the one broker that a dump is of; empty where that is not known."""
-    roots = {id(each.root): each.root for copies in dump.replicas.values() for each in copies}
-    found = [each.properties for each in roots.values() if each.properties]
+    roots = [each for each in dump.roots if each.properties]
+    found = [each.properties for each in roots]
     if not found or not _agree(found, (CLUSTER_ID, NODE_ID, OLD_NODE_ID)):
         return {}
-    first = next(each for each in roots.values() if each.properties)
-    properties = first.properties
-    if properties.get(VERSION, "0") == "0" and OLD_NODE_ID in properties:
+    hint = "correct the file in a copy, or format --output as a log directory of the broker"
+    identity = refuse_identity(roots[0].path, hint, may_be_old=True)
+    properties = found[0]
+    if not identity.version:
         # A broker with ZooKeeper; one of 4.3.1 starts with the version that came after it only.
-        properties = fresh_identity(properties.get(CLUSTER_ID, ""), properties[OLD_NODE_ID])
-    check_identity(
-        properties,
-        os.path.join(first.path, META_PROPERTIES),
-        "correct the file in a copy, or format --output as a log directory of the broker",
-    )
+        properties = fresh_identity(properties[CLUSTER_ID], str(identity.node_id))
     # Two directories of one broker have an id each, and what is restored is one directory.
     return dict(properties) if _agree(found, (DIRECTORY_ID,)) else properties | new_directory_id()
 
 
-def check_identity(properties: Mapping[str, str], path: str, hint: str) -> None:
-    """Check that a broker starts with the properties of a ``meta.properties``."""
-    node_id = parse_java_integer(properties.get(NODE_ID, ""), INT32_MAX)
-    version = parse_java_integer(properties.get(VERSION, "0"), INT32_MAX)
-    directory_id = properties.get(DIRECTORY_ID)
-    for name, is_right, expected in (
-        (VERSION, version == 1, "1"),
-        (CLUSTER_ID, bool(properties.get(CLUSTER_ID)), "an id"),
-        (NODE_ID, node_id is not None and node_id >= 0, f"0..{INT32_MAX}"),
-        (DIRECTORY_ID, directory_id is None or _is_directory_id(directory_id), "a UUID"),
-    ):
-        if not is_right:
-            raise InputError(
-                f"no broker starts with this {name}",
-                path=path,
-                expected=expected,
-                found=quote_content(properties.get(name, ""), path),
-                hint=hint,
-            )
+def refuse_identity(
+    directory: str, hint: str, metadata_directory: str | None = None, *, may_be_old: bool = False
+) -> MetaProperties:
+    """Refuse a directory, and that of a metadata log, with whose identity no broker starts.
 
-
-def _is_directory_id(text: str) -> bool:
-    uuid = parse_java_uuid(text)
-    return uuid is not None and not is_reserved_directory_id(uuid)
+    An old identity is that of a broker with ZooKeeper. Returns that of the directory.
+    """
+    found = check_identity([directory], metadata_directory, None)
+    refusals = [*found.offline.values(), *found.refused]
+    for one in found.by_directory.values():
+        if not (one.version or may_be_old):
+            refusals.append(Refusal(one.path, one.line(VERSION), f"{VERSION} is 0, expected 1"))
+        if not one.cluster_id:
+            refusals.append(Refusal(one.path, one.line(CLUSTER_ID), f"{CLUSTER_ID} is empty"))
+    for each in refusals:
+        raise InputError(
+            f"no broker starts with this identity: {each.reason}",
+            path=each.file,
+            line=each.line,
+            hint=hint,
+        )
+    return found.by_directory[directory]
 
 
 def fresh_identity(cluster_id: str, node_id: str) -> dict[str, str]:
@@ -129,8 +120,6 @@ def _agree(found: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
     return len({tuple(each.get(name) for name in names) for each in found}) == 1
 
 
-# DirectoryId: the ids below 100 say that a directory is unassigned, lost, or not known yet.
-_RESERVED = "AAAAAAAAAAAAAAAAAAAA"
 #: No epoch is known: the broker registers as after an unclean shutdown.
 _UNKNOWN_EPOCH = -1
 
@@ -151,22 +140,19 @@ def same_identity(
             path=dump.metadata_logs[1],
             hint="restore each node from its own dump",
         )
-    roots = {id(each.root): each.root for found in dump.replicas.values() for each in found}
-    if len(roots) != 1:
-        paths = sorted(each.path for each in roots.values())
+    if len(dump.roots) != 1:
+        paths = sorted(each.path for each in dump.roots)
         raise InputError(
             "the input has several data directories, and the metadata knows where each "
             "partition is",
             path=paths[1],
             hint="restore each data directory in a run of its own, to a directory of its own",
         )
-    (root,) = roots.values()
+    (root,) = dump.roots
     if not root.properties:
         raise InputError("the dump has no meta.properties", path=root.path)
     hint = "correct it in a copy of the dump, or restore to a fresh cluster"
-    check_identity(root.properties, os.path.join(root.path, META_PROPERTIES), hint)
-    if is_separate(dump):
-        _check_metadata_identity(dump, root.properties, hint)
+    refuse_identity(root.path, hint, os.path.dirname(dump.metadata_logs[0]))
     brokers = sorted(image.brokers)
     if len(brokers) > 1 and not all_brokers_restored:
         raise InputError(
@@ -177,35 +163,12 @@ def same_identity(
             hint="restore all of them to one point in time and give --all-brokers-restored, or "
             "restore to a fresh cluster",
         )
-    epoch = _marker_epoch(root.path)
+    epoch = _marker_epoch(root)
     if epoch is None:
         broker = image.brokers.get(int(root.properties[NODE_ID]))
         is_sole = broker is not None and len(brokers) == 1
         epoch = broker.broker_epoch if broker is not None and is_sole else _UNKNOWN_EPOCH
     return Identity(dict(root.properties), epoch)
-
-
-def _check_metadata_identity(dump: Dump, properties: Mapping[str, str], hint: str) -> None:
-    """Check the ``meta.properties`` of a metadata log in a directory of its own."""
-    place = os.path.join(os.path.dirname(dump.metadata_logs[0]), META_PROPERTIES)
-    found = read_properties(place) or {}
-    check_identity(found, place, hint)
-    for name in (CLUSTER_ID, NODE_ID):
-        if found[name] != properties[name]:
-            raise InputError(
-                f"{name} is not that of the data directory: no broker starts",
-                path=place,
-                expected=properties[name],
-                found=found[name],
-                hint="give data and metadata of one node",
-            )
-    if DIRECTORY_ID in found and found[DIRECTORY_ID] == properties.get(DIRECTORY_ID):
-        raise InputError(
-            "the data directory has the same directory.id: no broker starts",
-            path=place,
-            found=found[DIRECTORY_ID],
-            hint=hint,
-        )
 
 
 def partitions_placed_here(
@@ -219,12 +182,8 @@ def partitions_placed_here(
     found = []
     for topic in image.topics.values():
         for number, partition in topic.partitions.items():
-            places = zip_longest(partition.replicas, partition.directories, fillvalue="")
-            if any(
-                replica == node_id
-                and (place == directory_id or not place or str(place).startswith(_RESERVED))
-                for replica, place in places
-            ):
+            place = partition.directory_at(node_id)
+            if place is not None and (place == directory_id or is_reserved_directory_id(place)):
                 found.append(TopicPartition(topic.name, number))
     return sorted(found)
 
@@ -248,7 +207,7 @@ def partitions_only_here(
 def is_separate(dump: Dump) -> bool:
     """Return whether the metadata log is in a directory of its own."""
     home = os.path.dirname(dump.metadata_logs[0])
-    return all(each.root.path != home for found in dump.replicas.values() for each in found)
+    return all(each.path != home for each in dump.roots)
 
 
 def check_metadata_output(dump: Dump, given: str, read: Iterable[str], *, is_begun: bool) -> None:
@@ -336,17 +295,12 @@ def _copy(path: str, target: str) -> None:
         file.commit()
 
 
-def _marker_epoch(root: str) -> int | None:
+def _marker_epoch(root: DataDirectory) -> int | None:
     """Return the broker epoch of the dump's own marker; None where there is none."""
     try:
-        text = read_text(os.path.join(root, CLEAN_SHUTDOWN))
-        found = json.loads(text or "null")
+        epoch = root.marker_epoch()
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
         return None
-    except ValueError:
-        return None
-    epoch = found.get("brokerEpoch") if isinstance(found, dict) else None
-    is_epoch = type(epoch) is int and _UNKNOWN_EPOCH <= epoch <= INT64_MAX
-    return epoch if is_epoch else None
+    return epoch if epoch is not None and epoch >= _UNKNOWN_EPOCH else None

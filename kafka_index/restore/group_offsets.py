@@ -14,9 +14,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kafka_index.config import IndexConfig
+from kafka_index.config import LogConfig
 from kafka_index.dump.small_files import read_epochs
 from kafka_index.growing import GrowingPartitionLog, LogSettings
+from kafka_index.growing.settings import log_settings_of
 from kafka_index.layout.message_fields import ZERO_UUID, Value
 from kafka_index.layout.names import (
     CONSUMER_OFFSETS_TOPIC,
@@ -141,14 +142,10 @@ def clamp_offsets(
     output: str,
     ends: Mapping[TopicPartition, int],
     groups: Sequence[GroupOffsets],
-    config: IndexConfig,
+    config: LogConfig,
 ) -> list[GroupOffset]:
     """Clamp what is found to the ends of logs; return what is not clamped, and why."""
-    settings = LogSettings(
-        index_interval_bytes=config.index_interval_bytes,
-        segment_index_bytes=config.index_size_max_bytes,
-        cleanup_policy="compact",
-    )
+    settings = replace(log_settings_of(config, CONSUMER_OFFSETS_TOPIC), cleanup_policy="compact")
     left: list[GroupOffset] = []
     for found in groups:
         if found.is_damaged:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kafka_index.config import LogConfig
 from kafka_index.dump.replicas import read_dumps
-from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from kafka_index.layout.names import TopicPartition
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.restore.cluster import (
     ClusterMode,
@@ -386,8 +386,7 @@ class RestoreJob:
             not_renamed = offsets_of_renamed(groups, request.renames, ends, output)
             groups = offsets_beyond(groups, ends)
             if request.clamp_groups:
-                config = request.config.for_topic(CONSUMER_OFFSETS_TOPIC)
-                left = clamp_offsets(output, ends, groups, config)
+                left = clamp_offsets(output, ends, groups, request.config)
             elif is_cut:
                 left = [one for each in groups for one in each.beyond_end(ends, output, "")]
         return [*(one for each in partitions for one in each.clamped), *left], not_renamed

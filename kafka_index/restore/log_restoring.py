@@ -332,14 +332,13 @@ def _missing_in(
     plan: PartitionPlan, logs: Sequence[RestoredLog], context: LogContext
 ) -> MissingOffsets:
     base_offset = logs[0].source.base_offset
-    start = plan.log_start_offset
+    known, lost_ends = plan.known, {}
     if plan.base.tiered is not None:
-        start = max(start or 0, base_offset)
-        lost_ends = {}
+        known = replace(known, start_offset=max(plan.log_start_offset, base_offset))
     else:
         lost_ends = lost_logs_of(plan.base.segments)
-    copies = (plan.base, *plan.others)
-    committed = max(each.root.committed_end(each.partition) for each in copies)
+    if not logs[-1].keeps_end:
+        known = replace(known, end_offset=None)
     return missing_offsets(
         [
             SeenLog(
@@ -349,12 +348,9 @@ def _missing_in(
             )
             for each in logs
         ],
-        plan.cleaning,
+        known,
         context.filler.decompressor,
-        start_offset=start,
-        known_end=committed if logs[-1].keeps_end else None,
-        is_start_exact=plan.base.root.is_clean,
-        lost_ends=lost_ends,
+        lost_ends,
     )
 
 
@@ -364,7 +360,7 @@ def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> int | Non
     Without a checkpoint nobody knows that the log began earlier: what retention or a client has
     deleted does not come back from another copy.
     """
-    head, start = logs[0], plan.log_start_offset
+    head, start = logs[0], plan.known.start_offset
     if start is None or plan.head_offset is None or head.lost or not _begins_at_base(head):
         return None
     return start if start < head.source.base_offset else None

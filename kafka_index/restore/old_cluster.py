@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.config import LogConfig, parse_integer
-from kafka_index.dump.replicas import Dump
-from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable, raise_retriable
+from kafka_index.dump.replicas import Dump, note_of
+from kafka_index.errors import ConfigError, KafkaIndexError, raise_retriable
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, INT64_MIN
 from kafka_index.layout.names import (
     CLUSTER_METADATA_TOPIC,
@@ -26,7 +26,7 @@ from kafka_index.metadata import (
     read_metadata,
 )
 from kafka_index.metadata.decoding import HIDDEN
-from kafka_index.metadata.directory import settings_of
+from kafka_index.metadata.directory import FoundCluster, node_id_of
 from kafka_index.records.decompression import DecompressionBudget
 
 _INT = {
@@ -129,7 +129,7 @@ class OldCluster:
                 found = read_metadata([directory], budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
                 raise_retriable(found.faults.first)
             except KafkaIndexError as error:
-                cluster._note(error)
+                cluster.notes.append(note_of(error))
                 continue
             cluster.notes += [f"the metadata log: {each}" for each in found.faults.first]
             cluster.is_damaged |= bool(found.faults.first)
@@ -146,22 +146,19 @@ class OldCluster:
                 raise_retriable(found.faults.first)
                 cluster.offsets = found.offsets or ()
             except KafkaIndexError as error:
-                cluster._note(error)
+                cluster.notes.append(note_of(error))
         return cluster
 
     def settings(self, config: LogConfig, dump: Dump, renames: Mapping[str, str]) -> LogConfig:
         """Return the settings of logs: those that were given, then those of the metadata log."""
-        topics = sorted({each.topic for each in dump.replicas})
+        topics = {each.topic for each in dump.replicas}
+        cluster = FoundCluster(self.image, node_id=node_id_of(dump.directories.values()))
+        assumed = cluster.settings_text(config, topics)
+        if assumed is not None:
+            self.notes.append(assumed)
         if self.image is None:
-            if not all(map(config.is_given, topics)):
-                self.notes.append(
-                    f"assumed index.interval.bytes={config.default.index_interval_bytes}, as the "
-                    "input has no metadata log: give --config, or its directory"
-                )
             return config
-        nodes = {each.properties.get("node.id") for each in dump.directories.values()} - {None}
-        node_id = parse_integer(nodes.pop() or "") if len(nodes) == 1 else None
-        found = settings_of(self.image, config, node_id)
+        found = cluster.settings(config)
         # A renamed topic keeps its settings.
         own = {
             new: found.for_topic(old) for old, new in renames.items() if new not in config.topics
@@ -227,11 +224,6 @@ class OldCluster:
         """Return the first producer id that no producer had; `largest` is of the logs."""
         block = None if self.image is None else self.image.producer_ids
         return max(largest + 1, 0 if block is None else block.next_producer_id)
-
-    def _note(self, error: KafkaIndexError) -> None:
-        if is_retriable(error):
-            raise error
-        self.notes.append(f"ignored: {error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kafka_index.dump.data_directory import refuse_running
 from kafka_index.dump.meta_properties import read_properties
-from kafka_index.dump.replicas import Dump, refuse_running
+from kafka_index.dump.replicas import Dump
 from kafka_index.errors import InputError
 from kafka_index.growing.growing_segment import system_clock
+from kafka_index.growing.settings import log_settings_of
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -31,11 +33,11 @@ from kafka_index.restore.cluster import (
     DIRECTORY_ID,
     NODE_ID,
     Identity,
-    check_identity,
     check_metadata_output,
     dump_identity,
     fresh_identity,
     is_separate,
+    refuse_identity,
     same_identity,
 )
 from kafka_index.restore.old_cluster import OldCluster, check_topic_configs
@@ -45,7 +47,6 @@ from kafka_index.restore.restored_partition import JOURNAL_FILE, BegunPlan, Jour
 from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
 from kafka_index.startup.metadata_log import why_not_metadata_log, why_not_snapshots
 from kafka_index.startup.quorum_state import why_not_quorum_state
-from kafka_index.startup.retention import TopicSettings
 from kafka_index.storage import (
     check_target,
     local_path,
@@ -172,14 +173,12 @@ def _is_formatted(path: str, name: str) -> bool:
 
 
 def _properties(path: str) -> dict[str, str]:
-    # Of an unfinished restore that was formatted again, the new one counts.
-    for name in (META_PROPERTIES, HIDDEN_PROPERTIES):
-        place = os.path.join(path, name)
-        if os.path.exists(place):
-            properties = read_properties(place) or {}
-            check_identity(properties, place, "format the output again")
-            return properties
-    return {}
+    place = os.path.join(path, META_PROPERTIES)
+    if os.path.exists(place):
+        # Of an unfinished restore that was formatted again, the new one counts.
+        refuse_identity(path, "format the output again")
+        return read_properties(place) or {}
+    return read_properties(os.path.join(path, HIDDEN_PROPERTIES)) or {}
 
 
 def checked_output(request: RestoreRequest, plan: RestorePlan) -> Output:
@@ -204,8 +203,7 @@ def refuse_unknown_topics(request: RestoreRequest, plan: RestorePlan) -> None:
 def inputs_of(request: RestoreRequest, dump: Dump) -> list[str]:
     """Return all that is read: what was given, and what it leads to."""
     remote = () if request.tiered is None else request.tiered.uris
-    replicas = (each for copies in dump.replicas.values() for each in copies)
-    directories = (*(each.directory for each in replicas), *dump.metadata_logs)
+    directories = (*(each.directory for each in dump.all_replicas), *dump.metadata_logs)
     # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
     return [*request.inputs, *remote, *(each for each in directories if not is_remote(each))]
 
@@ -284,8 +282,7 @@ def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
         if is_remote(path):
             refusal = why_not_snapshots(path) or why_not_quorum_state(path)
         else:
-            topics = TopicSettings(request.config, None, None)
-            settings = topics.log_settings(CLUSTER_METADATA_TOPIC)
+            settings = log_settings_of(request.config, CLUSTER_METADATA_TOPIC)
             refusal = why_not_metadata_log(os.path.dirname(path), settings, system_clock)
         if refusal is not None:
             raise InputError(

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import islice
 
 from kafka_index.build import BuildSettings, publish_partitions
+from kafka_index.build.fold import LOG_START_ABOVE_END
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import FAILED, SegmentReport
@@ -47,7 +48,6 @@ from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import (
     DAMAGED,
     ERROR,
-    LOG_START_ABOVE_END,
     RestoredPartition,
     Salvage,
 )
@@ -376,9 +376,9 @@ def _read_start(plan: PartitionPlan, first: SegmentFile, *, with_epochs: bool) -
         None,
         with_epochs=with_epochs,
         tiered=tiered,
-        log_start_offset=plan.log_start_offset or 0,
+        log_start_offset=plan.log_start_offset,
     )
-    return start if tiered is None else replace(start, log_start_offset=plan.log_start_offset or 0)
+    return start if tiered is None else replace(start, log_start_offset=plan.log_start_offset)
 
 
 def _note_facts(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
-from kafka_index.dump.missing_offsets import Cleaning
+from kafka_index.dump.missing_offsets import KnownOffsets
 from kafka_index.dump.replicas import Dump, Replica, base_replica
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.names import (
@@ -108,16 +108,20 @@ class PartitionPlan:
     base: Replica
     others: tuple[Replica, ...]
     topic_id: str
-    log_start_offset: int | None
-    cleaning: Cleaning
+    known: KnownOffsets
     limit: Limit | None = None
+
+    @property
+    def log_start_offset(self) -> int:
+        """The log start by a checkpoint or as it was given, 0 for none."""
+        return self.known.start_offset or 0
 
     @property
     def head_offset(self) -> int | None:
         """The offset of the first segment; None where a cleaner may have removed records."""
-        if self.cleaning.is_compacted or self.base.tiered is not None:
+        if self.known.cleaning.is_compacted or self.base.tiered is not None:
             return None
-        return max(int(self.base.segments.base_offsets[0]), self.log_start_offset or 0)
+        return max(int(self.base.segments.base_offsets[0]), self.log_start_offset)
 
     def segments(self) -> list[SegmentFile]:
         """Return the segments of the base, under the name that they have in the output."""
@@ -160,7 +164,7 @@ class RestorePlan:
             topic = each.partition.topic
             # An id that is made for this run is another one in each.
             topic_id = "new" if topic in self.made_ids else each.topic_id
-            yield f"{each.partition.directory_name} {topic_id} {each.log_start_offset}"
+            yield f"{each.partition.directory_name} {topic_id} {each.known.start_offset}"
             for replica in (each.base, *each.others):
                 yield replica.directory
                 segments = replica.segments
@@ -192,8 +196,7 @@ def plan_restore(request: RestoreRequest, dump: Dump, old: OldCluster) -> Restor
                 base,
                 tuple(others),
                 topic_ids[topic],
-                _log_start(base, request.log_starts),
-                _cleaning(base, others, policies),
+                _known_offsets(base, others, policies, request.log_starts),
                 request.until.limit_of(partition),
             )
         )
@@ -239,20 +242,19 @@ def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | No
 def found_topic_ids(dump: Dump) -> dict[str, str]:
     """Return the ids of topics by their ``partition.metadata``."""
     found: dict[str, tuple[str, str]] = {}
-    for replicas in dump.replicas.values():
-        for replica in replicas:
-            if replica.topic_id is None:
-                continue
-            topic = replica.partition.topic
-            known, where = found.setdefault(topic, (replica.topic_id, replica.directory))
-            if known != replica.topic_id:
-                raise InputError(
-                    f"the topic id is not that of {where}",
-                    path=replica.directory,
-                    expected=known,
-                    found=replica.topic_id,
-                    hint="these are different topics of one name: restore them one by one",
-                )
+    for replica in dump.all_replicas:
+        if replica.topic_id is None:
+            continue
+        topic = replica.partition.topic
+        known, where = found.setdefault(topic, (replica.topic_id, replica.directory))
+        if known != replica.topic_id:
+            raise InputError(
+                f"the topic id is not that of {where}",
+                path=replica.directory,
+                expected=known,
+                found=replica.topic_id,
+                hint="these are different topics of one name: restore them one by one",
+            )
     return {topic: topic_id for topic, (topic_id, _) in found.items()}
 
 
@@ -315,12 +317,7 @@ def _topic_ids(
 
 def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
     """Return the error of topics without an id, which names a link that hides one."""
-    directories = [
-        replica.directory
-        for partition, copies in dump.replicas.items()
-        if partition.topic in missing
-        for replica in copies
-    ]
+    directories = [each.directory for each in dump.all_replicas if each.partition.topic in missing]
     paths = (f"{each}/{PARTITION_METADATA}" for each in directories if not is_remote(each))
     link = next(filter(None, map(linked_out, paths)), None)
     if link is not None:
@@ -341,29 +338,27 @@ def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
     )
 
 
-def _cleaning(
-    base: Replica, others: Sequence[Replica], policies: Mapping[str, str | None]
-) -> Cleaning:
-    """Return whether and how far a topic was compacted; a cleaned copy elsewhere proves it."""
-    topic = base.partition.topic
-    cleaning = Cleaning.of(
-        topic,
-        base.root.cleaned_to(base.partition),
-        policies.get(topic),
-        is_topic_known=topic in policies,
-    )
+def _known_offsets(
+    base: Replica,
+    others: Sequence[Replica],
+    policies: Mapping[str, str | None],
+    log_starts: Mapping[TopicPartition, int],
+) -> KnownOffsets:
+    """Return what is known of a partition besides its logs, by all copies.
+
+    A copy that was cleaned elsewhere proves that the topic is compacted.
+    """
+    partition = base.partition
+    policy, is_known = policies.get(partition.topic), partition.topic in policies
+    known = KnownOffsets.of(base.root, partition, policy, is_topic_known=is_known)
     if any(each.root.cleaned_to(each.partition) is not None for each in others):
-        return replace(cleaning, is_compacted=True)
-    return cleaning
-
-
-def _log_start(base: Replica, log_starts: Mapping[TopicPartition, int]) -> int | None:
-    given = log_starts.get(base.partition)
-    if given is not None:
-        return given
-    if base.tiered is not None:
-        return base.tiered.log_start_offset
-    return base.root.log_start_offset(base.partition)
+        known = replace(known, cleaning=replace(known.cleaning, is_compacted=True))
+    log_start = known.start_offset if base.tiered is None else base.tiered.log_start_offset
+    return replace(
+        known,
+        start_offset=log_starts.get(partition, log_start),
+        end_offset=max(each.root.committed_end(partition) for each in (base, *others)),
+    )
 
 
 def read_old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
@@ -383,10 +378,10 @@ def without_strays(
     for each in plan.partitions:
         code, number = STRAY, each.partition.partition
         why = image.why_stray(number, each.topic_id, int(properties[NODE_ID]))
-        topic = image.topics.get(each.topic_id)
-        if why is None and topic is not None and topic.name != each.partition.topic:
+        name = image.other_name(each.topic_id, each.partition.topic)
+        if why is None and name is not None:
             code = INCONSISTENT_TOPIC_ID
-            why = f"the metadata has topic id {each.topic_id} for {topic.name}: it is not served"
+            why = f"the metadata has topic id {each.topic_id} for {name}: it is not served"
         if why is None:
             kept.append(each)
         else:

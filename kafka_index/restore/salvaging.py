@@ -74,8 +74,8 @@ def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
     return LogContext(
         filler=Filler(plan.others, shared_budget(config.max_decompressed_bytes)),
         limit=plan.limit,
-        is_policy_known=plan.cleaning.is_compacted is False,
-        cleaned_to=plan.cleaning.cleaned_to or 0,
+        is_policy_known=plan.known.cleaning.is_compacted is False,
+        cleaned_to=plan.known.cleaning.cleaned_to or 0,
     )
 
 

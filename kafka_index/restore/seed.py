@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kafka_index.dump.data_directory import refuse_running
 from kafka_index.dump.meta_properties import read_properties
-from kafka_index.dump.replicas import refuse_running
 from kafka_index.errors import InputError, raise_retriable
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import Value
@@ -27,7 +27,7 @@ from kafka_index.layout.names import (
 from kafka_index.metadata.decoding import METADATA_CODEC, TOPIC_RESOURCE, TopicLog
 from kafka_index.records import Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, check_identity
+from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, refuse_identity
 from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.output_files import sync_directory, write_durably
 from kafka_index.restore.plan import RestorePlan
@@ -71,8 +71,8 @@ def check_seed(given: str, properties: Mapping[str, str] | None = None) -> SeedD
     if not properties:
         if not os.path.exists(place):
             raise _not_formatted(given, META_PROPERTIES)
+        refuse_identity(path, "format the directory again")
         properties = read_properties(place) or {}
-        check_identity(properties, place, "format the directory again")
     directory = SeedDirectory(path, properties)
     if not os.path.exists(directory.bootstrap):
         raise _not_formatted(given, BOOTSTRAP_CHECKPOINT)
@@ -304,7 +304,9 @@ def plan_seeding(
     by_topic: dict[str, dict[int, RestoredPartition]] = {}
     for each in restored:
         by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each
-    compacted = {each.partition.topic for each in plan.partitions if each.cleaning.is_compacted}
+    compacted = {
+        each.partition.topic for each in plan.partitions if each.known.cleaning.is_compacted
+    }
     ids = {each.partition.topic: each.topic_id for each in plan.partitions}
     content = SeedContent([], int(properties[NODE_ID]), properties[DIRECTORY_ID], 0)
     seeding = Seeding(content)

@@ -88,8 +88,7 @@ def check_times(dump: Dump) -> None:
     """
     topics = {
         replica.partition.topic
-        for copies in dump.replicas.values()
-        for replica in copies
+        for replica in dump.all_replicas
         if not replica.partition.topic.startswith(INTERNAL_PREFIX) and _has_create_time(replica)
     }
     if topics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +18,7 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.dump.missing_offsets import (
     Cause,
-    Cleaning,
+    KnownOffsets,
     MissingOffsets,
     SeenLog,
     missing_offsets,
@@ -116,20 +116,11 @@ def _read(path: str) -> bytes:
 
 
 def lost_records(
-    loaded: LoadedPartition, replaced: dict[int, str], replaced_end: int, log_start_before: int
+    loaded: LoadedPartition, files: FoundFiles, log_start_before: int
 ) -> tuple[LostRecords, int]:
     """Return what is lost, and the log end before the start, as the files have it.
 
-    Parameters
-    ----------
-    loaded : LoadedPartition
-        The partition after loading.
-    replaced : dict of int to str
-        Logs that swapped ones replace.
-    replaced_end : int
-        Where what the swapped ones hold ends.
-    log_start_before : int
-        Records before it were not visible.
+    Records before `log_start_before` were not visible.
     """
     lost = LostRecords()
     log_end = loaded.log.log_end_offset
@@ -146,10 +137,10 @@ def lost_records(
         if cut_from is not None:
             log = segment.whole_log
             ends.append(_add_batches(lost, log, cut_from, segment.base_offset, log_start_before))
-    for base_offset, path in replaced.items():
+    for base_offset, path in files.replaced.items():
         file = MappedFile(path)
         try:
-            hidden_from = max(log_start_before, replaced_end)
+            hidden_from = max(log_start_before, files.replaced_end)
             ends.append(_add_batches(lost, file.array, 0, base_offset, hidden_from))
         finally:
             file.close()
@@ -187,28 +178,6 @@ def _batches(log: Bytes, start: int, base_offset: int) -> Iterator[tuple[BatchCo
         yield batches, headers[HEADER_RECORD_COUNT]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownOffsets:
-    """The offsets of a partition in the files of a data directory and in the metadata.
-
-    Parameters
-    ----------
-    cleaning : Cleaning
-        Of compaction.
-    start_offset : int or None
-        The checkpoint of its log start; None without one.
-    end_offset : int
-        Up to where it was there once, by checkpoints.
-    is_start_exact : bool
-        The checkpoints are of a clean shutdown.
-    """
-
-    cleaning: Cleaning
-    start_offset: int | None = None
-    end_offset: int = 0
-    is_start_exact: bool = False
-
-
 def describe(
     predicted: PartitionPrediction,
     files: FoundFiles,
@@ -225,7 +194,7 @@ def describe(
     """
     is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
     visible_from = 0 if is_emptied else loading.log_start_offset
-    lost, end_before = lost_records(loaded, files.replaced, files.replaced_end, visible_from)
+    lost, end_before = lost_records(loaded, files, visible_from)
     bases = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(bases, default=0))
     logs = [
@@ -265,12 +234,9 @@ def _missing(
     logs[-1].damage_end = end_before
     return missing_offsets(
         logs,
-        known.cleaning,
+        known,
         shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES),
-        start_offset=known.start_offset,
-        known_end=known.end_offset,
-        is_start_exact=known.is_start_exact,
-        lost_ends=lost_ends,
+        lost_ends,
     )
 
 

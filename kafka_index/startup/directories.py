@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kafka_index.config import LogConfig
 from kafka_index.dump.data_directory import DataDirectory, refuse_held
-from kafka_index.dump.missing_offsets import Cleaning
+from kafka_index.dump.missing_offsets import KnownOffsets
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import (
     DirectoryFailsError,
@@ -22,6 +22,7 @@ from kafka_index.errors import (
     is_retriable,
 )
 from kafka_index.growing.growing_segment import Clock, system_clock
+from kafka_index.growing.settings import log_settings_of
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     CLEAN_SHUTDOWN,
@@ -33,7 +34,6 @@ from kafka_index.layout.names import (
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.directory import settings_of
 from kafka_index.startup.description import (
-    KnownOffsets,
     describe,
     replaced_by,
     why_unreadable,
@@ -149,7 +149,7 @@ class _Start:
 
     def predict(self) -> Prediction:
         for path in self._paths:
-            refuse_held(path)
+            refuse_held(path, "predict from a copy, or after the broker has stopped")
         self._identity = check_identity(self._paths, self._metadata, self._node_id)
         self._refused += self._identity.refused
         self._unknown += (
@@ -254,7 +254,7 @@ class _Start:
         """Refuse a metadata log that no node starts on."""
         if self._metadata is None:
             return
-        settings = self._topics.log_settings(CLUSTER_METADATA_TOPIC)
+        settings = log_settings_of(self._topics.config, CLUSTER_METADATA_TOPIC)
         refusal = why_not_metadata_log(self._metadata, settings, self._conditions.clock)
         if refusal is not None:
             self._refused.append(refusal)
@@ -307,12 +307,9 @@ class _Start:
     ) -> None:
         partition, kind = named
         is_used = kind in (DirectoryKind.LIVE, DirectoryKind.FUTURE)
-        loading = Loading(
-            is_clean,
-            directory.recovery_point(partition),
-            directory.log_start_offset(partition) or 0,
-            self._topics.log_settings(partition.topic),
-            self._conditions.clock,
+        loading = replace(
+            Loading.of(directory, partition, self._topics.config, self._conditions.clock),
+            is_clean=is_clean,
             is_offline=directory.path in self._offline,
             is_deleted=kind is DirectoryKind.DELETE,
         )
@@ -410,12 +407,12 @@ class _Start:
 
     def _placed_in(self, topic_id: str | None, partition: int) -> str | None:
         """Return the data directory in which the metadata places a partition; None without one."""
-        cluster, node_id = self._conditions.cluster, self._node_id
+        cluster = self._conditions.cluster
         topic = None if cluster is None else cluster.topics.get(topic_id or "")
         image = None if topic is None else topic.partitions.get(partition)
-        if image is None or node_id is None:
+        placed = None if image is None else image.directory_at(self._node_id)
+        if placed is None:
             return None
-        placed = dict(zip(image.replicas, image.directories, strict=False)).get(node_id, "")
         known = self._identity.by_directory.items()
         return next((path for path, one in known if one.directory_id == placed), None)
 
@@ -458,17 +455,8 @@ class _Start:
         policy = self._topics.cleanup_policy(partition.topic, self._node_id)
         cluster = self._conditions.cluster
         has_topic = cluster is not None and cluster.topic_named(partition.topic) is not None
-        return KnownOffsets(
-            Cleaning.of(
-                partition.topic,
-                directory.cleaned_to(partition),
-                policy,
-                is_topic_known=has_topic or policy is not None,
-            ),
-            directory.log_start_offset(partition),
-            directory.committed_end(partition),
-            directory.is_clean,
-        )
+        is_known = has_topic or policy is not None
+        return KnownOffsets.of(directory, partition, policy, is_topic_known=is_known)
 
     def _why_stray(self, topic_id: str | None, partition: TopicPartition) -> str | None:
         """Return why a partition is stray; None where it is not, or that is not known."""
@@ -482,11 +470,11 @@ class _Start:
     def _why_unreachable(self, topic_id: str | None, partition: TopicPartition) -> str | None:
         """Return why a partition that is loaded is not the one of its topic."""
         cluster = self._conditions.cluster
-        topic = None if cluster is None else cluster.topics.get(topic_id or "")
-        if cluster is None or topic is None or topic.name == partition.topic:
+        name = None if cluster is None else cluster.other_name(topic_id or "", partition.topic)
+        if name is None:
             return None
         return (
-            f"its topic id {topic_id} is that of {topic.name}: an InconsistentTopicId, over which "
+            f"its topic id {topic_id} is that of {name}: an InconsistentTopicId, over which "
             "the broker serves neither it nor others"
         )
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.config import LogConfig
+from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import (
     CorruptLogError,
     CorruptSnapshotError,
@@ -34,8 +36,8 @@ from kafka_index.growing.log_loader import (
 )
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.growing.producers import Producers
-from kafka_index.growing.settings import LogSettings
-from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS
+from kafka_index.growing.settings import LogSettings, log_settings_of
+from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.prediction import LoadedLog
@@ -112,24 +114,14 @@ class PredictedEpochs(EpochFile):
         """Write nothing."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Loading:
     """The loading of a partition.
 
-    Parameters
-    ----------
-    is_clean : bool
-        Whether the data directory has the marker of a clean shutdown.
-    recovery_point, log_start_offset : int
-        Its entries in the checkpoints; 0 without one.
-    settings : LogSettings
-        Of its topic.
-    clock : callable
-        Returns the time in ms.
-    is_offline : bool
-        Whether the data directory is offline already.
-    is_deleted : bool
-        Whether the partition is one to be deleted.
+    `is_clean`: the data directory has the marker of a clean shutdown. The recovery point and the
+    log start are the entries in its checkpoints, 0 without one. `clock` returns the time in ms.
+    `is_offline`: the data directory is offline already. `is_deleted`: the partition is one to be
+    deleted.
     """
 
     is_clean: bool
@@ -139,6 +131,19 @@ class Loading:
     clock: Clock
     is_offline: bool = False
     is_deleted: bool = False
+
+    @classmethod
+    def of(
+        cls, root: DataDirectory, partition: TopicPartition, config: LogConfig, clock: Clock
+    ) -> Loading:
+        """Return the loading of a partition in a data directory as it lies."""
+        return cls(
+            root.is_clean,
+            root.recovery_point(partition),
+            root.log_start_offset(partition) or 0,
+            log_settings_of(config, partition.topic),
+            clock,
+        )
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.config import LogConfig, parse_integer
-from kafka_index.growing.settings import LogSettings
 from kafka_index.metadata import ClusterImage
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition
@@ -147,15 +146,6 @@ class TopicSettings:
     config: LogConfig
     properties: Mapping[str, str] | None
     cluster: ClusterImage | None
-
-    def log_settings(self, topic: str) -> LogSettings:
-        """Return what loading a log of a topic goes by."""
-        index = self.config.for_topic(topic)
-        return LogSettings(
-            index_interval_bytes=index.index_interval_bytes,
-            segment_index_bytes=index.index_size_max_bytes,
-            producer_id_expiration_ms=self.config.producer_id_expiration_ms,
-        )
 
     def cleanup_policy(self, topic: str, node_id: int | None) -> str | None:
         """Return ``cleanup.policy`` of a topic at a broker; None where it is not known."""

@@ -14,7 +14,7 @@ from functools import partial
 from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.dump.data_directory import DataDirectories, DataDirectory
-from kafka_index.dump.missing_offsets import Cleaning, MissingOffsets, SeenLog, missing_offsets
+from kafka_index.dump.missing_offsets import KnownOffsets, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.execution import Parts, Waves, Workers
 from kafka_index.growing.growing_segment import floor_segment
@@ -210,6 +210,10 @@ class _Finish:
         """Return the missing offsets, by the batches before any damage and the remaining ends."""
         partition, root = self.verification.partition, self.root
         topic = self.settings.topics.get(partition.topic)
+        policy = None if topic is None else topic.cleanup_policy
+        known = KnownOffsets.of(root, partition, policy, is_topic_known=topic is not None)
+        if partition in self.settings.tiered:
+            known = replace(known, start_offset=None)
         return missing_offsets(
             [
                 SeenLog(
@@ -220,19 +224,9 @@ class _Finish:
                 )
                 for check, row in zip(self.checks, rows, strict=True)
             ],
-            Cleaning.of(
-                partition.topic,
-                root.cleaned_to(partition),
-                None if topic is None else topic.cleanup_policy,
-                is_topic_known=topic is not None,
-            ),
+            known,
             shared_budget(self.settings.config.max_decompressed_bytes),
-            start_offset=None
-            if partition in self.settings.tiered
-            else root.log_start_offset(partition),
-            known_end=root.committed_end(partition),
-            is_start_exact=root.is_clean,
-            lost_ends=lost_ends,
+            lost_ends,
         )
 
     def _built(self) -> dict[str, bytes]:

@@ -9,8 +9,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import orjson
-
 from kafka_index.dump.data_directory import DataDirectory, FaultEffect
 from kafka_index.dump.meta_properties import MetaProperties
 from kafka_index.dump.small_files import read_text
@@ -134,16 +132,13 @@ def _judge_marker(directory: DataDirectory) -> Finding:
         found = "a directory that is not empty, and cannot be deleted"
         return replace(row, harmful=True, found=found, effect=_OFFLINE)
     try:
+        if directory.marker_epoch() is not None:
+            return _row(path, FileClass.VALID)
         text = read_text(path) or ""
-        content = orjson.loads(text)
     except BadFileError as error:
         return replace(row, found=error.message, effect=_REGISTERS_UNCLEAN)
     except InputError as error:
         return row.unreadable(error)
-    except orjson.JSONDecodeError:
-        content = None
-    if isinstance(content, dict) and "brokerEpoch" in content:
-        return _row(path, FileClass.VALID)
     return replace(row, found=quote_content(text, path), effect=_REGISTERS_UNCLEAN)
 
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import KafkaIndexError, StartRefusedError, is_retriable
-from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import TopicPartition
 from kafka_index.startup.description import lost_records
 from kafka_index.startup.found_files import find_files, parse_log_directory
@@ -149,8 +148,7 @@ def _load(
     """Load a local partition as a broker does; return what it has then, and what is lost."""
     files, loading = find_files(partition, directory), _loading(partition, root, settings)
     with load_partition(directory, files, loading) as loaded:
-        visible_from = loading.log_start_offset
-        lost, _ = lost_records(loaded, files.replaced, files.replaced_end, visible_from)
+        lost, _ = lost_records(loaded, files, loading.log_start_offset)
         return loaded.log, lost
 
 
@@ -173,15 +171,4 @@ def _refused(row: Finding, error: StartRefusedError, effect: str) -> Finding:
 
 
 def _loading(partition: TopicPartition, root: DataDirectory, settings: VerifySettings) -> Loading:
-    config = settings.config.for_topic(partition.topic)
-    return Loading(
-        root.is_clean,
-        root.recovery_point(partition),
-        root.log_start_offset(partition) or 0,
-        LogSettings(
-            index_interval_bytes=config.index_interval_bytes,
-            segment_index_bytes=config.index_size_max_bytes,
-            producer_id_expiration_ms=settings.config.producer_id_expiration_ms,
-        ),
-        lambda: settings.now_ms,
-    )
+    return Loading.of(root, partition, settings.config, lambda: settings.now_ms)

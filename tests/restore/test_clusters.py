@@ -338,7 +338,7 @@ def test_no_identity_with_which_no_broker_starts_is_written(
     run = restore(dump, out, *more)
 
     assert run.code == 2, run.done.stderr
-    assert f"no broker starts with this {name}" in run.done.stderr
+    assert re.search(f"no broker starts with this identity: .*{name}", run.done.stderr)
     assert contents(tmp_path) == before
 
 
