@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from kafka_index.api.records import export_records as export_records
     from kafka_index.api.records import find_records as find_records
     from kafka_index.api.records import read_records as read_records
-    from kafka_index.api.repairs import BuildResult as BuildResult
     from kafka_index.api.repairs import build_indexes as build_indexes
     from kafka_index.api.repairs import restore_dump as restore_dump
     from kafka_index.api.writing import ImportedLog as ImportedLog
@@ -78,6 +77,7 @@ if TYPE_CHECKING:
     from kafka_index.api.writing import rewrite_dump as rewrite_dump
     from kafka_index.build import SegmentReport as SegmentReport
     from kafka_index.build import build_segment_files as build_segment_files
+    from kafka_index.build.job import BuildResult as BuildResult
     from kafka_index.config import IndexConfig as IndexConfig
     from kafka_index.config import LogConfig as LogConfig
     from kafka_index.errors import KafkaIndexError as KafkaIndexError
@@ -129,7 +129,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ArrowStream": "api.arguments",
     "BatchFields": "records",
-    "BuildResult": "api.repairs",
+    "BuildResult": "build.job",
     "ClusterMode": "restore.cluster",
     "ExportFormat": "export",
     "ExportResult": "export.report",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from kafka_index.errors import DamageError, ReadError, printable
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
-    import pyarrow as pa
 
 _TEXT_ROWS, _HTML_ROWS = 12, 50
 _TEXT_WIDTH, _CELL_WIDTH = 118, 48
@@ -172,6 +174,34 @@ class Result(ABC):
             f"{html.escape(printable(self._verdict()))}</p>"
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
         )
+
+
+@dataclass(frozen=True, repr=False)
+class TableResult(Result):
+    """A result that is a table of rows, and the outcome that they stand for.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        The rows.
+    ended : RunOutcome
+        Damage, or the environment, where rows have a fault.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    """
+
+    rows: pa.Table
+    ended: RunOutcome
+    unread: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """The outcome, which decides the exit code of the command."""
+        return self.ended.with_damage(self.unread)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows."""
+        return self.rows
 
 
 def _table_lines(table: pa.Table) -> list[str]:

@@ -14,7 +14,7 @@ from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS
 from kafka_index.metadata import read_metadata as read_state
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.records.decompression import shared_budget
-from kafka_index.results import Result, RunOutcome
+from kafka_index.results import Result, RunOutcome, TableResult
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables.records import list_partitions as list_files
 from kafka_index.tiered.options import TieredOptions
@@ -59,10 +59,7 @@ class Metadata(Result):
     fault_count: int = 0
     unread: tuple[str, ...] = ()
 
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "metadata"
+    command = "metadata"
 
     @property
     def headline(self) -> str:
@@ -152,7 +149,7 @@ def read_metadata(
 
 
 @dataclass(frozen=True, repr=False)
-class PartitionList(Result):
+class PartitionList(TableResult):
     """The result of `list_partitions`: a row per partition.
 
     Parameters
@@ -166,25 +163,13 @@ class PartitionList(Result):
         Entries of the input that were not read, each with the reason.
     """
 
-    rows: pa.Table
-    ended: RunOutcome
-    unread: tuple[str, ...] = ()
-
-    @property
-    def command(self) -> str:
-        """The name of the command that answers the same for one topic."""
-        return "lookup"
+    command = "lookup"
 
     @property
     def headline(self) -> str:
         """The number of partitions and their size."""
         topics = len(set(self.rows["topic"].to_pylist()))
         return f"{self.rows.num_rows:,} partitions of {topics:,} topics"
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """Damage, or the environment, where the end of a log cannot be read."""
-        return self.ended.with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -196,10 +181,6 @@ class PartitionList(Result):
     def sizes_bytes(self) -> Mapping[str, int]:
         """Bytes of the logs."""
         return {"logs": sum(self.rows["size_bytes"].to_pylist())}
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows."""
-        return self.rows
 
 
 def list_partitions(

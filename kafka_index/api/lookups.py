@@ -28,13 +28,13 @@ from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns
 from kafka_index.lookup.report import outcome_of
 from kafka_index.reading.answers import Resolve, Status, UpperBound
-from kafka_index.results import Result, RunOutcome
+from kafka_index.results import TableResult
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tiered.options import TieredOptions
 
 
 @dataclass(frozen=True, repr=False)
-class LookupResult(Result):
+class LookupResult(TableResult):
     """The result of `lookup_offsets` and `lookup_timestamps`: a row for each query, in order.
 
     Parameters
@@ -48,14 +48,7 @@ class LookupResult(Result):
         Entries of the input that were not read, each with the reason.
     """
 
-    rows: pa.Table
-    ended: RunOutcome
-    unread: tuple[str, ...] = ()
-
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "lookup"
+    command = "lookup"
 
     @property
     def headline(self) -> str:
@@ -64,18 +57,9 @@ class LookupResult(Result):
         return f"queries: {found or 'none'}"
 
     @property
-    def outcome(self) -> RunOutcome:
-        """The outcome, which decides the exit code of the command."""
-        return self.ended.with_damage(self.unread)
-
-    @property
     def counts(self) -> Mapping[str, int]:
         """Queries by status."""
         return {f"queries_{name}": count for name, count in self._statuses().items()}
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows."""
-        return self.rows
 
     def _statuses(self) -> Counter[str]:
         found = self.rows["status"].value_counts().to_pylist()

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from kafka_index.api.arguments import (
     Config,
@@ -26,25 +22,14 @@ from kafka_index.api.arguments import (
     unread_texts,
     whole,
 )
-from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output, build_logs
-from kafka_index.build.partition_record import UnchangedPartitions
-from kafka_index.build.report import (
-    BUILT,
-    REPORT_SCHEMA,
-    STATUSES,
-    UNCHANGED,
-    SegmentReport,
-    report_table,
-)
-from kafka_index.build.settings import held_target
+from kafka_index.build.job import BuildJob, BuildRequest, BuildResult, BuiltRows
+from kafka_index.build.settings import Output
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
 from kafka_index.dump.listing import list_logs
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.layout.times import Time, now_ms, parse_time
-from kafka_index.metadata.directory import find_cluster
-from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.output_files import Link
@@ -53,9 +38,6 @@ from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.report import RestoreResult
 from kafka_index.restore.restored_partition import Salvage
 from kafka_index.restore.until import Until
-from kafka_index.results import Result, RunOutcome
-from kafka_index.state.partition_state import ProducerExpiration
-from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tiered.options import TieredOptions
@@ -63,68 +45,6 @@ from kafka_index.tiered.options import TieredOptions
 _SEGMENT = ["topic", "partition", "segment_base_offset"]
 _SHOWN = [*_SEGMENT, "status", "batch_count", "next_offset", "reason"]
 _ORDER = [(name, "ascending") for name in _SEGMENT]
-
-
-@dataclass(frozen=True, repr=False)
-class BuildResult(Result):
-    """The result of `build_indexes`: a row per segment, as in ``build --report``.
-
-    Parameters
-    ----------
-    rows : pa.Table
-        Sorted by topic, partition and base offset. A damaged segment has the status ``truncated``
-        or ``failed``.
-    ended : RunOutcome
-        Damage where a segment is damaged, the environment where another build may do better.
-    unread : tuple of str
-        Entries of the input that were not read, each with the reason.
-    """
-
-    rows: pa.Table
-    ended: RunOutcome
-    unread: tuple[str, ...] = ()
-
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "build"
-
-    @property
-    def headline(self) -> str:
-        """The number of segments by status."""
-        counts = Counter(self.rows["status"].to_pylist())
-        found = ", ".join(f"{counts[each]:,} {each}" for each in STATUSES if counts[each])
-        return f"segments: {found or 'none'}"
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """The outcome, which decides the exit code of the command."""
-        return self.ended.with_damage(self.unread)
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Segments by status, and index entries."""
-        counts = Counter(self.rows["status"].to_pylist())
-        entries = {
-            name: sum(filter(None, self.rows[name].to_pylist()))
-            for name in ("offset_entries", "time_entries")
-        }
-        return {**{f"segments_{each}": counts[each] for each in STATUSES}, **entries}
-
-    @property
-    def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of the logs."""
-        return {"logs": sum(self.rows["log_size_bytes"].to_pylist())}
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows."""
-        return self.rows
-
-    def _shown(self) -> pa.Table:
-        """Return the segments that are not right, or all of them where all are."""
-        sound = pa.array([BUILT, UNCHANGED])
-        bad = self.rows.filter(pc.invert(pc.is_in(self.rows["status"], sound)))
-        return (bad if bad.num_rows else self.rows).select(_SHOWN)
 
 
 def build_indexes(
@@ -204,12 +124,10 @@ def build_indexes(
     """
     names, remote = paths_of(paths), TieredOptions.of(tiered)
     target = optional_path(output, "output") or None
-    pattern = topics_pattern(topics)
-    outputs = ALL_OUTPUTS
+    outputs = None
     if what is not None:
         chosen = [what] if isinstance(what, str) else what
         outputs = frozenset(choice_of(Output, each, "what") for each in chosen)
-    engine = threads_of(threads)
     # What is read from a setting that is not there must not become a build in place.
     is_in_place: object = in_place
     if not isinstance(is_in_place, bool) or is_in_place == (target is not None):
@@ -224,59 +142,26 @@ def build_indexes(
             path=far[0] if far else None,
             hint="give an output",
         )
-    if in_place and Output.INDEX in outputs and Output.TIME_INDEX not in outputs:
+    if in_place and outputs and Output.INDEX in outputs and Output.TIME_INDEX not in outputs:
         raise ConfigError("in_place builds index only together with timeindex", found=repr(what))
-    given = config_of(config)
-    expiration = None
-    if expire_producers_at is not None:
-        expire_at = parse_time(expire_producers_at)
-        expiration = ProducerExpiration(given.producer_id_expiration_ms, expire_at)
+    request = BuildRequest(
+        inputs=names,
+        output=target,
+        tiered=remote,
+        topics=topics_pattern(topics),
+        outputs=outputs,
+        config=config_of(config),
+        expire_at_ms=None if expire_producers_at is None else parse_time(expire_producers_at),
+        verify_crc=verify_crc,
+        overwrite=overwrite,
+    )
+    engine = threads_of(threads)
     with reading_inputs(follow_links=follow_links) as unread:
-        listing = list_logs(names, remote, topics=pattern)
-        budget = shared_budget(given.max_decompressed_bytes)
-        cluster = find_cluster(None, listing.data_directories, budget)
-    run_id = new_run_id()
-    read = [*names, *(() if remote is None else remote.uris)]
-    rows = _Rows()
-    with held_target(target, listing, read, run_id=run_id) as root:
-        settings = BuildSettings(
-            config=cluster.settings(given),
-            target_root=root,
-            outputs=outputs,
-            expiration=expiration,
-            verify_crc=verify_crc,
-            force=overwrite,
-            run_id=run_id,
-            tiered=listing.tiered,
-        )
-        left, kept = [], []
-        for members, unchanged in UnchangedPartitions(settings).split(
-            SegmentTable.of(listing.segments)
-        ):
-            if unchanged is None:
-                left.append(members)
-            else:
-                kept.append(unchanged)
-        with engine.start("build") as workers:
-            build_logs(workers, SegmentTable(left), settings, listener=rows, fail_fast=fail_fast)
-    tables = [table.select(REPORT_SCHEMA.names) for table in (*kept, report_table(rows.reports))]
-    faults = [row.retriable for row in rows.reports if row.is_damage]
-    table = pa.concat_tables(tables).sort_by(_ORDER)
-    return BuildResult(table, RunOutcome.of_faults(faults), unread_texts(unread))
-
-
-class _Rows:
-    """Keeps the final rows of segments."""
-
-    def __init__(self) -> None:
-        self.reports: list[SegmentReport] = []
-
-    def on_scanned(self, row: SegmentReport) -> None:
-        """Wait for the final row."""
-
-    def on_report(self, row: SegmentReport) -> None:
-        """Keep the final row of a segment."""
-        self.reports.append(row)
+        job = BuildJob.of_listing(request, list_logs(names, remote, topics=request.topics))
+    rows = BuiltRows()
+    with job.held(new_run_id()) as settings:
+        job.run(settings, engine, rows, fail_fast=fail_fast)
+    return replace(rows.result(), unread=unread_texts(unread))
 
 
 def restore_dump(

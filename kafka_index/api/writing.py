@@ -99,10 +99,7 @@ class ImportResult(Result):
     output: str
     is_new: bool = True
 
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "import"
+    command = "import"
 
     @property
     def headline(self) -> str:

@@ -1,10 +1,9 @@
-"""The settings of a build: the files to write, and their target, checked, locked and swept."""
+"""The settings of a build: the files to write, and their places."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -12,15 +11,7 @@ from kafka_index.config import LogConfig
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import TopicPartition
 from kafka_index.state.partition_state import ProducerExpiration
-from kafka_index.storage import (
-    DirectoryLock,
-    Listing,
-    check_target,
-    lock_of_output,
-    scratch_path,
-    swept_target,
-    workspace,
-)
+from kafka_index.storage import scratch_path, workspace
 from kafka_index.storage.locks import RUNS_FOLDER
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
@@ -119,26 +110,3 @@ def _moved(final_path: str, root: str) -> str:
     """Return the path of a partition's file below another root."""
     folder, name = os.path.split(final_path)
     return os.path.join(root, os.path.basename(folder), name)
-
-
-@contextmanager
-def held_target(
-    output: str | None, listing: Listing, inputs: Sequence[str], *, run_id: str
-) -> Iterator[str | None]:
-    """Hold the target of a build of logs, and yield its root; None beside the logs.
-
-    The inputs are the paths, globs and URIs of the listing. Raises `InputError` if the output
-    overlaps the input, and `PublishError` if it cannot be made, locked or written.
-    """
-    with ExitStack() as stack:
-        if output is None:
-            root = None
-            stack.enter_context(DirectoryLock.of_data_directories(listing.data_directories))
-        else:
-            # A link inside a local data directory leads out of it.
-            local = [each for each in listing.partition_directories if not is_remote(each)]
-            root = check_target(output, [*inputs, *local])
-            stack.enter_context(lock_of_output(root, run_id))
-        directories = listing.partition_directories
-        stack.enter_context(swept_target(root, directories, run_id=run_id))
-        yield root

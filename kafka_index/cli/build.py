@@ -1,33 +1,53 @@
-"""A build, from options to an exit code: list, lock, build, report, sweep, print."""
+"""Runs a build, from options to an exit code: its rows, as they arrive, report and summary."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output, build_logs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS
+from kafka_index.build.job import AFTER_FAILURE, BuildJob, BuildRequest
 from kafka_index.build.parquet import SHARES, StageUnsorted, build_parquet, check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_order import count_segments
-from kafka_index.build.partition_record import UnchangedPartitions
-from kafka_index.build.report import ReportWriter
-from kafka_index.build.settings import held_target
-from kafka_index.cli.build_summary import BuildOutcome, build_page
+from kafka_index.build.report import (
+    BUILT,
+    FAILED,
+    SEGMENT,
+    SKIPPED,
+    STATUSES,
+    TRUNCATED,
+    UNCHANGED,
+    ReportWriter,
+    SegmentReport,
+    report_rows,
+)
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.progress import skipped_lines
+from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Paint, Table, format_bytes, format_count, print_text
+from kafka_index.cli.terminal import (
+    SHOWN,
+    Paint,
+    Table,
+    first_lines,
+    format_bytes,
+    format_count,
+    print_text,
+    shown_path,
+    status_table,
+)
 from kafka_index.dump.listing import list_logs
 from kafka_index.errors import InputError, plural
 from kafka_index.layout.names import TopicPartition
-from kafka_index.metadata.directory import find_cluster
-from kafka_index.records.decompression import shared_budget
-from kafka_index.state.partition_state import ProducerExpiration
+from kafka_index.pages.page import Explained, Page, Totals, Verdict
 from kafka_index.storage import (
     Listing,
     Skipped,
@@ -37,13 +57,20 @@ from kafka_index.storage import (
     swept_target,
 )
 from kafka_index.storage.paths import absolute_path
+from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import SegmentTable
 
 if TYPE_CHECKING:
     from kafka_index.cli.build_command import BuildOptions
     from kafka_index.execution import Engine
 
-_AFTER_FAILURE = "finished segments are kept: run again to continue"
+_ROWS_AT_A_TIME = 64 * 1024
+EXPLAINED = {
+    BUILT: "index files written",
+    UNCHANGED: "as an earlier run recorded it, not read again",
+    TRUNCATED: "valid up to a position, nothing after it is indexed",
+    FAILED: "no index files written",
+}
 
 
 def run_build(options: BuildOptions) -> ExitCode:
@@ -89,26 +116,19 @@ def _wants_parquet(options: BuildOptions) -> bool:
 
 
 def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
-    segments = SegmentTable.of(listing.segments)
-    budget = shared_budget(options.config.max_decompressed_bytes)
-    cluster = find_cluster(None, listing.data_directories, budget)
-    options = replace(options, config=cluster.settings(options.config))
+    job = BuildJob.of_listing(_request(options), listing)
+    segments = job.segments
     topics = {each.partition.topic for each in segments.partitions}
-    assumed = cluster.settings_text(options.config, topics)
+    assumed = job.cluster.settings_text(job.request.config, topics)
     with ExitStack() as stack:
         writer = _report(options, stack)
-        inputs = [*options.inputs, *(() if options.tiered is None else options.tiered.uris)]
-        target_root = stack.enter_context(
-            held_target(options.output, listing, inputs, run_id=run_summary().run_id)
-        )
-        settings = replace(_settings(options, target_root, ALL_OUTPUTS), tiered=listing.tiered)
+        settings = stack.enter_context(job.held(run_summary().run_id))
         with BuildOutcome(writer, len(segments), segments.total_bytes, options.detail) as outcome:
-            left = _keep_unchanged(segments, settings, outcome)
-            if left:
-                _run_build(options, left, settings, outcome)
+            job.run(settings, options.engine, outcome, fail_fast=options.fail_fast)
         if writer is not None:
             writer.write_rest(listing.skipped)
-        where = "beside the logs" if target_root is None else f"in {target_root}"
+        root = settings.target_root
+        where = "beside the logs" if root is None else f"in {root}"
         # Printed first: where the report cannot be finished, the answer is not lost.
         code = outcome.print_summary(listing.skipped, where)
         if assumed is not None and options.detail is not Detail.QUIET:
@@ -116,51 +136,23 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
         return code
 
 
-def _keep_unchanged(
-    segments: SegmentTable, settings: BuildSettings, outcome: BuildOutcome
-) -> SegmentTable:
-    """Report the partitions that are right as they are; return the segments of the others."""
-    left = []
-    for members, rows in UnchangedPartitions(settings).split(segments):
-        if rows is None:
-            left.append(members)
-        else:
-            outcome.on_unchanged(rows)
-    return SegmentTable(left)
-
-
-def _run_build(
-    options: BuildOptions, segments: SegmentTable, settings: BuildSettings, outcome: BuildOutcome
-) -> None:
-    directories = [each.directory for each in segments.partitions]
-    outputs = sorted({os.path.dirname(each) for each in directories})
-    with options.engine.start(
-        "build",
-        after_failure=_AFTER_FAILURE,
-        listener=outcome,
-        works=len(segments),
-        inputs=directories,
-        outputs=outputs if settings.target_root is None else [settings.target_root],
-    ) as workers:
-        build_logs(workers, segments, settings, listener=outcome, fail_fast=options.fail_fast)
-
-
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
     if options.output is None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
     outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
-    check_settings(source, _settings(options, options.output, outputs))
+    request, run_id = _request(options), run_summary().run_id
+    check_settings(source, request.settings(options.output, run_id, outputs))
     with ExitStack() as stack:
         writer = _report(options, stack)
         target_root = check_target(options.output, options.inputs)
-        settings = _settings(options, target_root, outputs)
-        stack.enter_context(lock_of_output(target_root, settings.run_id))
-        stack.enter_context(swept_target(target_root, [], run_id=settings.run_id))
+        settings = request.settings(target_root, run_id, outputs)
+        stack.enter_context(lock_of_output(target_root, run_id))
+        stack.enter_context(swept_target(target_root, [], run_id=run_id))
         with (
             BuildOutcome(writer, 0, 0, options.detail) as outcome,
             options.engine.start(
                 "build",
-                after_failure=_AFTER_FAILURE,
+                after_failure=AFTER_FAILURE,
                 listener=outcome,
                 works=SHARES,
                 inputs=[file.path for file in source.files],
@@ -203,21 +195,17 @@ def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:
     return stack.enter_context(writer)
 
 
-def _settings(
-    options: BuildOptions, target_root: str | None, outputs: frozenset[Output]
-) -> BuildSettings:
-    expiration = None
-    if options.expire_at_ms is not None:
-        after_ms = options.config.producer_id_expiration_ms
-        expiration = ProducerExpiration(after_ms, options.expire_at_ms)
-    return BuildSettings(
+def _request(options: BuildOptions) -> BuildRequest:
+    return BuildRequest(
+        inputs=options.inputs,
+        output=options.output,
+        tiered=options.tiered,
+        topics=options.topics,
+        outputs=options.outputs,
         config=options.config,
-        target_root=target_root,
-        outputs=options.outputs or outputs,
-        expiration=expiration,
+        expire_at_ms=options.expire_at_ms,
         verify_crc=not options.no_verify_crc,
-        force=options.overwrite,
-        run_id=run_summary().run_id,
+        overwrite=options.overwrite,
     )
 
 
@@ -248,3 +236,194 @@ def _print_plan(
     )
     print_text(sys.stdout, (table, "", total, *skipped_lines(skipped, paint, options.detail)))
     return ExitCode.DONE
+
+
+class BuildOutcome(Outcome):
+    """The listener of an engine that builds; a context manager around its run.
+
+    Totals are 0 when unknown.
+    """
+
+    def __init__(
+        self, writer: ReportWriter | None, total_segments: int, total_bytes: int, detail: Detail
+    ) -> None:
+        super().__init__(total_segments, total_bytes, detail)
+        self._writer = writer
+        self._total_segments = total_segments
+        self._segments = dict.fromkeys(STATUSES, 0)
+        self._sizes_bytes = dict.fromkeys(STATUSES, 0)
+        self._offset_entries = self._time_entries = 0
+        self._damaged = self._retriable = 0
+        self._damage: list[SegmentReport] = []
+        self._preallocated = 0
+        self._notes = 0
+        self._first_note: SegmentReport | None = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        if error is not None:
+            kept = self._finished() - self._segments[FAILED]
+            of_all = f" of {self._total_segments:,}" if self._total_segments else ""
+            error.add_note(f"{kept:,}{of_all} segments are finished and kept")
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Count a segment that was scanned, or kept as it is; called from any thread."""
+        self._progress.advance(1, row.log_size_bytes)
+
+    def on_report(self, row: SegmentReport) -> None:
+        """Add the final row of a segment; called from any thread."""
+        with self._guard:
+            self._add(row)
+            if self._writer is not None:
+                self._writer.write([row])
+
+    def on_table(self, rows: pa.Table) -> None:
+        """Add final rows of segments that the progress line has counted as tasks."""
+        with self._guard:
+            for batch in rows.to_batches(max_chunksize=_ROWS_AT_A_TIME):
+                self._add_table(pa.Table.from_batches([batch]))
+            if self._writer is not None:
+                self._writer.write_table(rows)
+
+    def on_unchanged(self, rows: pa.Table) -> None:
+        """Add rows of segments that were looked at, and are right as they are."""
+        self._progress.advance(rows.num_rows, int(pc.sum(rows["log_size_bytes"]).as_py()))
+        self.on_table(rows)
+
+    def print_summary(self, skipped: Sequence[Skipped], target: str) -> ExitCode:
+        """Print the summary and return the exit code.
+
+        `target` is the place of the index files, as printed.
+        """
+        self._record()
+        missing = self._total_segments - self._finished()
+        was_stopped = self._segments[FAILED] > 0
+        damage = self._damage_lines()
+        if missing > 0:
+            why = "stopped at the first failure: " if was_stopped else ""
+            damage += ["", self._paint.notable(f"{why}{plural(missing, 'segment')} not started")]
+        lines = [*self._summary_lines(target), *skipped_lines(skipped, self._paint, self._detail)]
+        self._print(lines, damage)
+        codes = [] if self._finished() or missing > 0 else [ExitCode.USAGE]
+        if self._damaged > self._retriable:
+            codes.append(ExitCode.DAMAGE)
+        # A job that ended before it had started every segment was lost with its cluster.
+        if self._retriable or (missing > 0 and not was_stopped):
+            codes.append(ExitCode.ENVIRONMENT)
+        return ExitCode.first(codes)
+
+    def _add_table(self, rows: pa.Table) -> None:
+        plain = pc.and_(pc.equal(rows["status"], UNCHANGED), pc.is_null(rows["note"]))
+        unchanged = rows.filter(plain)
+        self._segments[UNCHANGED] += unchanged.num_rows
+        self._offset_entries += pc.sum(unchanged["offset_entries"]).as_py() or 0
+        self._time_entries += pc.sum(unchanged["time_entries"]).as_py() or 0
+        self._sizes_bytes[UNCHANGED] += pc.sum(unchanged["log_size_bytes"]).as_py() or 0
+        for row in report_rows(rows.filter(pc.invert(plain))):
+            self._add(row)
+
+    def _add(self, row: SegmentReport) -> None:
+        self._segments[row.status] += 1
+        self._sizes_bytes[row.status] += row.log_size_bytes
+        if row.counts is not None:
+            self._offset_entries += row.counts.offset_entries
+            self._time_entries += row.counts.time_entries
+        if row.is_damage:
+            self._damaged += 1
+            self._retriable += row.retriable
+            if len(self._damage) < SHOWN:
+                self._damage.append(row)
+        elif row.is_preallocated_tail:
+            self._preallocated += 1
+        if row.note is not None:
+            self._notes += 1
+            self._first_note = self._first_note or row
+
+    def _record(self) -> None:
+        """Add what was counted to the summary of the run."""
+        summary = run_summary()
+        for status, count in self._segments.items():
+            summary.add_count(f"segments_{status}", count)
+        summary.add_count("segments_not_started", max(self._total_segments - self._finished(), 0))
+        summary.add_count("offset_entries", self._offset_entries)
+        summary.add_count("time_entries", self._time_entries)
+        summary.add_bytes("logs", sum(self._sizes_bytes.values()))
+        summary.add_bytes("log_read", self._log_bytes_read)
+
+    @property
+    def _log_bytes_read(self) -> int:
+        return sum(self._sizes_bytes.values()) - self._sizes_bytes[UNCHANGED]
+
+    def _finished(self) -> int:
+        """Return the number of segments of any status."""
+        return sum(self._segments.values())
+
+    def _summary_lines(self, target: str) -> list[str | Table]:
+        paint = self._paint
+        colours = {
+            BUILT: paint.good,
+            UNCHANGED: paint.faint,
+            TRUNCATED: paint.notable,
+            FAILED: paint.bad,
+        }
+        rows = [
+            (status, format_count(count), format_bytes(self._sizes_bytes[status]))
+            for status, count in self._segments.items()
+            if count
+        ]
+        header = "status", "segments", "log bytes"
+        lines: list[str | Table] = [status_table(header, rows, EXPLAINED, colours, paint)]
+        read = self._log_bytes_read
+        lines += [
+            "",
+            (
+                f"{format_bytes(read)} of log in {self._timed(read, format_bytes)}, "
+                f"{format_count(self._offset_entries)} offset entries, "
+                f"{format_count(self._time_entries)} time entries, {target}"
+            ),
+            *self._startup_lines(),
+        ]
+        if self._preallocated:
+            lines.append(
+                f"{plural(self._preallocated, 'log ends', 'logs end')} in preallocated zeros, "
+                "as an active segment does: not damaged"
+            )
+        if self._first_note is not None:
+            lines.append(
+                f"{plural(self._notes, 'segment has a note', 'segments have notes')} in the "
+                f"report, such as {shown_path(self._first_note.log_path)}: {self._first_note.note}"
+            )
+        return lines
+
+    def _damage_lines(self) -> list[str]:
+        """Return the damaged segments, one a line."""
+        lines = []
+        for row in self._damage:
+            place = "" if row.position_bytes is None else f" at byte {row.position_bytes}"
+            lines.append(f"{row.log_path}: {row.status}{place}: {row.reason or 'no reason given'}")
+        title = self._paint.bad(f"{plural(self._damaged, 'segment')} damaged or failed:")
+        return first_lines(title, lines, total=self._damaged)
+
+
+def build_page() -> PageMaker:
+    """Return the maker of the page of ``build``, whose rows are the segments."""
+    severities = {BUILT: GOOD, UNCHANGED: GOOD, TRUNCATED: BAD, FAILED: BAD}
+    explained = explain(
+        EXPLAINED, severities, dict.fromkeys(severities, "kafka-index dump {log_path}")
+    )
+    explained[SKIPPED] = Explained(NOTABLE, "not a live log, passed over")
+
+    def verdict(totals: Totals) -> Verdict:
+        if totals.bad:
+            return Verdict(BAD, f"{plural(totals.bad, 'segment')} of {totals.units:,} damaged")
+        return Verdict(GOOD, f"{plural(totals.units, 'segment')} built, no damage found")
+
+    page = Page(
+        "build", "segments", ("status",), explained, verdict, units="kind", unit_values=(SEGMENT,)
+    )
+    return page_maker(page)

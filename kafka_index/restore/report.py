@@ -102,10 +102,7 @@ class RestoreResult(Result):
         """Whether an offset that was to be clamped is not."""
         return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
 
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "restore"
+    command = "restore"
 
     @property
     def headline(self) -> str:

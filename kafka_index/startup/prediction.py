@@ -278,10 +278,7 @@ class Prediction(Result):
     not_judged: tuple[str, ...] = ()
     suggestion: str | None = None
 
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "predict"
+    command = "predict"
 
     @property
     def headline(self) -> str:

@@ -223,10 +223,7 @@ class Verification(Result):
             one.is_harmful for one in self.partitions
         )
 
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "verify"
+    command = "verify"
 
     @property
     def headline(self) -> str:

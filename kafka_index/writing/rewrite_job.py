@@ -121,10 +121,7 @@ class RewriteResult(Result):
     of_topics: str = ""
     unread: tuple[str, ...] = ()
 
-    @property
-    def command(self) -> str:
-        """The name of the command that does the same."""
-        return "rewrite"
+    command = "rewrite"
 
     @property
     def headline(self) -> str:

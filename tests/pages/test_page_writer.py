@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.build.report import FILE_SCHEMA
-from kafka_index.cli.build_summary import build_page
+from kafka_index.cli.build import build_page
 from kafka_index.pages import page_writer
 from kafka_index.storage.report_file import ReportFile
 from tests.support.command_line import DUMP, run_here

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.build.report import FILE_SCHEMA
-from kafka_index.cli.build_summary import build_page
+from kafka_index.cli.build import build_page
 from kafka_index.storage.report_file import ReportFile
 
 _PARTITIONS = 100
