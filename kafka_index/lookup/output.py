@@ -12,14 +12,11 @@ is no lock: a run removes the parts of another one that writes the same output.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from functools import cache
 from types import TracebackType
 from typing import Self
 
@@ -32,7 +29,7 @@ from kafka_index.storage import DirectoryLock, publish_error, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.durable_files import make_durable
+from kafka_index.stores.durable_files import exchange, make_durable
 from kafka_index.stores.registry import COMPRESSIONS, whole_file
 from kafka_index.stores.store import split_uri
 
@@ -48,10 +45,6 @@ _CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
 _WHOLE = "whole"
 #: The ending of a part that will be joined with others into one Parquet file.
 ARROW_ENDING = ".arrow"
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-# The file system or the kernel cannot exchange names.
-_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 # Ends the name of a folder that is set aside for a moment.
 _ASIDE = ".old"
 
@@ -258,23 +251,12 @@ class AnswerTarget:
 def _exchange(new: str, old: str) -> None:
     """Exchange the names of two folders of one file system, atomically where the system can.
 
-    Afterwards the new one is at `old`, and the old one at `new`. Without renameat2(2) there is a
-    moment in which `old` does not exist; a run that is killed then leaves the old folder under the
-    name of the new one and ``.old``. Raises `OSError` if they were not exchanged: `old` is
-    unchanged.
+    Otherwise there is a moment in which `old` does not exist; a run that is killed then leaves the
+    old folder under the name of the new one and ``.old``. Raises `OSError` if they were not
+    exchanged: `old` is unchanged.
     """
-    rename = _renameat2()
-    if rename is not None:
-        if rename(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in _UNSUPPORTED:
-            raise OSError(code, os.strerror(code), old)
-    _exchange_in_steps(new, old)
-
-
-def _exchange_in_steps(new: str, old: str) -> None:
-    """Exchange two folders by three renames."""
+    if exchange(new, old):
+        return
     aside = new + _ASIDE
     os.rename(old, aside)
     try:
@@ -283,15 +265,6 @@ def _exchange_in_steps(new: str, old: str) -> None:
         os.rename(aside, old)
         raise
     os.rename(aside, new)
-
-
-@cache
-def _renameat2() -> Callable[..., int] | None:
-    try:
-        call: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return None
-    return call
 
 
 def _make_durable(paths: list[str]) -> None:

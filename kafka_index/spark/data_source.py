@@ -36,22 +36,17 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    BooleanType,
     DataType,
-    IntegerType,
-    LongType,
-    ShortType,
     StringType,
     StructField,
     StructType,
-    TimestampType,
 )
 
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.times import now_ms
 from kafka_index.reading import PartitionFiles
-from kafka_index.records.record_table import CORRUPT_RECORD
+from kafka_index.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
 from kafka_index.spark.source_options import SourceOptions, check_partitions, parse_options
 from kafka_index.spark.workers import arrow_schema
 from kafka_index.storage import expand_directories
@@ -67,28 +62,11 @@ _log = logging.getLogger(__name__)
 #: About the most bytes of logs that a task reads, unless there have to be more tasks.
 _TASK_BYTES = 128 * 1024 * 1024
 
+# As Spark's Kafka source has it: elements can be null.
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
-_TYPES: Mapping[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "headers": _HEADERS,
-    "leader_epoch": IntegerType(),
-    "producer_id": LongType(),
-    "producer_epoch": ShortType(),
-    "sequence": IntegerType(),
-    "batch_base_offset": LongType(),
-    "position_bytes": LongType(),
-    "is_control": BooleanType(),
-    "is_aborted": BooleanType(),
-    CORRUPT_RECORD: StringType(),
-}
+_ALL_COLUMNS = RECORD_SCHEMA.append(pa.field(CORRUPT_RECORD, pa.string()))
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -111,7 +89,9 @@ class KafkaLogSource(DataSource):
     def schema(self) -> StructType:
         """Return the schema that the options ask for."""
         options = parse_options(self.options, now=self._now)
-        return StructType([StructField(name, kind) for name, kind in source_types(options).items()])
+        rows, settings = options.rows, options.settings
+        types = _types(settings.schema if rows is None else batch_schema(rows, settings))
+        return StructType([StructField(name, kind) for name, kind in types.items()])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a schema, whose columns alone are read."""
@@ -129,12 +109,12 @@ class KafkaLogSource(DataSource):
         return KafkaLogWriter(self.options, schema, overwrite=overwrite)
 
 
-def source_types(options: SourceOptions) -> dict[str, DataType]:
-    """Return the columns that options ask for, with their types."""
-    if options.rows is None:
-        return {name: _TYPES[name] for name in options.settings.schema.names}
-    fields = batch_schema(options.rows, options.settings)
-    return {field.name: from_arrow_type(field.type) for field in fields}
+def _types(schema: pa.Schema) -> dict[str, DataType]:
+    """Return columns with their types in Spark."""
+    return {
+        field.name: _HEADERS if field.name == "headers" else from_arrow_type(field.type)
+        for field in schema
+    }
 
 
 class SplitGroup(InputPartition):
@@ -236,7 +216,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
     """Return the settings for the columns of a schema."""
     settings = options.settings
-    known = source_types(options) if options.rows is not None else _TYPES
+    known = _types(_ALL_COLUMNS if options.rows is None else batch_schema(options.rows, settings))
     for one in schema.fields:
         expected = known.get(one.name)
         if expected != one.dataType:

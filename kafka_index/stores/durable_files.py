@@ -26,6 +26,10 @@ _SYNCFS_TYPES = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x0102199
 # Before that, syncfs returned success even when writing back had failed.
 _SYNCFS_REPORTS_SINCE = (5, 8)
 _STATFS_BYTES = 512
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# The file system or the kernel cannot exchange names.
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _KNOWN: dict[int, tuple[str, str]] = {
     errno.ENOSPC: (
         "no space left on the target's file system",
@@ -283,3 +287,29 @@ def clone_file(source: str, target: str) -> bool:
                 return False
             raise
     return True
+
+
+def exchange(first: str, second: str) -> bool:
+    """Exchange two paths of one file system at one moment; return whether the system can.
+
+    It is renameat2(2), which not every kernel and file system has. Raises `OSError` where it fails.
+    """
+    call = _renameat2()
+    if call is None:
+        return False
+    names = os.fsencode(first), os.fsencode(second)
+    if call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), second)
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    try:
+        call: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    return call

@@ -9,8 +9,6 @@ that broker from starting (``UnifiedLog.parseTopicPartitionName``).
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import re
 import shutil
@@ -21,12 +19,11 @@ from dataclasses import dataclass
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition
 from kafka_index.storage import make_durable, publish_error
+from kafka_index.stores.durable_files import exchange
 
 _STAGING = re.compile(r"kafka-index-0\.[0-9a-f]{32}-delete")
 #: In each staging folder, so that it is not taken for a deleted topic of that name.
 _MARK = ".kafka-index"
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 
 #: The logs of a partition directory as they were: name, size and modification time.
 Signature = tuple[tuple[str, int, int], ...]
@@ -134,8 +131,13 @@ def publish_directory(root: str, staged: StagedPartition) -> None:
     try:
         if staged.replaces is None:
             os.rename(staged.directory, target)
-        else:
-            _exchange(staged.directory, target)
+        elif not exchange(staged.directory, target):
+            raise PublishError(
+                "this file system cannot replace a folder by another at one moment",
+                path=target,
+                hint="import into an empty folder on ext4, XFS, Btrfs or tmpfs, and move the "
+                "result",
+            )
     except OSError as error:
         raise publish_error(error, target, "publish the partition") from error
     _raise_first(make_durable([root]))
@@ -151,27 +153,3 @@ def _sync_tree(directory: str) -> None:
 def _raise_first(failures: dict[str, OSError]) -> None:
     for path, error in failures.items():
         raise publish_error(error, path, "make it durable") from error
-
-
-def _exchange(first: str, second: str) -> None:
-    """Let two paths change places, at one moment (renameat2)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        call = libc.renameat2
-    except AttributeError:
-        raise _no_exchange(second) from None
-    names = (os.fsencode(first), os.fsencode(second))
-    if call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
-        return
-    code = ctypes.get_errno()
-    if code in (errno.EINVAL, errno.ENOSYS):
-        raise _no_exchange(second)
-    raise OSError(code, os.strerror(code), second)
-
-
-def _no_exchange(path: str) -> PublishError:
-    return PublishError(
-        "this file system cannot replace a folder by another at one moment",
-        path=path,
-        hint="import into an empty folder on ext4, XFS, Btrfs or tmpfs, and move the result",
-    )

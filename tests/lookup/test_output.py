@@ -156,7 +156,7 @@ def test_an_old_folder_is_replaced_as_a_whole(
     work: Path, queries: Queries, dump: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "in steps":
-        monkeypatch.setattr("kafka_index.lookup.output._renameat2", lambda: None)
+        monkeypatch.setattr("kafka_index.lookup.output.exchange", lambda *_: False)
     (work / "out").mkdir()
     (work / "out" / "part-00099-x.csv").write_bytes(OLD)
     (work / "out" / "_SUCCESS").write_bytes(b"")
@@ -278,7 +278,7 @@ with AnswerTarget(sys.argv[3], queries, overwrite=True) as target:
         calls.append(paths)
         if len(calls) == int(sys.argv[4]):
             die()
-    output._renameat2 = lambda: None
+    output.exchange = lambda *_: False
     os.rename = rename_and_die
     target.publish({report.number: report.rows for report in done})
 """
