@@ -13,7 +13,7 @@ meaning of a filter is Spark's to decide.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -117,14 +117,6 @@ def _types(schema: pa.Schema) -> dict[str, DataType]:
     }
 
 
-class SplitGroup(InputPartition):
-    """The splits that a task reads."""
-
-    def __init__(self, splits: Sequence[RecordSplit]) -> None:
-        super().__init__(None)
-        self.splits = tuple(splits)
-
-
 class KafkaLogReader(DataSourceReader):
     """Reads the records of log directories.
 
@@ -159,12 +151,11 @@ class KafkaLogReader(DataSourceReader):
             task_bytes = max(1, min(_TASK_BYTES, plan.size_bytes // options.min_partitions))
             plan = self._plan(files, task_bytes)
         if options.max_records is not None:
-            return [SplitGroup([split]) for split in plan.splits] or [SplitGroup(())]
-        return _groups(plan.splits, task_bytes) or [SplitGroup(())]
+            return [InputPartition([split]) for split in plan.splits] or [InputPartition([])]
+        return _groups(plan.splits, task_bytes) or [InputPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of splits."""
-        assert isinstance(partition, SplitGroup)  # noqa: S101, because mypy needs it
         # The keys of tiered storage were added when its segments were listed.
         tiered = self._options.tiered
         keys = () if tiered is None else tiered.keys
@@ -175,7 +166,7 @@ class KafkaLogReader(DataSourceReader):
                 # So that links are judged here as where the paths were listed.
                 expand_directories(local)
         schema = arrow_schema(self._schema)
-        for split in partition.splits:
+        for split in partition.value:
             for batch in self._rows(split):
                 ordered = batch.select(schema.names)
                 yield pa.RecordBatch.from_arrays(
@@ -234,7 +225,7 @@ def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
     return replace(settings, columns=tuple(names) or ("offset",))
 
 
-def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[SplitGroup]:
+def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[InputPartition]:
     """Join successive splits up to the bytes of a task."""
     groups: list[list[RecordSplit]] = []
     room = 0
@@ -244,7 +235,7 @@ def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[SplitGroup]:
             room = task_bytes
         groups[-1].append(split)
         room -= split.size_bytes
-    return [SplitGroup(group) for group in groups]
+    return [InputPartition(group) for group in groups]
 
 
 @dataclass(slots=True)
@@ -277,22 +268,22 @@ class FilteringReader(KafkaLogReader):
         self._offsets = _Range()
         self._times = _Range()
         self._key: bytes | None = None
-        self._topics: frozenset[str] | None = None
-        self._partitions: frozenset[int] | None = None
+        # The values that are left of the columns topic and partition.
+        self._chosen: dict[str, frozenset[Any]] = {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
         """Keep what narrows the read; return all filters, for Spark to evaluate."""
         for one in filters:
             name: tuple[str, ...] = getattr(one, "attribute", ())
-            apply = self._appliers.get(".".join(name))
             value = getattr(one, "value", None)
-            if apply is not None and value is not None:
-                apply(one, value)
+            if value is not None:
+                self._apply(".".join(name), one, value)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read."""
-        if self._options.rows is None and self._has_record_filter:
+        self._within = (self._offsets.least, self._offsets.most)
+        if self._key is not None or self._times != _Range():
             # A filter of records passes over batches by their largest timestamps, too.
             end = None if self._times.most == INT64_MAX else self._times.most + 1
             start = None if self._times.least < -INT64_MAX else self._times.least
@@ -301,62 +292,26 @@ class FilteringReader(KafkaLogReader):
             )
         return super().partitions()
 
-    @property
-    def _has_record_filter(self) -> bool:
-        return self._key is not None or self._times != _Range()
-
-    @property
-    def _appliers(self) -> Mapping[str, Callable[[Filter, Any], None]]:
-        if self._options.rows is not None:
-            return {"topic": self._apply_topic, "partition": self._apply_partition}
-        return {
-            "topic": self._apply_topic,
-            "partition": self._apply_partition,
-            "offset": self._apply_offset,
-            "timestamp": self._apply_timestamp,
-            "key": self._apply_key,
-        }
-
     def _plan(self, files: Sequence[PartitionFiles], max_split_bytes: int) -> ReadPlan:
         kept = [
             one
             for one in files
-            if (self._topics is None or one.topic in self._topics)
-            and (self._partitions is None or one.partition in self._partitions)
+            if all(getattr(one, name) in values for name, values in self._chosen.items())
         ]
-        self._within = (self._offsets.least, self._offsets.most)
         return super()._plan(kept, max_split_bytes)
 
-    def _apply_offset(self, one: Filter, value: Any) -> None:
-        if type(value) is int:
+    def _apply(self, name: str, one: Filter, value: Any) -> None:
+        if name in {"topic", "partition"}:
+            if isinstance(one, EqualTo | In):
+                values = frozenset(value if isinstance(one, In) else [value])
+                self._chosen[name] = self._chosen.get(name, values) & values
+        elif self._options.rows is not None:
+            return
+        elif name == "offset" and type(value) is int:
             self._offsets.narrow(one, value)
-
-    def _apply_timestamp(self, one: Filter, value: Any) -> None:
         # Without a zone there is no telling which time it is.
-        if isinstance(value, datetime) and value.tzinfo is not None:
+        elif name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
             milliseconds, rest = divmod(value - _EPOCH, _MS)
             self._times.narrow(one, milliseconds, is_exact=not rest)
-
-    def _apply_key(self, one: Filter, value: Any) -> None:
-        if isinstance(one, EqualTo) and isinstance(value, bytes | bytearray):
+        elif name == "key" and isinstance(one, EqualTo) and isinstance(value, bytes | bytearray):
             self._key = bytes(value)
-
-    def _apply_topic(self, one: Filter, value: Any) -> None:
-        found = _chosen(one, value, self._topics)
-        self._topics = None if found is None else frozenset(map(str, found))
-
-    def _apply_partition(self, one: Filter, value: Any) -> None:
-        found = _chosen(one, value, self._partitions)
-        self._partitions = None if found is None else frozenset(map(int, found))
-
-
-def _chosen(one: Filter, value: Any, before: frozenset[Any] | None) -> frozenset[Any] | None:
-    """Return the values that are left of those before, None for all."""
-    values: frozenset[Any]
-    if isinstance(one, EqualTo):
-        values = frozenset([value])
-    elif isinstance(one, In):
-        values = frozenset(value)
-    else:
-        return before
-    return values if before is None else values & before

@@ -178,15 +178,12 @@ def _settings(options: Mapping[str, str], *, overwrite: bool) -> ImportSettings:
         raise InputError(
             "topicIds is not JSON", expected='{"TOPIC": "ID"}', found=options.get("topicids")
         )
+    mode = ImportMode.OVERWRITE if overwrite else ImportMode.APPEND
     settings = ImportSettings.of_properties(
         {name: value for name, value in options.items() if name not in _OWN},
-        mode=ImportMode(options.get("importmode", _mode(overwrite).value)),
+        mode=ImportMode(options.get("importmode", mode.value)),
         order_by=options.get("orderby"),
         topic_ids=topic_ids,
     )
     run_id = options.get("runid")
     return settings if run_id is None else replace(settings, run_id=run_id)
-
-
-def _mode(overwrite: bool) -> ImportMode:  # noqa: FBT001, because Spark has it so
-    return ImportMode.OVERWRITE if overwrite else ImportMode.APPEND

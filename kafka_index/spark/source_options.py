@@ -116,38 +116,10 @@ _IGNORED = frozenset(
 class SourceOptions:
     """The options of a read of ``kafka-log``.
 
-    Parameters
-    ----------
-    paths : tuple of str
-        Data directories or topic-partition directories.
-    tiered : TieredOptions, optional
-        Where remote segments are.
-    storage : StorageOptions
-        Options of the stores.
-    indexes : str, optional
-        Folder of index files.
-    topics : str, optional
-        The pattern of topics.
-    topic_names : tuple of str
-        Topics that have to be there.
-    partitions : mapping of str to list of int, optional
-        The partitions of topics, which have to be there.
-    bounds : BoundOptions
-        Where to begin and end.
-    settings : ReadSettings
-        How to read.
-    rows : BatchForm, optional
-        Whether rows are batches; by default they are records.
-    min_partitions : int
-        At least so many tasks, where the logs allow it.
-    max_records : int, optional
-        The most offsets that a task reads.
-    push_filters : bool
-        Whether Spark pushes filters to the reader.
-    follow_links : bool
-        Whether files are read also where they are links that lead out of the paths.
-    ignored : tuple of str
-        Options that have no effect.
+    `topics` is a pattern; `topic_names` and `partitions` have to be there. `rows` is None for
+    records. There are at least `min_partitions` tasks where the logs allow it, and a task reads at
+    most `max_records` offsets. `follow_links`: files are read also where they are links that lead
+    out of the paths. `ignored` are options that have no effect.
     """
 
     paths: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructType
 import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.scan import read_batches
-from kafka_index.spark.data_source import FilteringReader, KafkaLogSource, SplitGroup
+from kafka_index.spark.data_source import FilteringReader, KafkaLogSource
 from kafka_index.spark.source_options import parse_options
 from kafka_index.tables import Isolation, OnDamage
 from kafka_index.tables.bounds import EARLIEST
@@ -238,8 +238,7 @@ def test_a_reader_that_is_filtered_plans_only_the_bytes_it_needs(tmp_path: Path)
     ]
     assert list(reader.pushFilters(filters)) == filters
     (group,) = reader.partitions()
-    assert isinstance(group, SplitGroup)
-    assert sum(split.size_bytes for split in group.splits) == len(batch(0, 10))
+    assert sum(split.size_bytes for split in group.value) == len(batch(0, 10))
     assert [row for rows in reader.read(group) for row in rows["offset"].to_pylist()] == [
         10_005,
         10_006,
