@@ -197,8 +197,8 @@ _HOMES = {
     "write_record_batch": "records",
 }
 
-# There is no `__all__`: `help` would print every class in it whole, thousands of lines. The names
-# that others may import are those that `dir` lists.
+# There is no `__all__`: `help` would print every class in it whole, thousands of lines. `dir` lists
+# the names that others may import.
 
 
 # Type checkers would take any name as one of the package's.

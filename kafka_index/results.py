@@ -140,7 +140,7 @@ class Result(ABC):
         return "ok" if self.ok else self.outcome.value
 
     def __bool__(self) -> bool:
-        """Raise `TypeError`: every result would be true, also one that is not ok."""
+        """Raise `TypeError`: every result would be true, even when it is not ok."""
         raise TypeError(f"a {type(self).__name__} is neither true nor false: ask for its ok")
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

@@ -128,7 +128,7 @@ def text_of(given: object, name: str) -> str | None:
 
 
 def bytes_of(given: object, name: str) -> bytes:
-    """Return bytes, or those that a text stands for; raises `ConfigError` for anything else."""
+    """Return bytes, or the bytes that a text stands for; raises `ConfigError` for anything else."""
     if isinstance(given, bytes):
         return given
     if isinstance(given, str):
@@ -171,7 +171,7 @@ def threads_of(threads: object) -> ThreadEngine:
 
 
 def time_range(from_time: Time | None, to_time: Time | None) -> tuple[int | None, int | None]:
-    """Return a range of times in ms, the second exclusive; refuse one that no time is in."""
+    """Return a range of times in ms, the second exclusive; refuse an empty range."""
     now = now_ms()
     first, end = (None if one is None else parse_time(one, now=now) for one in (from_time, to_time))
     if first is not None and end is not None and first >= end:

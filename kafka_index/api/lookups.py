@@ -90,8 +90,8 @@ def lookup_offsets(
     tiered : URI, list of URI, or TieredOptions, optional
         The places of remote segments.
     indexes : path, optional
-        Output of an earlier build; by default index files are beside the logs. Those that are
-        missing are built in memory.
+        Output of an earlier build; by default index files are beside the logs. Missing index files
+        are built in memory.
     resolve : Resolve or str
         How far to go: to the entry of the ``index``, the ``batch``, or the ``record``.
     upper_bound : UpperBound or str

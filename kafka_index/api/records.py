@@ -68,8 +68,8 @@ def read_records(
 ) -> pa.RecordBatchReader:
     """Read the records of log directories at rest.
 
-    The rows are those that Kafka's consumer returns, with the names and types of Spark's Kafka
-    source: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
+    The rows are the records that Kafka's consumer returns, with the names and types of Spark's
+    Kafka source: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
     ``timestampType``, ``headers``. They are sorted by topic, partition and offset.
 
     Parameters

@@ -54,7 +54,7 @@ def build_logs(
     """Build segments, of which every one of each partition is given.
 
     The listener is called with each segment's row. With `fail_fast`, no further segment begins once
-    one has failed: those that were not begun have no row, nor have those of partitions that were
+    one has failed: segments that were not begun have no row, nor have those of partitions that were
     not finished.
     """
     table = SegmentTable.of(segments)

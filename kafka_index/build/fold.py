@@ -235,7 +235,7 @@ class _Fold:
     def _folded_without_state(
         self, staged: StagedSegment
     ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
-        """Fold a segment after one that failed: only its own files can be correct."""
+        """Fold a segment after a failed one: only its own files can be correct."""
         unknown = (
             f"{STATE_UNKNOWN}: {self._unknown}, so the producers and transactions "
             "before this segment are not known"
@@ -321,7 +321,7 @@ class FoldedPartition:
 
     @property
     def directory(self) -> str:
-        """The target folder: of any segment, as those that failed early may not know it."""
+        """The target folder, from any segment: a segment that failed early may not know it."""
         return max(each.directory for each in self.staged)
 
 
@@ -338,7 +338,7 @@ class StateFiles:
         self.published: list[PublishedFile] = []
 
     def write_txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
-        """Write a segment's transaction index; an empty one only over one that is there."""
+        """Write a segment's transaction index; an empty one only over an existing file."""
         if Output.TXN_INDEX not in self._settings.outputs:
             return ()
         log_name = os.path.basename(staged.segment.log_path)

@@ -159,7 +159,7 @@ def _stage_in_order(
 
 @dataclass(slots=True)
 class _Stage:
-    """Stages the segments of a bin; with `fail_fast`, none after one that has failed."""
+    """Stages the segments of a bin; with `fail_fast`, none after a failed one."""
 
     source: ParquetInput
     settings: BuildSettings

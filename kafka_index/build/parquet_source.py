@@ -3,7 +3,7 @@
 Both engines end here. The rows of a segment come in position order; the sources check what the
 builder relies on: no nulls, positions that start at 0 and leave neither gap nor overlap, sizes
 and offsets that a log can hold, and as many rows as were counted before. An input that ends early
-looks like one that is done (a cancelled Spark task sees that), so the count decides.
+looks like a finished one (a cancelled Spark task sees that), so the count decides.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def _given_up(partition: FoldedPartition, error: KafkaIndexError) -> Iterator[Se
 
 
 def _left_of(folded: FoldedSegment, settings: BuildSettings) -> Publication | None:
-    """Return what there is left to publish of a segment, its state files first."""
+    """Return the files of a segment that are left to publish, its state files first."""
     if folded.report.status == FAILED:
         return None
     publication = folded.staged.publication(settings)
@@ -312,7 +312,7 @@ def _recorded_row(
 
 
 def _entries_of(directory: str, names: Iterable[str]) -> dict[str, Entry]:
-    """Return the entries of a folder by name; of an object store, those that have been put."""
+    """Return the entries of a folder by name; in an object store, only files that were put."""
     if scheme_of(directory) in OBJECT_SCHEMES:
         from kafka_index.stores.object_store import ObjectStore  # noqa: PLC0415, slow to import
 

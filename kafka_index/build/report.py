@@ -149,13 +149,13 @@ class SegmentReport:
     reason_code: str | None = None
 
     def failed(self, code: str, reason: str, position_bytes: int | None = None) -> Self:
-        """Return the row of the segment as one that failed."""
+        """Return the row of the segment, failed."""
         return replace(
             self, status=FAILED, reason=reason, reason_code=code, position_bytes=position_bytes
         )
 
     def failed_by(self, error: KafkaIndexError) -> Self:
-        """Return the row of the segment as one that an error ended."""
+        """Return the row of the segment, failed by an error."""
         row = self.failed(ERROR, str(error), error.position_bytes)
         return replace(row, retriable=is_retriable(error))
 

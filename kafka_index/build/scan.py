@@ -189,7 +189,7 @@ def _first_refusal(stop: ScanStop | None, refusal: ScanStop | None) -> ScanStop 
         return refusal or stop
     if stop.position_bytes != refusal.position_bytes:
         return min(stop, refusal, key=lambda each: each.position_bytes)
-    # Of one batch, its index entries come before epochs and aborted transactions, the rest after.
+    # Index entries of a batch come before epochs and aborted transactions, the rest after.
     return refusal if stop.code in PRODUCER_REFUSALS else stop
 
 

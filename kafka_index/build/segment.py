@@ -1,4 +1,4 @@
-"""The two indexes of segments, whatever came before them: of listed logs, and of a single file.
+"""The two indexes of segments, whatever came before them, for listed logs and for a single file.
 
 What depends on earlier segments is in `kafka_index.build.fold`.
 """

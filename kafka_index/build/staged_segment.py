@@ -1,6 +1,6 @@
 """A segment between its scan and its publication: a row, and scratch files that wait.
 
-The files of a remote segment are compared with those that were stored beside its log.
+The files of a remote segment are compared with the files stored beside its log.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _scan_wave(
 
 @dataclass(slots=True)
 class _Scan:
-    """Scans a segment into scratch files; with `fail_fast`, none after one that has failed.
+    """Scans a segment into scratch files; with `fail_fast`, none after a failed one.
 
     What runs beside it ends by itself, so that no row is lost.
     """

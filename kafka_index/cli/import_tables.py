@@ -44,7 +44,7 @@ def import_on_spark(
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
-            # As a local import would have it: the table is not one that can be imported.
+            # As a local import would have it: the table cannot be imported.
             raise InputError(error.message, hint="nothing was imported") from error
         for partition, counts in imported_by(root, continued.run_id).items():
             on_partition(partition, counts)

@@ -100,8 +100,8 @@ def command(
 ) -> click.Command:
     """Return a command that is run with options of a kind; its help shows them in their order.
 
-    Every command has ``--storage-option`` and ``--summary``, and every one that reads dumps
-    ``--follow-links``. One without examples of a job does not run as a job.
+    Every command has ``--storage-option`` and ``--summary``, and every command that reads dumps has
+    ``--follow-links``. A command without examples of a job does not run as a job.
     """
     if as_job and job_examples is None:
         raise ValueError(f"{name} does not run as a job")

@@ -266,7 +266,7 @@ def readable_time(timestamp_ms: int) -> str:
 
 
 def _decoded(decode: Decode, row: Row) -> Row:
-    """Return a row with what its bytes mean, and without those that must not be shown."""
+    """Return a row with what its bytes mean, and without the fields that must not be shown."""
     if row.is_control:
         return row
     key, value = (None if data is None else bytes(data) for data in (row.key, row.value))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kafka_index.stores.registry import WholeFile
 
 STDOUT = "-"
-# Of a value that is or holds something else, such as TIME|FILE or KEYID=FILE, no path is known.
+# No path is known of a value that is or holds something else, such as TIME|FILE or KEYID=FILE.
 _PATHS = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
 # The versions that matter are those of what a run has loaded.
 _LIBRARIES = ("numba", "pyarrow", "pyspark")

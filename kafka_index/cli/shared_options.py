@@ -249,10 +249,10 @@ def times_options() -> Any:
 
 
 def _times(from_ms: int | None, to_ms: int | None) -> Times:
-    """Return a range of times, the second exclusive; refuse one that no time is in.
+    """Return a range of times, the second exclusive; refuse an empty range.
 
-    A record without a timestamp has -1, and is in no range of times, not even in one that has only
-    an end.
+    A record without a timestamp has -1, and is in no range of times, not even in a range without a
+    start.
     """
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise click.UsageError(

@@ -67,7 +67,7 @@ EXPLAINED: Mapping[str, str] = {
     FileClass.DIVERGED: "the copies hold different batches",
     FileClass.UNREADABLE: "could not be read, or changed meanwhile",
 }
-#: Of two copies, whose rows are of partitions.
+#: For two copies, whose rows are of partitions.
 _EXPLAINED_COPIES = {**EXPLAINED, FileClass.IDENTICAL: "the same batches, by their headers"}
 _COLUMNS = ("path", "kind", "class", "harmful", "position_bytes", "entry", "found", "effect")
 

@@ -177,7 +177,7 @@ class SeenLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset after its batches, those that are damaged included."""
+        """The offset after its batches, damaged ones included."""
         return max(self.offsets.end_offset, self.damage_end or 0)
 
 
@@ -202,10 +202,10 @@ def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None
 class MissingOffsets:
     """The missing offsets of a partition.
 
-    `cleaning` includes the marks in the logs. `ranges` are by offset; those that compaction
-    explains are only those that were told apart. `unnamed` counts further places by log, where
-    there are too many to name. `lost_bases` are the base offsets of the logs that are gone, and
-    that held offsets from the log start on.
+    `cleaning` includes the marks in the logs. `ranges` are by offset; ranges that compaction
+    explains are listed only where they were told apart. `unnamed` counts further places by log,
+    where there are too many to name. `lost_bases` are the base offsets of the logs that are gone,
+    and that held offsets from the log start on.
     """
 
     cleaning: Cleaning
@@ -228,9 +228,9 @@ def missing_offsets(
     """Return the missing offsets of a partition, with their causes.
 
     The logs are all of the partition, by base offset. `lost_ends` has, by base offset, the logs
-    that are gone while their index files are there, and the offset after the last one that these
-    know: no cleaner removed them, wherever it has been. Raises `KafkaIndexError` if a log has to be
-    read again, and cannot be.
+    that are gone while their index files are there, and the offset after the last known one: no
+    cleaner removed them, wherever it has been. Raises `KafkaIndexError` if a log has to be read
+    again, and cannot be.
     """
     start_offset = known.start_offset
     for log in logs:

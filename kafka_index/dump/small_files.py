@@ -1,8 +1,8 @@
 """The small files of a dump, at the root of a data directory and in a partition directory.
 
-Each is read whole, in one way. A file that is not there is None, one that Kafka cannot read as a
-file or as text is a `BadFileError`, and one that this process may not read an `InputError` that is
-worth a retry.
+Each is read whole, in one way. A file that is not there is None, a file that Kafka cannot read as a
+file or as text is a `BadFileError`, and a file that this process may not read an `InputError` that
+is worth a retry.
 """
 
 from __future__ import annotations

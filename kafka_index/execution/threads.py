@@ -192,7 +192,7 @@ class _Run(Generic[Work, Result]):
             raise self._error
 
     def shutdown(self) -> None:
-        """Begin no further part, and wait for those that run."""
+        """Begin no further part, and wait for the running ones."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()

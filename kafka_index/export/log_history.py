@@ -1,4 +1,4 @@
-"""Whether a log is the one that an export has read so far, or has another history by now.
+"""The test whether an export has read this log so far, or the log has another history by now.
 
 The export record holds the last batch of each split, as its header was. A log that still has that
 batch has the same history up to it. Retention and compaction keep a history; a log that was cut and

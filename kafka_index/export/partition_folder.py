@@ -113,7 +113,7 @@ def drop_staged(folder: str) -> None:
 def take_place(
     folder: str, before: ExportRecord, staged: ExportRecord, from_offset: int
 ) -> ExportRecord:
-    """Put staged data files in the place of those that begin at an offset or later.
+    """Put staged data files in the place of data files that begin at an offset or later.
 
     `before` is the record in place, `staged` that of the staged files; data files that begin before
     the offset stay. Returns the record that is then in place. Raises `PublishError` if a file

@@ -214,7 +214,7 @@ class _PartitionPlan:
     def _loss(
         self, log: PartitionLog, record: ExportRecord, end_offset: int | None
     ) -> DataLoss | None:
-        """Return why the log is not the one that was exported."""
+        """Return why the log is not the exported one."""
         topic_id = _topic_id(self._files)
         if topic_id is not None and record.topic_id not in (None, topic_id):
             return DataLoss(
@@ -227,7 +227,7 @@ class _PartitionPlan:
     def _after_loss(
         self, log: PartitionLog, record: ExportRecord, loss: DataLoss, end_offset: int
     ) -> PartitionExport:
-        """Return the plan of a partition whose log is not the one that was exported."""
+        """Return the plan of a partition whose log is not the exported one."""
         place = LeftOut(self._files.segments[0].partition_directory, None, loss.reason)
         export = PartitionExport(self._partition, self._folder, loss=place)
         is_restart = self._on_data_loss is OnDataLoss.RESTART
@@ -355,5 +355,5 @@ def _topic_id(files: PartitionFiles) -> str | None:
 
 
 def _repeated_ranges(log: PartitionLog, record: ExportRecord) -> list[DamagedRange]:
-    """Return the damaged ranges, but those whose first segments retention has deleted since."""
+    """Return the damaged ranges whose first segments retention has not deleted since."""
     return [one for one in record.damaged if one.first_offset >= log.log_start_offset]

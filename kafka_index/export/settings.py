@@ -38,7 +38,7 @@ class OnDataLoss(StrEnum):
     FAIL = "fail"
     #: It is exported from where both agree, or from where the log begins.
     CONTINUE = "continue"
-    #: It is exported anew, beside what is there, and takes its place when it is whole.
+    #: It is exported anew, beside the existing files, and takes their place when it is whole.
     RESTART = "restart"
 
 

@@ -1,7 +1,7 @@
 """Logs that grow: segments and partitions that are appended to.
 
-A `GrowingPartitionLog` consists of segments, each a `GrowingLogSegment`. The files are those that a
-broker with the same settings writes, and a broker can append to them.
+A `GrowingPartitionLog` consists of segments, each a `GrowingLogSegment`. A broker with the same
+settings writes the same files, and a broker can append to them.
 """
 
 from kafka_index.growing.growing_log import GrowingPartitionLog

@@ -178,7 +178,7 @@ class LocalLog:
         self.end_offset = int(batches.columns.last_offset[end - 1]) + 1
 
     def roll_to(self, base_offset: int, jitter_ms: int) -> None:
-        """Begin a segment; an empty one that begins there is replaced."""
+        """Begin a segment; an empty segment that begins there is replaced."""
         active = self.active_segment
         if active.base_offset == base_offset:
             active.delete()

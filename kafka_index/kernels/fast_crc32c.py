@@ -346,7 +346,8 @@ def supported_methods() -> list[str]:
 def fast_crc32c_address(method: str, library_address: int) -> int:
     """Compile ``uint32 (uint32 crc, address, size)``.
 
-    `method`: one that this CPU supports; `library_address`: the same function of google-crc32c.
+    `method`: a method that this CPU supports; `library_address`: the same function of
+    google-crc32c.
     """
     name = f"kafka_index_crc32c_{method}"
     source = (

@@ -126,7 +126,7 @@ def _free_slot(slot: int) -> None:
 def _free_stale_slots(start: int, end: int) -> None:
     """Free the slots of maps that went without a release: new memory lies where they were.
 
-    The handler takes the first range that holds an address. One that is left of an earlier map
+    The handler takes the first range that holds an address. A range that is left of an earlier map
     would take the faults of the new one, whose owner would trust the zeros.
     """
     overlaps = (_table[:, _START] < end) & (_table[:, _END] > start)

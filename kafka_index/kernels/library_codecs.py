@@ -201,7 +201,7 @@ def unpack_gzip(
 def unpack_lz4_block(
     context: Integer, source: np.uint64, size: Integer, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress one block; `UNPACK_NO_ROOM` also for one that is broken."""
+    """Decompress one block; `UNPACK_NO_ROOM` also for a broken block."""
     if context == 0:
         return np.int64(UNPACK_REFUSED)
     found = _lz4_decompress(source, out, np.int32(size), np.int32(room))

@@ -50,7 +50,7 @@ def _record(*names: str) -> np.dtype[Any]:
 #: field                 meaning
 #: ===================== ==================================================================
 #: node                  place in the list of open transactions, or one of the codes below
-#: first_kind            what its first batch was, of those that count: ``FIRST_``
+#: first_kind            kind of its first batch that counts: ``FIRST_``
 #: first_position_bytes  where that batch is
 #: first_epoch           the producer epoch of that batch
 #: epoch_changed         whether a later batch had another epoch
@@ -71,15 +71,15 @@ PRODUCER = _record(
     "txn_is_first",
 )
 
-#: What the first batch of a producer was, of those that count (a marker without records does not).
+#: The kind of the first batch of a producer that counts (a marker without records does not).
 FIRST_NONE, FIRST_TRANSACTIONAL, FIRST_PLAIN, FIRST_MARKER = range(4)
 
 #: An open transaction: its first offset, and whose it is, by the row or the id of the producer;
 #: `NO_OWNER` when it has ended.
 OPEN_TRANSACTION = _record("first_offset", "owner")
 NO_OWNER = -1
-#: In ``node``: no transaction is open; or it shares its place in the list with another one that
-#: began at the same offset and is named there; or that other one has ended, and the place with it.
+#: In ``node``: no transaction is open; or it shares its place in the list with another, which began
+#: at the same offset and is named there; or that other one has ended, and the place with it.
 NO_NODE, SHARED_NODE, GONE_NODE = -1, -2, -3
 
 #: An aborted transaction. ``row`` is the number of its marker in the segment; ``first_offset`` and
@@ -326,10 +326,10 @@ def fill_last_stable_offsets(
     """Find the last stable offset after each aborted transaction of a segment.
 
     `earlier` (OPEN_TRANSACTION, (m,)): transactions that were open before the segment, by first
-    offset, each owned by its producer id; those that end in the segment are closed. `end_rows`
-    (int64, (m,)): the row of the batch that ends each (a large number when none does); `by_end`
-    (int64, (m,)): the order of these; `aborts` (ABORT, (n,)): the aborted transactions, in the
-    order of their markers; `found` (int64, (n,)): filled.
+    offset, each owned by its producer id; transactions that end in the segment are closed.
+    `end_rows` (int64, (m,)): the row of the batch that ends each (a large number when none does);
+    `by_end` (int64, (m,)): the order of these; `aborts` (ABORT, (n,)): the aborted transactions, in
+    the order of their markers; `found` (int64, (n,)): filled.
     """
     head = 0
     ended = 0

@@ -209,7 +209,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 state[STATE_FAULT] = NEGATIVE_RECORD_COUNT
                 code = DECODE_FAULT
                 break
-        # Where nothing can be read any more: of what was handed in, nothing else is known.
+        # Where nothing can be read any more: nothing else is known of the input.
         readable_end = section.end
         if not handed_in:
             is_in_window = window <= section.start <= window_end

@@ -2,7 +2,7 @@
 
 Ascending targets share one walk: batches that the search for one target has passed are not visited
 for the next. The walk jumps where an index entry leads further ahead, and then the entry is
-verified: the batches from its position on must reach one that ends at its offset. An entry of a
+verified: the batches from its position on must reach a batch that ends at its offset. An entry of a
 time index fits when the first batch as late has its timestamp and its offset.
 
 Sources: Kafka's ``FileRecords.searchForOffsetFromPosition`` and ``searchForTimestamp``.
@@ -302,7 +302,7 @@ def walk_to_timestamps(
 
     `log`, `log_size`: as for `walk_to_offsets`; `starting_offset`: the log start offset: what lies
     below it counts for nothing. `least_offset`: a batch that ends below it does not count. To find
-    records, all count: it is those that are held against the starting offset then. `targets`
+    records, all count: then the records are compared with the starting offset. `targets`
     (int64, (n,)): timestamps in ms, ascending. `entry_timestamps`, `entry_offsets` (int64, (n,)):
     the time index entry at or below each; timestamp -1 where there is none. `floor_offsets`,
     `floor_positions` (int64, (n,)): the offset index entry at or below the larger of that offset

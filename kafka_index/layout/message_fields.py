@@ -32,7 +32,7 @@ _DEFAULTS: dict[str, Value] = {
 class Struct(dict[str, Value]):
     """The fields of a message, or of a structure in it, under Kafka's names.
 
-    Every field of the schema is there; one that a version lacks has its default. The methods
+    Every field of the schema is there; a field that a version lacks has its default. The methods
     return a field of a type that the schema gives it.
     """
 

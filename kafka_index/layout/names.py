@@ -33,7 +33,7 @@ INTERNAL_TOPICS: Final = frozenset(
     }
 )
 
-#: Those that the broker creates with ``cleanup.policy=compact``
+#: Topics that the broker creates with ``cleanup.policy=compact``
 #: (``GroupCoordinatorService.groupMetadataTopicConfigs``,
 #: ``TransactionStateManager.transactionTopicConfigs``); the others are created with ``delete``.
 COMPACTED_INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})

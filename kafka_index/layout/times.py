@@ -1,4 +1,4 @@
-"""Times: the one parser of those that commands, functions and data sources take, and their text.
+"""Times: the one parser for commands, functions and data sources, and their text.
 
 A time is ISO 8601 (UTC where it names no zone), a date (its midnight in UTC), milliseconds since
 1970, ``ms:N``, ``now``, ``today``, ``yesterday`` (midnights in UTC), or relative to now: ``-90m``,
@@ -115,7 +115,7 @@ def is_relative(value: object) -> bool:
 
 
 def _check_number(number: int) -> int:
-    """Return a number of milliseconds; refuse one that looks like another unit."""
+    """Return a number of milliseconds; refuse a number that looks like another unit."""
     if number < 0:
         raise InputError(
             f"{number} is a time before 1970",

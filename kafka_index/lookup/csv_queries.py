@@ -196,7 +196,7 @@ def _insert_bad_rows(
     """Return a batch with the rows of a wrong width in their places, and which those are.
 
     `bad_rows` has number and text of each from `first_row` on, which is the number of the first row
-    of either kind; those that are inserted are removed from it.
+    of either kind; rows that are inserted are removed from it.
     """
     numbers = np.array([number for number, _ in bad_rows], np.int64) - first_row
     # So many rows of the right width come before each of them.

@@ -40,7 +40,7 @@ from kafka_index.reading.segment_log import SegmentCache
 DEFAULT_MAX_OPEN_SEGMENTS = 256
 # Partitions are kept up to this many segments: ten thousand of a few, or a few of ten thousand.
 _MAX_KEPT_SEGMENTS = 100_000
-# Of more partitions, each is fetched for when it is its turn.
+# With more partitions, each is fetched for in its turn.
 _MAX_EXPECTED = 10_000
 
 

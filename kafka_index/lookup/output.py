@@ -6,8 +6,8 @@ removes.
 
 In an object store or HDFS, the parts are put below ``.NAME.<run id>.tmp/``, and renamed at the end;
 where a store has no rename, that is a copy on the server. ``_SUCCESS`` comes last: a folder of
-parts without it is one that a killed run had begun to publish, and the next run replaces it. There
-is no lock: a run removes the parts of another one that writes the same output.
+parts without it was left by a killed run that had begun to publish, and the next run replaces it.
+There is no lock: a run removes the parts of another run with the same output.
 """
 
 from __future__ import annotations

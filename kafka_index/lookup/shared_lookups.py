@@ -32,7 +32,7 @@ class SharedLookups:
     """Opens the `Lookups` of each thread; a context manager that closes them.
 
     The indexes that the run builds are shared in the folder. So many threads as helpers answer for
-    one that asks. Pickled, it is a `PackedLookups`.
+    each that asks. Pickled, it is a `PackedLookups`.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ _TOPIC_NAMES = """
 _TOPIC = frozenset(_TOPIC_NAMES.split())
 _CLIENT_METRICS = frozenset({"interval.ms", "match", "metrics"})
 _GROUP_PREFIXES = ("consumer.", "share.", "streams.")
-# Of a broker, what follows these prefixes is numbers, sizes, times and policies.
+# The settings of a broker under these prefixes are numbers, sizes, times and policies.
 _BROKER_PREFIXES = (
     "background.threads",
     "compression.",

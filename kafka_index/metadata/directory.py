@@ -161,7 +161,7 @@ def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> Cluste
     """
     found = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
     if found.faults.first:
-        # A partition or a setting whose record is missing would be taken for one that is not.
+        # A partition or a setting whose record is missing would count as absent.
         raise InputError(f"the metadata log is damaged: {found.faults.first[0]}")
     if found.cluster is None:
         raise InputError("there is no metadata log", path=paths[0])
@@ -369,7 +369,7 @@ def _missing(directory: str, start: int, base_offset: int) -> CorruptLogError:
 class FoundCluster:
     """The metadata of a dump.
 
-    The image is None if there is none, or not one that is whole. `path` is its metadata log, and
+    The image is None if there is none, or no whole one. `path` is its metadata log, and
     `fault` the reason why the metadata log of the dump does not count. `node_id` is the broker of
     the dump; None if the dump is not of one broker, or it is not known.
     """
@@ -380,7 +380,7 @@ class FoundCluster:
     node_id: int | None = None
 
     def settings(self, config: LogConfig) -> LogConfig:
-        """Return the settings of the topics: those that were given, then those of the metadata."""
+        """Return the settings of the topics: the given ones first, then those of the metadata."""
         return config if self.image is None else settings_of(self.image, config, self.node_id)
 
     def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:

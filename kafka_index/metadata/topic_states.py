@@ -1,8 +1,8 @@
 """Groups, transactions and remote segments, from the records of the topics that hold them.
 
-Records of ``__consumer_offsets`` are kept by their keys as they come, and decoded at the end: of a
-log that is compacted now and then, most are overwritten. Offsets that a transaction commits count
-once its marker is there. Source: Kafka's ``OffsetMetadataManager.replay``,
+Records of ``__consumer_offsets`` are kept by their keys as they come, and decoded at the end,
+because most are overwritten in a log that is compacted now and then. Offsets that a transaction
+commits count once its marker is there. Source: Kafka's ``OffsetMetadataManager.replay``,
 ``replayEndTransactionMarker``, ``GroupMetadataManager.replay``;
 ``TransactionStateManager.loadTransactionMetadata`` and ``TransactionLog``; and
 ``RemoteLogMetadataCache`` with ``RemoteLogSegmentMetadata.createWithUpdates``.
@@ -97,8 +97,8 @@ class GroupMember:
 class Group:
     """A group: ``classic``, ``consumer``, ``share`` or ``streams``.
 
-    The epoch is the generation of a classic group, the group epoch of the others; None for one that
-    only commits offsets.
+    The epoch is the generation of a classic group, the group epoch of the others; None for a group
+    that only commits offsets.
     """
 
     name: str

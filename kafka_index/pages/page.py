@@ -44,7 +44,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of all rows of a report, those that the page leaves out included.
+    """The totals of all rows of a report, left-out rows included.
 
     `found` counts units, such as segments, by their finding, `bad` and `notable` by severity.
     `bad_others` and `others` count the rows that are not units, such as those of whole partitions.
@@ -73,7 +73,7 @@ class Page:
     """The page of a command.
 
     `nouns` names the units that are counted, such as ``segments``. `found_in` are the columns with
-    findings: a row is counted by the first one that is not null, and is as bad as the worst;
+    findings: a row is counted by the first that is not null, and is as bad as the worst;
     `explained` has their values, the best first. `units` is a column, and `unit_values` its values
     in the rows that are counted: all rows if it is None, any value that is not null if there are
     none. `weight` is a column with the number of units of a row, by default 1. `worst_where` is a

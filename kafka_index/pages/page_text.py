@@ -1,8 +1,8 @@
 """The text of a page: the verdict and the counts as HTML, the rest as data for its scripts.
 
 Nothing of a report is markup: names stand in HTML escaped, or in packed columns, which the scripts
-show as text. The page forbids its browser to load anything, and to run scripts other than those
-that it was written with, which it names by their digests.
+show as text. The page forbids its browser to load anything, and to run scripts other than its own,
+which it names by their digests.
 
 ``static/columns.js`` unpacks columns. An integer column is delta-coded or taken relative to another
 column, whichever packs better, mapped to unsigned numbers (zigzag), and written byte plane by byte

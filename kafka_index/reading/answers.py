@@ -44,7 +44,7 @@ class Status(IntEnum):
 
     #: There is an answer at the requested level.
     FOUND = 0
-    #: The offset is below the first one that the partition still has.
+    #: The offset is below the first that the partition still has.
     BEFORE_LOG_START = 1
     #: The offset is the next one to be written (or not yet visible below the upper bound): an
     #: empty read, no error.

@@ -1,9 +1,9 @@
 """A remote log in memory, of which only the ranges that are read are fetched.
 
-The memory has the size of the log, and no pages at first. Reading one that was not fetched is a
+The memory has the size of the log, and no pages at first. Reading a page that was not fetched is a
 fault, which the system reports (`kafka_index.kernels.fault_guard`): the missing pages are fetched
-and the read is repeated. So kernels run on it as on a mapped file, and no result stands that read a
-byte which was not there. Ranges that are known beforehand are fetched beforehand, in parallel.
+and the read is repeated. So kernels run on it as on a mapped file, and a result that read a missing
+byte does not stand. Ranges that are known beforehand are fetched beforehand, in parallel.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class LogBounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no records; one whose end damage hides has some.
+        """Whether the log has no records; a log whose end damage hides has some.
 
         Raises `KafkaIndexError` if a read of the last segment fails.
         """

@@ -65,7 +65,7 @@ class ReadAhead:
         self._indexed = self._ranged = 0
 
     def reach(self, segment: object) -> None:
-        """Fetch for the segments after one that is about to be used."""
+        """Fetch for the segments after the next to be used."""
         number = self._number_of.get(id(segment))
         if number is None:
             return

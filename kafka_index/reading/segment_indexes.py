@@ -67,7 +67,7 @@ class SegmentIndexes:
     """The offset index and the time index of one segment, opened on first use.
 
     Missing and refused files, and the tail of the log, are added to the findings. Indexes of remote
-    segments come from those that this run has in memory. `stop` is the reason why indexes built in
+    segments come from the memory of this run. `stop` is the reason why indexes built in
     memory end before their log.
     """
 

@@ -71,8 +71,8 @@ class AbortedTransactions:
     def hold(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches belong to one of them.
 
-        As the consumer does: a batch of a transaction whose producer has one that began at or below
-        the batch's last offset, and whose marker comes after it.
+        As the consumer does: a batch of a producer with an aborted transaction that began at or
+        below the batch's last offset, and whose marker comes after it.
         """
         held = np.zeros(batches.rows, np.bool_)
         if not len(self.producer_ids):
@@ -172,7 +172,7 @@ def _state_before(
     rebuildProducerState): a clean stop leaves one at the end of the log. A remote segment was
     uploaded with the one at its end.
     """
-    # Of a tiered partition, the last segment is the one that is local if any is.
+    # The last segment of a tiered partition is local if any is.
     directory = files.segments[-1].partition_directory
     offsets = set() if is_segment_path(directory) else set(list_snapshots(directory))
     ends = [*(segment.base_offset for segment in files.segments[:number]), end_offset]
@@ -280,7 +280,7 @@ def _followed(
 
 
 def _wrong_rows(batches: BatchColumns, window: Bytes, window_position: int) -> list[int]:
-    """Return the batches with a wrong checksum: of transactions, or as small as a marker."""
+    """Return the batches with a wrong checksum that are transactional, or as small as a marker."""
     is_checked = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK) != 0
     rows = np.flatnonzero(is_checked | (batches.size_bytes <= _MAX_MARKER_BYTES))
     matches = np.empty(len(rows), np.bool_)

@@ -1,6 +1,6 @@
 """The records of one entry of a log, decompressed: where they are, and what they count from.
 
-They are those that Kafka's ``for (Record record : batch)`` returns. It reads a plain batch record
+Kafka's ``for (Record record : batch)`` returns the same. It reads a plain batch record
 by record, so a fault in a later one does not affect those before it; a compressed batch it reads
 whole beforehand. Sources: Kafka's ``DefaultRecordBatch``, ``AbstractLegacyRecordBatch`` with its
 ``DeepRecordsIterator``, and ``LegacyRecord``.

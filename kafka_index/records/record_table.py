@@ -167,12 +167,12 @@ class RecordTable:
         return pa.array(chunk.of_batches(values).astype(kind.to_pandas_dtype()), kind)
 
     def _constant(self, name: str, value: object, count: int) -> pa.Array:
-        """Return a column of one value, mostly a part of one that was made before."""
+        """Return a column of one value, mostly a part of an earlier column."""
         whole = self._constants.get((name, value))
         if whole is None or len(whole) < count:
             kind = self.schema.field(name).type
             whole = pa.repeat(pa.scalar(value, kind), count + count // 4)
-            # Few values come again, and those that do stay the same for long.
+            # Few values come again, and such values stay the same for long.
             if len(self._constants) > len(self.schema):
                 self._constants.clear()
             self._constants[name, value] = whole

@@ -424,7 +424,7 @@ class _Walk:
         return True
 
     def _first_row(self, batches: BatchColumns) -> int | None:
-        """Return the batch that the way begins with, or the one that it begins after."""
+        """Return the batch that the way begins with or after."""
         if isinstance(self._before, int):
             rows = np.flatnonzero(batches.last_offset >= self._before)
         else:

@@ -64,7 +64,7 @@ class GroupOffsets:
     def beyond_end(
         self, ends: Mapping[TopicPartition, int], output: str, reason: str
     ) -> list[GroupOffset]:
-        """Return all of them as they are; `reason` is why those that count were not clamped."""
+        """Return all of them as they are; `reason` is why offsets that count were not clamped."""
         path = os.path.join(output, self.home.partition.directory_name)
         return [
             *(_beyond(one, ends, path, reason) for one in self.committed),
@@ -75,7 +75,7 @@ class GroupOffsets:
 def ends_of(
     partitions: Sequence[RestoredPartition], empty: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the log ends of the partitions in the output, and of those that begin empty."""
+    """Return the log ends of the partitions in the output, and of partitions that begin empty."""
     ends = {each.partition: each.log_end_offset for each in partitions if not each.is_left_out}
     return {**dict.fromkeys(empty, 0), **ends}
 

@@ -150,7 +150,7 @@ class OldCluster:
         return cluster
 
     def settings(self, config: LogConfig, dump: Dump, renames: Mapping[str, str]) -> LogConfig:
-        """Return the settings of logs: those that were given, then those of the metadata log."""
+        """Return the settings of logs: the given ones first, then those of the metadata log."""
         topics = {each.topic for each in dump.replicas}
         cluster = FoundCluster(self.image, node_id=node_id_of(dump.directories.values()))
         assumed = cluster.settings_text(config, topics)
@@ -166,7 +166,7 @@ class OldCluster:
         return replace(found, topics={**found.topics, **own})
 
     def topic_ids(self) -> dict[str, str]:
-        """Return the ids of topics: those of the metadata log, else those that groups committed."""
+        """Return the ids of topics: from the metadata log, else from commits of groups."""
         ids = {one.topic: one.topic_id for one in self.offsets if one.topic_id is not None}
         if self.image is not None:
             for topic in self.image.topics.values():

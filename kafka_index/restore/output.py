@@ -175,7 +175,7 @@ def _is_formatted(path: str, name: str) -> bool:
 def _properties(path: str) -> dict[str, str]:
     place = os.path.join(path, META_PROPERTIES)
     if os.path.exists(place):
-        # Of an unfinished restore that was formatted again, the new one counts.
+        # After an unfinished restore was formatted again, the new identity counts.
         refuse_identity(path, "format the output again")
         return read_properties(place) or {}
     return read_properties(os.path.join(path, HIDDEN_PROPERTIES)) or {}

@@ -276,7 +276,7 @@ def take_over(segment: SegmentFile, target: str, link: Link) -> None:
 
 
 def _open_listed(segment: SegmentFile) -> ByteSource:
-    """Open a log as it was listed; one that has gone since is a dump that changes."""
+    """Open a log as it was listed; if it has gone since, the dump changes."""
     path = segment.log_path
     try:
         return open_log(path, segment)

@@ -239,7 +239,7 @@ def _sound_logs(found: Iterable[FoundLog]) -> list[RestoredLog]:
 
 @contextmanager
 def _leaving_out(found: Sequence[RestoredPartition]) -> Iterator[None]:
-    """Leave partitions out for an error; those that are left out already keep their reason."""
+    """Leave partitions out for an error; a partition that is left out already keeps its reason."""
     try:
         yield
     except KafkaIndexError as error:
@@ -328,7 +328,7 @@ def _complete(sound: _Sound, rows: Sequence[SegmentReport]) -> None:
 
 
 def _up_to_limit(logs: Sequence[RestoredLog], settings: BuildSettings) -> Sequence[RestoredLog]:
-    """Return the logs up to the one that the partition ends in; later ones are removed."""
+    """Return the logs up to the end of the partition; later ones are removed."""
     last = next((at for at, each in enumerate(logs) if each.is_limited), None)
     if last is None:
         return logs
@@ -391,7 +391,7 @@ def _note_facts(
 
 
 def _sync(group: Sequence[_Sound]) -> None:
-    """Make the files of partitions durable, all at once; one whose files are not is left out."""
+    """Make the files of partitions durable at once; where that fails, leave the partition out."""
     paths = {each.directory: paths_of(each.directory) for each in group}
     failures = make_durable(path for found in paths.values() for path in found)
     for each in group:

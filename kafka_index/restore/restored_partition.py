@@ -272,8 +272,8 @@ class Journal:
     def remove(self) -> None:
         """Remove the journal: the restore is complete, and its exit code and losses are printed.
 
-        One that stays, or that a crash brings back, does not harm: a broker passes over it, and
-        the restore can be run again until a broker has started.
+        A journal that stays, or that a crash brings back, does not harm: a broker passes over it,
+        and the restore can be run again until a broker has started.
         """
         try:
             os.unlink(self._path)
@@ -304,7 +304,7 @@ class Journal:
 
 
 def _parsed(line: bytes) -> dict[str, object] | None:
-    """Return a line; None for one that could not be written whole before the next one."""
+    """Return a line; None for a line that was not written whole before the next."""
     try:
         return dict(json.loads(line))
     except ValueError:

@@ -63,7 +63,7 @@ class LogContext:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The lost ranges of a damaged log, and those that were filled."""
+    """The lost ranges of a damaged log, and its filled ranges."""
 
     lost: list[LostRange]
     fills: list[Fill] = field(default_factory=list)
@@ -228,7 +228,7 @@ class Salvaging:
         if after is None and hole[1] == size_bytes:
             after = _mark_of(self._context.after, is_last=False)
         if before is None and hole[0] == 0 and self._context.head_offset is not None:
-            # Without a policy, missing offsets may be those that a cleaner has removed.
+            # Without a policy, a cleaner may have removed the missing offsets.
             if not self._context.is_policy_known and self._has_holes(ranges):
                 return None
             return filler.find_head(self._context.head_offset, after)

@@ -1,8 +1,8 @@
 """The search for the next sound batch after damage, and whether damage is a torn tail.
 
-A batch counts as found when its header is plausible, its checksum right, and its offsets are those
-that may come next. A log may end in a batch that was not written to its end. Where the bytes after
-it hold a sound batch, or its header is none that a broker writes there, it is damage.
+A batch counts as found when its header is plausible, its checksum right, and its offsets may come
+next. A log may end in a batch that was not written to its end. Where the bytes after it hold a
+sound batch, or its header is none that a broker writes there, it is damage.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bo
 
 
 def plausible_headers(headers: Any, bounds: OffsetBounds) -> Any:
-    """Return whether headers (`RECORD_BATCH_HEADER`) may be those of batches of magic 2."""
+    """Return a mask of the headers (`RECORD_BATCH_HEADER`) that may begin a batch of magic 2."""
     base = headers["base_offset"].astype(np.int64)
     delta = headers["last_offset_delta"].astype(np.int64)
     count = headers["record_count"].astype(np.int64)

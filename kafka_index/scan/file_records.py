@@ -183,7 +183,7 @@ def next_offset(
 ) -> int:
     """Return the offset after the last batch of a segment, as a broker reads it.
 
-    It looks for the last batch from the one that holds the offset of the last index entry, or is
+    It looks for the last batch from the batch that holds the offset of the last index entry, or is
     the first above it. Where offsets go back after that entry there may be none, and the segment
     counts as empty: the answer is its base offset. Without an entry, `indexed_offset` is the base
     offset; the largest base offset from that entry on, and the last offset of the last batch, are

@@ -47,8 +47,8 @@ class LogOffsets:
 
     A cleaner removed the missing offsets before `cleaned_to`. `first_offset` is that of the first
     batch, None without one; `end_offset` and `end_bytes` come after the last batch. `holes` are the
-    first ones that the marks in this log do not explain, `hole_count` their number, and
-    `cleaned_count` the number of those that a cleaner has made. A cleaner has been over all offsets
+    first holes that the marks in this log do not explain, `hole_count` their number, and
+    `cleaned_count` the number of holes that a cleaner has made. A cleaner has been over all offsets
     before `marked_to`, 0 for none: a batch there has fewer records than offsets, or the horizon of
     tombstones, which only a cleaner sets. `overlap` is the first batch that begins before the one
     before it ends: its offset, and the expected one.

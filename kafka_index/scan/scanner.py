@@ -2,7 +2,7 @@
 
 Each batch begins after the one before it has ended. Missing offsets are legal, since compaction
 leaves them; offsets that go back are not. A batch that is out of order is damage, and so are those
-after it, up to one that begins after all that came before it.
+after it, up to a batch that begins after all before it.
 
 Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
 """

@@ -246,7 +246,7 @@ class _Range:
     most: int = INT64_MAX
 
     def narrow(self, one: Filter, value: int, *, is_exact: bool = True) -> None:
-        """Apply a comparison; an inexact value is one that was rounded down."""
+        """Apply a comparison; an inexact value was rounded down."""
         match one:
             case EqualTo():
                 self.least, self.most = max(self.least, value), min(self.most, value)

@@ -118,7 +118,7 @@ class Jobs:
         """Name the job that this thread runs in the context, for the Spark UI.
 
         A Connect server describes jobs itself. So many of the run's items are done with the job,
-        and so many stages work on them, after the one that distributes the plan.
+        and so many stages work on them, after the stage that distributes the plan.
         """
         with self._guard:
             self._started += 1

@@ -1,4 +1,4 @@
-"""Lookups on Spark: of DataFrames, and the indexes that lookups of files need and logs lack.
+"""Lookups on Spark: DataFrames, and the indexes that lookups of files need and logs lack.
 
 Remote segments without indexes get them once for all tasks of a run. One job reads the queries and
 keeps a query for each segment that they ask, or for each partition where they ask for times: which
@@ -191,7 +191,7 @@ def _settings(by: By, resolve: Resolve | str, config: LogConfig | None) -> Looku
 def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings) -> DataFrame:
     """Add the answers as columns.
 
-    Python workers return numbers that are never null, and only those that the lookup can fill:
+    Python workers return numbers that are never null, and only columns that the lookup can fill:
     nulls, the texts of statuses and whole columns of nulls are cheaper to make in the JVM.
     """
     by = settings.by
@@ -210,7 +210,7 @@ def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings)
 
 
 def with_answers(answered: DataFrame, raw: pa.Schema) -> DataFrame:
-    """Return rows with the columns of `ANSWER_SCHEMA` in place of those that workers return."""
+    """Return rows with the columns of `ANSWER_SCHEMA` in place of those of workers."""
     return answered.select("*", *_answer_columns(raw)).drop(*raw.names)
 
 
@@ -224,7 +224,7 @@ def raw_columns(settings: LookupSettings) -> pa.Schema:
 
 
 def _answer_columns(raw: pa.Schema) -> list[Column]:
-    """Return the columns of `ANSWER_SCHEMA`, from those that workers return."""
+    """Return the columns of `ANSWER_SCHEMA`, from the columns that workers return."""
     text = F.lit(Status.FOUND.text)
     for status in reversed(Status):
         text = F.when(F.col(_RAW + _STATUS) == status.value, status.text).otherwise(text)
@@ -294,7 +294,7 @@ def build_missing_indexes(
 def find_needs(
     batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups
 ) -> Iterator[pa.RecordBatch]:
-    """Reduce the queries of splits to those whose answers need all the same indexes."""
+    """Reduce the queries of splits to a set whose answers need all the same indexes."""
     inventory = lookups.open().inventory
     largest: dict[tuple[int, int], int] = {}
     for work in read_works(batches):

@@ -95,7 +95,7 @@ def stage_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Stage segments from the sorted rows of a bin: a task's function.
 
-    With `fail_fast`, none after one that has failed.
+    With `fail_fast`, none after a failed one.
     """
     schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
     canonical = (batch.select(schema.names).cast(schema) for batch in batches)

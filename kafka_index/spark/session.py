@@ -55,7 +55,7 @@ _LOG_LEVEL = "spark.log.level"
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOG_CONFIGURATION = "log4j2.configurationFile"
-# A standalone master that wants these speaks first to those who authenticate or encrypt.
+# A standalone master that wants these speaks first to clients that authenticate or encrypt.
 _SECURE_SETTINGS = ("spark.authenticate", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 
@@ -86,7 +86,7 @@ def open_session(
 
 
 def build_session(master: str | None, app_name: str) -> SparkSession:
-    """Start a Spark session, or return the one that is running.
+    """Start a Spark session, or return the running one.
 
     The master is ``local[N]``, ``spark://host:port``, ``yarn``, or ``sc://host:port`` for Spark
     Connect; by default that of ``spark-submit``, else all cores of this machine. The name of the

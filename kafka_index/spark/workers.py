@@ -163,7 +163,7 @@ def _collect(done: DataFrame, works: int) -> list[bytes]:
 
 
 def check_results(found: int, expected: int) -> None:
-    """Refuse the results of a job that lack some: one that is cancelled can end as if done."""
+    """Refuse incomplete results of a job: a cancelled job can end as if done."""
     if found != expected:
         raise EngineError(
             "a job of Spark ended without the results of all its works",

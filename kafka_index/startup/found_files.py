@@ -48,7 +48,7 @@ _MARKED = re.compile(rf"{_WORD}-{_WORD}\.{_WORD}-(?:delete|future|stray)")
 
 @dataclass(slots=True)
 class FoundSegment:
-    """A live segment and the paths of its files, by suffix; those that it has not are missing.
+    """A live segment and the paths of its files, by suffix; a suffix without a file is missing.
 
     `not_files`: indexes that are directories, pipes or devices, on which a broker fails once it
     opens them.

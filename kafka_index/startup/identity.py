@@ -28,7 +28,7 @@ class Identity:
     Parameters
     ----------
     by_directory : mapping of str to MetaProperties
-        Those that could be read.
+        The contents that could be read.
     offline : mapping of str to Refusal
         Directories that a broker takes offline, and why.
     refused : tuple of Refusal
@@ -63,8 +63,8 @@ def metadata_directory_of(
 ) -> str | None:
     """Return the directory of a broker's metadata log; None where it is not at hand.
 
-    Where the settings are those of these very directories, it is the one that they name, there or
-    not: a broker exits that does not find it.
+    Where the settings are those of these very directories, it is the directory that they name,
+    there or not: a broker exits that does not find it.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def metadata_directory_of(
 def without_metadata_directory(
     paths: Sequence[str], properties: Mapping[str, str] | None, metadata_directory: str | None
 ) -> Sequence[str]:
-    """Return the data directories among these: all but one that has the metadata log alone."""
+    """Return the data directories among these, without one for the metadata log alone."""
     data = [path for path in paths if path != metadata_directory]
     return data if data and _is_metadata_apart(properties) else paths
 

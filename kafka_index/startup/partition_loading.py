@@ -157,7 +157,7 @@ class LoadedPartition:
     segments : list of LoadedSegment
         The segments that are left.
     deleted : dict of int to LoadedSegment
-        Those that were deleted, by base offset.
+        The deleted segments, by base offset.
     reasons : dict of int to str
         Why segments are deleted, cut or rebuilt.
     bytes_read : int

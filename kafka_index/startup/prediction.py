@@ -188,7 +188,7 @@ class PartitionPrediction:
     records_back : int
         How many records that were deleted come back.
     unserved : str or None
-        Why what is there is not served, or not all of it.
+        The reason why not all records are served.
     unknown : str or None
         What of it cannot be known.
     notes : tuple of str

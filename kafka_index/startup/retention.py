@@ -100,7 +100,7 @@ def _beyond_size(segments: Sequence[LoadedSegment], retention_bytes: int) -> int
 def _beyond_time(
     segments: Sequence[LoadedSegment], count: int, retention_ms: int, now_ms: int
 ) -> int:
-    """Return how many segments are gone once those that are too old are, too."""
+    """Return how many segments are gone once all that are too old are gone, too."""
     if retention_ms < 0:
         return count
     while _is_deletable(segments, count):

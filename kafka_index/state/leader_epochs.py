@@ -29,7 +29,7 @@ class LeaderEpochCache:
     Parameters
     ----------
     entries : iterable of EpochEntry
-        Assigned in this order: an entry that does not ascend drops those that it contradicts.
+        Assigned in this order: an entry that does not ascend drops the entries that it contradicts.
 
     Raises
     ------

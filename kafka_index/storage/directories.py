@@ -49,7 +49,7 @@ class Entry(Protocol):
     def size_and_change(self) -> tuple[int, str]:
         """Return its size, and a text that changes whenever the file does.
 
-        The ETag of an object; of a local file the time of its last change, which unlike the time
+        The ETag of an object; for a local file the time of its last change, which unlike the time
         of its modification no program can set.
         """
         ...

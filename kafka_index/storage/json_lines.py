@@ -119,7 +119,7 @@ def _strings(texts: pa.Array) -> pa.Array:
 
 
 def _plain(value: Any) -> Any:
-    """Return a nested value as one that JSON can represent."""
+    """Return a nested value in a form that JSON can represent."""
     match value:
         case dict():
             return {str(name): _plain(item) for name, item in value.items()}

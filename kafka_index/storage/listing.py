@@ -313,7 +313,7 @@ def _nothing_found(
 
 
 def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -> InputError:
-    """Return the error of a pattern that matches no topic, with those that are near."""
+    """Return the error of a pattern that matches no topic, with similar names."""
     names = sorted(found)
     shown = ", ".join(names[:_TOPICS_SHOWN])
     more = len(names) - _TOPICS_SHOWN
@@ -326,6 +326,6 @@ def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -
 
 
 def did_you_mean(given: str, names: Iterable[str]) -> str | None:
-    """Return a hint that names what is near to what was given; None where nothing is."""
+    """Return a hint with the names near to the given one; None where there is none."""
     near = difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, 0.5)
     return f"did you mean {' or '.join(near)}?" if near else None

@@ -1,7 +1,7 @@
 """The local folder for files on their way to a store, and tables that are sorted there by DuckDB.
 
 The folder lies below TMPDIR, and is locked for as long as its process lives: a killed process drops
-its lock, and the next one that needs a workspace removes the folder.
+its lock, and the next process that needs a workspace removes the folder.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ A broker locks each of its data directories: it opens ``.lock`` for writing, cal
 an fcntl record lock over the whole file, the same as ``fcntl.lockf`` here.
 
 In an object store or HDFS, a marker is put only where there is none. Its run writes it again every
-few seconds. A run that finds another's marker watches it: one that does not change for a while
+few seconds. A run that finds another's marker watches it: a marker that does not change for a while
 belongs to a killed run, and is taken over; so is at once one of a process that is gone from this
-machine, since the same boot and in the same PID namespace. Of several runs that take it over at the
+machine, since the same boot and in the same PID namespace. Where several runs take it over at the
 same moment, one gets in: it replaces the version that it has watched. Nothing keeps out a run that
 was stopped for longer than that and continues; two runs over the same input write the same bytes.
 """
@@ -201,7 +201,7 @@ def _is_of_ended_process(marker: bytes | None) -> bool:
 
 
 def _is_running(process: int, started: object) -> bool:
-    """Return whether a process runs, or may: one that was started when a marker says it was."""
+    """Return whether the process that a marker names runs, or may: its start time counts, too."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -237,7 +237,7 @@ class DirectoryLock:
     """Hold the lock files of directories, all or none, without waiting.
 
     A directory given twice, also through a link, is locked once. Use as a context manager, in the
-    driver and for the whole run. A lock file made here, by this run or by one that was killed, is
+    driver and for the whole run. A lock file made here, by this run or by a killed one, is
     removed at the end while still held; a broker's stays.
     """
 

@@ -134,7 +134,7 @@ def list_directories(root: str) -> Iterator[StoredDirectory]:
 
 
 def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield directories with their entries, in no particular order; those that cannot be read not.
+    """Yield directories with their entries, in no particular order; unreadable ones are left out.
 
     Where most directories below a prefix of an object store are asked for, they share requests.
     """

@@ -1,8 +1,8 @@
 """The files of one partition directory that are its live segments.
 
 A directory left by a killed broker can hold the traces of an interrupted compaction or split. The
-live segments are those that the broker would load at its next start: `LogLoader.load`, its passes
-one to four, without touching anything.
+live segments are loaded by the broker at its next start: `LogLoader.load`, its passes one to four,
+without touching anything.
 """
 
 from __future__ import annotations

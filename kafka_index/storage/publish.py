@@ -1,6 +1,6 @@
 """Publishing: how finished index files appear where a broker will read them.
 
-The one rule: a broker rebuilds a segment that has no ``.index`` and trusts one that has
+The one rule: a broker rebuilds a segment that has no ``.index`` and trusts a segment that has it
 (LogLoader.loadSegmentFiles, LogSegment.sanityCheck), and silently makes an empty ``.timeindex``
 where only that one is missing. So an ``.index`` may exist only beside the files it belongs to::
 

@@ -275,8 +275,8 @@ def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:
 def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:
     """Return the logs of a partition that are gone, and neither deleted nor replaced.
 
-    The directory has been scanned. By base offset, the value is the offset after the last one that
-    the index files know.
+    The directory has been scanned. By base offset, the value is the offset after the last that the
+    index files know.
     """
     by_name = {entry.name: entry for entry in entries}
     live = sorted(segments, key=lambda segment: segment.base_offset)
@@ -302,7 +302,7 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
 
 
 def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
-    """Return the offset after the last one that an index knows; None for one without entries.
+    """Return the offset after the last that an index knows; None for an index without entries.
 
     Raises `KafkaIndexError` if the disk or the store fails.
     """

@@ -188,7 +188,7 @@ class HdfsStore:
         """Write a file aside, close it, and rename it.
 
         The file aside has a name of its own, so that a writer that was given up cannot rename
-        what another one is still writing. One that a killed writer left is a scratch file like
+        what another one is still writing. A file that a killed writer left is a scratch file like
         any other (`kafka_index.storage.scratch`).
         """
         if if_absent and self._exists(path):

@@ -199,7 +199,7 @@ def is_within(path: str, directories: Iterable[str]) -> bool:
 
 
 def _is_followed(directory: str, inputs: Mapping[str, bool]) -> bool:
-    """Return whether the links in a directory are followed: of an input, or of its parent."""
+    """Return whether the links in a directory, an input or its parent, are followed."""
     around = [each for each in inputs if each == directory or is_within(directory, [each])]
     if around:
         return inputs[max(around, key=len)]

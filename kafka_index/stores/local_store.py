@@ -221,7 +221,7 @@ class LocalStore:
             raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Return the entries of a directory, without those that are neither file nor directory."""
+        """Return the files and directories in a directory, and no other entries."""
         entries = []
         try:
             with os.scandir(path) as found:

@@ -136,7 +136,7 @@ class ObjectConfig:
         known = {**_environment(), **self.store}
         endpoint = next((known[key] for key in _S3_ENDPOINTS if known.get(key)), "")
         if endpoint and not _ENDPOINT.fullmatch(endpoint):
-            # The library dies on one that is no URL.
+            # The library dies on an endpoint that is no URL.
             raise ConfigError(
                 "the endpoint is not a URL", path=root, expected="https://host or https://host:port"
             )

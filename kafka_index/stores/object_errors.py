@@ -83,8 +83,8 @@ def is_not_found(error: Exception) -> bool:
 def is_worth_repeating(error: Exception) -> bool:
     """Return whether the library gives up at once where another try may succeed.
 
-    It repeats requests that could not be sent, safe ones that timed out, and answers of 5xx; not
-    those whose connection broke, nor 429, with which Google's store asks for patience.
+    It repeats requests that could not be sent, safe requests that timed out, and answers of 5xx;
+    not requests whose connection broke, nor 429, with which Google's store asks for patience.
     """
     text = str(error)
     return (

@@ -1,6 +1,6 @@
 """Objects of S3, Google Cloud Storage and Azure, through obstore (the Rust crate object_store).
 
-Single requests are retried by the library; those that it does not repeat, here.
+Single requests are retried by the library; requests that it does not repeat, here.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def store_of(path: str) -> Store:
     """Return the store of a path or URI.
 
     Raises `InputError` if the scheme is not supported, or the extra with its library is not
-    installed, and `EngineError` if this process was forked from one that had used a remote store.
+    installed, and `EngineError` if this process was forked from a process that had used a remote
+    store.
     """
     global _owner  # noqa: PLW0603, because connections are shared by the whole process
     if not is_remote(path):

@@ -63,7 +63,7 @@ def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]
 
 
 def read_ranges(read_at: ReadAt, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
-    """Return the bytes of ranges; those that are close to each other share a request.
+    """Return the bytes of ranges; ranges that are close to each other share a request.
 
     The starts ascend, the ends are exclusive, and ranges may overlap; `read_at` is as for `stream`.
     """

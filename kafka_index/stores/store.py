@@ -165,9 +165,9 @@ class Store(Protocol):
         ...
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
-        """Write a small file whole if it is still the one that `info` describes; return whether.
+        """Write a small file whole if `info` still describes it; return whether it was written.
 
-        Of several attempts at the same time, one succeeds.
+        One of several attempts at the same time succeeds.
         """
         ...
 
@@ -176,7 +176,7 @@ class Store(Protocol):
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; those that do not exist are fine."""
+        """Delete files; files that do not exist are fine."""
         ...
 
 

@@ -168,7 +168,7 @@ def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
         for topic, values in times.items()
         for number in values
     }
-    # Of bounds for all, one partition is like another.
+    # Bounds for all are the same for each partition.
     for topic, number in sorted(named) or [("", 0)]:
         partition = TopicPartition(topic, number)
         first = None if start is None else _of_partition(start, partition)
@@ -280,7 +280,7 @@ def _first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
 def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> TimeSpan:
     """Return the times of partitions, within the memory of a read.
 
-    Of each it reads the first batch, and the one with the largest timestamp, to which the time
+    It reads the first batch of each, and the batch with the largest timestamp, to which the time
     indexes lead. Raises `ReadError` if a read fails; partitions with damage are counted.
     """
     span = TimeSpan()

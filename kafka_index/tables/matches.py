@@ -241,7 +241,8 @@ def _limited(
                 continue
             batches = []
             for batch in matches.batches:
-                # Taken, not sliced: those who print the bytes of a column expect its whole buffer.
+                # Taken, not sliced: code that prints the bytes of a column expects its whole
+                # buffer.
                 rows = batch if len(batch) <= left else batch.take(np.arange(left))
                 left -= len(rows)
                 if len(rows):

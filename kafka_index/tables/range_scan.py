@@ -56,8 +56,8 @@ class LogRange:
 class RangeScan:
     """Scans the batches of a range.
 
-    `bytes_read` counts the bytes of the log that have been read so far. No batch after the last
-    ones that were yielded may begin below `least_offset`.
+    `bytes_read` counts the bytes of the log that have been read so far. No batch after the yielded
+    ones may begin below `least_offset`.
     """
 
     def __init__(self, part: LogRange, *, verify_crc: bool) -> None:

@@ -326,7 +326,7 @@ def _cut(
 def _batch_starts(segment: LogSegment, wanted: Longs, *, strict: bool) -> list[tuple[int, int]]:
     """Return position and offset of batches near some positions, ascending.
 
-    They follow those that index entries lead to: the offset of an entry is a batch's last.
+    They follow the batches that index entries lead to: the offset of an entry is a batch's last.
     """
     offsets, positions = segment.indexes.offset_index.read_entries()
     if not len(positions):

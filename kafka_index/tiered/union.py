@@ -1,4 +1,4 @@
-"""One partition as the union of its local segments and the remote ones that serve its offsets.
+"""One partition as the union of its local segments and the remote segments that serve its offsets.
 
 A replica that led the partition for a while, and lost to another, can have uploaded offsets that
 the log no longer has, and a retried upload leaves the same offsets twice. The history of leader
@@ -52,10 +52,10 @@ def choose_segments(
     """Choose the segments of a partition out of candidates in any order.
 
     The lineage has the leader epochs of the log, ascending; it is empty if they are unknown. The
-    served segments ascend and do not overlap. Of two that overlap, the one that starts later serves
-    from its start on, as in Kafka's map of start offsets. One that lies within another is not
-    needed: it is refused, unless it was uploaded later under the same range; `same_content`
-    compares the bytes of two segments of one range.
+    served segments ascend and do not overlap. Where two overlap, the later serves from its start
+    on, as in Kafka's map of start offsets. A segment that lies within another is not needed: it is
+    refused, unless it was uploaded later under the same range; `same_content` compares the bytes of
+    two segments of one range.
     """
     served: list[Served] = []
     refused: list[Refused] = []
@@ -71,7 +71,7 @@ def choose_segments(
             )
         else:
             valid.append(Served(candidate, end))
-    # Of one start the longest comes first, and of one range the latest.
+    # The longest of a start comes first, and the latest of a range.
     valid.sort(key=lambda s: (s.segment.start_offset, -s.end_offset, -s.segment.uploaded_ms))
     for each in valid:
         before = served[-1] if served else None

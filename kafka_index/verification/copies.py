@@ -258,7 +258,7 @@ def _end(copy: _Copy) -> int:
 
 
 def comparison_finding(copies: tuple[CopySegments, CopySegments], _attempt_id: str) -> Finding:
-    """Return the row of a partition that has two copies; one that cannot be read is a row too."""
+    """Return the row of a partition that has two copies; an unreadable copy is a row too."""
     first, second = copies
     segment = (first.segments or second.segments)[-1]
     row = Finding(

@@ -119,7 +119,7 @@ class Finding:
         return replace(self, **{name: getattr(judgement, name) for name in names})
 
     def unreadable(self, error: KafkaIndexError) -> Self:
-        """Return the row of the same file as one that could not be read."""
+        """Return the row of the same file, unreadable."""
         return replace(
             self,
             file_class=FileClass.UNREADABLE,

@@ -247,7 +247,7 @@ class _CompressedMessages:
         self._end_bytes = batches.end_bytes
 
     def bad_message(self, segment: SegmentFile) -> ScanStop | None:
-        """Return the first one whose messages are damaged; the log is read again."""
+        """Return the first batch whose messages are damaged; the log is read again."""
         source = LogFileSource(
             segment.log_path,
             verify_crc=False,

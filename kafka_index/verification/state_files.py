@@ -1,6 +1,6 @@
 """Judging the state beside the logs of a partition: its leader epochs, and its snapshots together.
 
-Epochs are compared with those of the batches; of snapshots, presence and content count.
+Epochs are compared with those of the batches; for snapshots, presence and content count.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _within(
     if at_end is not None:
         missing = [
             int(row["producer_id"])
-            # Those that are idle now may have been dropped then.
+            # Producers that are idle now may have been dropped then.
             for row in expiration.live(decode_snapshot(at_end))
             if 0 <= int(row["last_offset"]) < offset
             and stored.get(int(row["producer_id"])) != int(row["last_offset"])

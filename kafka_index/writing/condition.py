@@ -1,4 +1,4 @@
-"""The records that a rewrite drops: those with some keys, or those that satisfy a condition.
+"""The records that a rewrite drops, by their keys or by a condition.
 
 A condition is a few words of SQL, evaluated by DuckDB. Nothing reaches DuckDB but a condition that
 `kafka_index.writing.condition_grammar` has parsed. A comparison with NULL is NULL, as in SQL, and

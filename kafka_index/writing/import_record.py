@@ -68,7 +68,7 @@ def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> No
 
 
 def is_import(directory: str) -> bool:
-    """Return whether the logs of a partition are those that an import wrote."""
+    """Return whether an import wrote the logs of a partition."""
     found = _read(directory)
     return found.get("version") == _VERSION and found.get("logs") == _sizes(signature_of(directory))
 
@@ -190,7 +190,7 @@ def finished_import(
 ) -> Mapping[TopicPartition, ImportCounts]:
     """Return the counts of the same import, if all of its output is as it left it; else nothing.
 
-    What replaces what is there is always written again.
+    A replacement is always written again.
     """
     if mode is ImportMode.OVERWRITE or os.path.exists(os.path.join(root, IMPORT_JOURNAL)):
         return {}

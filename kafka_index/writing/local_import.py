@@ -1,4 +1,4 @@
-"""An import by threads of this process: a partition is a task, fed by the one that reads."""
+"""An import by threads of this process: a partition is a task, fed by the thread that reads."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def import_sorted(
     """Import records that come partition by partition; each is published once it is complete.
 
     The batches are sorted by topic, partition and offset; the callback gets the partitions in their
-    order once they are published. So many partitions as threads are written at a time. One that is
-    larger than the queue is written while it is read, and no other meanwhile; its batches are
-    compressed by as many threads. Raises `InputError` if a record cannot be read or written, or
+    order once they are published. So many partitions as threads are written at a time. A partition
+    that is larger than the queue is written while it is read, and no other meanwhile; its batches
+    are compressed by as many threads. Raises `InputError` if a record cannot be read or written, or
     there is none: the partitions before its own are published. A record that cannot be read counts
     as the next of the last partition that was read.
     """

@@ -135,7 +135,7 @@ class ImportedPartition:
 class PartitionImport:
     """Writes the records of one partition aside, in a folder that no other process writes to.
 
-    The compressors are threads that compress batches, besides the one that appends. Raises
+    The compressors are threads that compress batches, besides the appending one. Raises
     `InputError` if the partition exists already, and may not be continued or replaced, and
     `PublishError` if the folder cannot be written.
     """

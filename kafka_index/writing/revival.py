@@ -66,7 +66,7 @@ class Outcomes:
 class _View:
     """The records of a key that a reader sees."""
 
-    #: The newest one that stays, and a newer one that is dropped.
+    #: The newest record that stays, and a newer record that is dropped.
     older: int = _NONE
     dropped: int = _NONE
 
@@ -86,7 +86,7 @@ class _Key:
     #: If no open transaction is committed; the older record may be of one.
     committed: _View = field(default_factory=_View)
     #: By open transaction, the newest one of it that is dropped while no newer one stays for
-    #: certain, and one that is older.
+    #: certain, and an older one.
     opened: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def drop(self, offset: int, outcome: int) -> None:
@@ -107,7 +107,7 @@ class _Key:
                 self.committed.older = offset
 
     def revived(self) -> tuple[int, int] | None:
-        """Return the offsets of a dropped record and of the older one that would be the newest."""
+        """Return the offsets of a dropped record, and of an older one that it would revive."""
         for view in (self.uncommitted, self.committed):
             if view.dropped != _NONE:
                 return view.dropped, view.older
@@ -115,7 +115,7 @@ class _Key:
 
 
 class Revival:
-    """Remembers the keys of dropped records, then looks for older and newer ones that stay."""
+    """Remembers the keys of dropped records, then looks for older and newer records that stay."""
 
     def __init__(self) -> None:
         self._keys: dict[bytes, _Key | None] = {}
@@ -155,7 +155,7 @@ class Revival:
             note(offsets[row], int(outcomes[row]))
 
     def find(self) -> tuple[int, int] | None:
-        """Return the offsets of a dropped record and of the one that it would revive, if any."""
+        """Return the offsets of a dropped record and of the record that it would revive, if any."""
         for found in self._keys.values():
             revived = None if found is None else found.revived()
             if revived is not None:

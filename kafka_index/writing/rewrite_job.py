@@ -132,7 +132,7 @@ class RewriteResult(Result):
 
     @property
     def total(self) -> str:
-        """The number of records, of those that are dropped, and of partitions that are there."""
+        """The number of records, of dropped records, and of partitions."""
         counts = self.counts
         kept = plural(counts["partitions"] - counts["partitions_left_out"], "partition")
         where = "; nothing is written" if self.output is None else f"; {kept} in {self.output}"

@@ -106,8 +106,8 @@ class RewriteOutput:
         """Write the files at the root, and mark the output as finished.
 
         `ends` has the partitions in the output, and the ends of their logs: no checkpoint goes
-        beyond. It is None for one that is copied as it is. `log_starts` has the partitions whose
-        start is not in the data directories that were read.
+        beyond. It is None for a partition that is copied as it is. `log_starts` has the partitions
+        whose start is not in the data directories that were read.
         """
         roots = [DataDirectory(each) for each in directories]
         for name in _CHECKPOINTS:

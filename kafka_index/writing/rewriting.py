@@ -197,7 +197,7 @@ def _write_partition(
 
 
 def _write_side_files(plan: PartitionPlan, directory: str) -> None:
-    """Write the files of a partition besides its segments, and those that a broker loads first."""
+    """Write the files of a partition besides its segments, for a broker that loads it."""
     names: set[str] = set()
     if plan.local_directory is not None:
         # The build reads the copy: its errors would name that, and quote what a link leads to.
@@ -253,7 +253,7 @@ class PartitionPlan:
     """A partition to rewrite, with its segments by base offset.
 
     `may_be_compacted` is false if the metadata log says that it is not; `tiered` has the facts
-    about one whose segments may be remote.
+    about a partition whose segments may be remote.
     """
 
     partition: TopicPartition
@@ -263,7 +263,7 @@ class PartitionPlan:
 
     @property
     def directory(self) -> str:
-        """The local directory; of a tiered partition without one, the first segment."""
+        """The local directory; for a tiered partition without one, the first segment."""
         return self.local_directory or self.segments[0].partition_directory
 
     @property

@@ -1,4 +1,4 @@
-"""The log of a remote segment over its chunks: only those that are asked for are read.
+"""The log of a remote segment over its chunks: only requested chunks are read.
 
 Source: ``DefaultChunkManager``, ``DecryptionChunkEnumeration`` and
 ``DecompressionChunkEnumeration`` of Aiven's plugin.
