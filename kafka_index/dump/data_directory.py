@@ -37,7 +37,7 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import scan_directory, why_not_opened
 from kafka_index.stores import is_remote
 
 
@@ -174,7 +174,8 @@ class DataDirectory:
     def is_marker_stuck(self) -> bool:
         """Whether a broker cannot delete the marker: it is a directory that is not empty."""
         path = self.file(CLEAN_SHUTDOWN)
-        return not is_remote(path) and os.path.isdir(path) and bool(scan_directory(path))
+        is_directory = not is_remote(path) and not os.path.islink(path) and os.path.isdir(path)
+        return is_directory and bool(scan_directory(path))
 
     def marker_epoch(self) -> int | None:
         """Return the broker epoch in the marker; None where there is none that a broker reads.
@@ -261,8 +262,11 @@ def refuse_held(directory: str, hint: str) -> None:
     Raises `InputError` if a broker holds it, or that cannot be found out.
     """
     path = os.path.join(directory, BROKER_LOCK)
+    if why_not_opened(path) is not None:
+        return
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK so that a named pipe is not waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return
     except NotADirectoryError as error:

@@ -7,8 +7,10 @@ is worth a retry.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 
 from kafka_index.errors import (
     BadFileError,
@@ -58,18 +60,26 @@ def read_file(path: str) -> bytes | None:
     name = os.path.basename(path)
     try:
         if os.path.exists(path) and not os.path.isfile(path):
+            if is_null_device(os.stat(path)):
+                return b""
             # A named pipe would be waited for.
             kind = "a directory" if os.path.isdir(path) else "not a regular file"
             raise BadFileError(f"{name} is {kind}", path=path)
         with open(path, "rb") as file:
             return file.read()
-    except FileNotFoundError:
-        if name in _CREATED_FIRST and os.path.islink(path):
-            raise BadFileError("a link to nothing", path=path) from None
-        return None
     except OSError as error:
+        # A link in circles is, as any other to nothing, not there.
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            if name in _CREATED_FIRST and os.path.islink(path):
+                raise BadFileError("a link to nothing", path=path) from None
+            return None
         kind_of_error = InputError if is_retriable(error) else BadFileError
         raise kind_of_error(f"cannot read the file: {error.strerror}", path=path) from error
+
+
+def is_null_device(found: os.stat_result) -> bool:
+    """Return whether it is the device that is empty, and takes whatever is written."""
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev
 
 
 def read_text(path: str) -> str | None:

@@ -25,6 +25,7 @@ from kafka_index.growing.growing_segment import Clock, system_clock
 from kafka_index.growing.settings import log_settings_of
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
+    BROKER_LOCK,
     CLEAN_SHUTDOWN,
     CLUSTER_METADATA_TOPIC,
     NOT_PARTITIONS,
@@ -47,6 +48,7 @@ from kafka_index.startup.identity import (
     metadata_directory_of,
     misplaced_metadata,
     refusal_of,
+    refused_settings,
     without_metadata_directory,
 )
 from kafka_index.startup.metadata_log import why_not_bootstrap, why_not_metadata_log
@@ -61,7 +63,7 @@ from kafka_index.startup.prediction import (
 )
 from kafka_index.startup.retention import TopicSettings, with_retention
 from kafka_index.startup.root_faults import RootFaults
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import scan_directory, why_not_opened
 from kafka_index.stores.inputs import reading_inputs
 
 _SERVED = (Outcome.LOADED, Outcome.REPLACED)
@@ -151,6 +153,7 @@ class _Start:
         for path in self._paths:
             refuse_held(path, "predict from a copy, or after the broker has stopped")
         self._identity = check_identity(self._paths, self._metadata, self._node_id)
+        self._refused += refused_settings(self._conditions.properties)
         self._refused += self._identity.refused
         self._unknown += (
             f"whether a broker exits over {path}, as the metadata.log.dir of its settings is not "
@@ -159,6 +162,8 @@ class _Start:
         )
         if not self._refused:
             self._check_bootstrap()
+        if not self._refused:
+            self._check_locks()
         if not self._refused:
             self._check_metadata_log()
         if self._node_id is None:
@@ -235,20 +240,32 @@ class _Start:
 
     def _check_bootstrap(self) -> None:
         """Refuse a first snapshot of the metadata that a broker does not read."""
-        if self._metadata is None:
-            return
-        path = os.path.join(self._metadata, BOOTSTRAP_CHECKPOINT)
-        if not os.path.exists(path):
-            return
-        try:
-            reason = why_not_bootstrap(path)
-        except KafkaIndexError as error:
-            if is_retriable(error):
-                raise
-            self._unknown.append(f"{path} cannot be read: {error.message}")
-            return
-        if reason is not None:
-            self._refused.append(Refusal(path, None, reason))
+        is_known = self._metadata is not None
+        for directory in self._paths if self._metadata is None else [self._metadata]:
+            path = os.path.join(directory, BOOTSTRAP_CHECKPOINT)
+            if not os.path.exists(path):
+                continue
+            try:
+                reason = why_not_bootstrap(path)
+            except KafkaIndexError as error:
+                if is_retriable(error):
+                    raise
+                self._unknown.append(f"{path} cannot be read: {error.message}")
+                continue
+            if reason is not None and is_known:
+                self._refused.append(Refusal(path, None, reason))
+            elif reason is not None:
+                self._unknown.append(
+                    f"{path}, which a broker reads with its metadata log: {reason}"
+                )
+
+    def _check_locks(self) -> None:
+        """Refuse locks that a broker cannot open."""
+        for directory in self._identity.by_directory:
+            path = os.path.join(directory, BROKER_LOCK)
+            kind = why_not_opened(path)
+            if kind is not None:
+                self._refused.append(Refusal(path, None, f"the lock is {kind}"))
 
     def _check_metadata_log(self) -> None:
         """Refuse a metadata log that no node starts on."""

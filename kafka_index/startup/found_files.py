@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kafka_index.dump.small_files import read_text
+from kafka_index.dump.small_files import is_null_device, read_text
 from kafka_index.errors import DirectoryFailsError, OfflineAtOnceError, StartRefusedError
 from kafka_index.layout.checkpoints import EPOCH_FIELDS, checkpoint_fault, java_lines
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
@@ -26,15 +27,15 @@ from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     DirectoryKind,
     TopicPartition,
     parse_segment_file,
 )
 from kafka_index.layout.quoted_content import quote_content
+from kafka_index.startup.prediction import NotPredictedError
 from kafka_index.storage import SegmentFile
-from kafka_index.storage.directories import Entry, scan_directory
+from kafka_index.storage.directories import Entry, leads_nowhere, scan_directory
 from kafka_index.storage.partition_files import list_partition, swapped_range
 from kafka_index.storage.segment_table import lost_logs
 
@@ -50,14 +51,18 @@ _MARKED = re.compile(rf"{_WORD}-{_WORD}\.{_WORD}-(?:delete|future|stray)")
 class FoundSegment:
     """A live segment and the paths of its files, by suffix; a suffix without a file is missing.
 
-    `not_files`: indexes that are directories, pipes or devices, on which a broker fails once it
-    opens them.
+    `not_files`: indexes that are directories or sockets, on which a broker fails once it opens
+    them. `unsized`: indexes that are pipes or the null device, which a broker reads as empty ones,
+    and cannot resize. `txn_index_to_nowhere`: a link in the place of the transaction index
+    that no file can be created through.
     """
 
     log: SegmentFile
     is_swapped: bool
     indexes: dict[str, str] = field(default_factory=dict)
     not_files: dict[str, str] = field(default_factory=dict)
+    unsized: dict[str, str] = field(default_factory=dict)
+    txn_index_to_nowhere: str | None = None
 
 
 @dataclass(slots=True)
@@ -190,15 +195,26 @@ def _check_epochs(directory: str) -> None:
 
 def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
     """Note an index that is no file but is there, or refuse what a broker fails on at once."""
-    if not entry.is_broken_link():
-        if suffix == TXN_INDEX_SUFFIX:
-            raise DirectoryFailsError("the transaction index is no file", path=entry.path)
-        segment.not_files[suffix] = entry.path
-    elif suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX) and not os.path.isdir(
-        os.path.dirname(os.path.realpath(entry.path))
-    ):
+    if entry.is_broken_link():
         # A broker rebuilds it where the link leads, if it can.
-        raise DirectoryFailsError("the index is a link to nothing", path=entry.path)
+        if not leads_nowhere(entry.path):
+            return
+        if suffix != TXN_INDEX_SUFFIX:
+            raise DirectoryFailsError("the index is a link to nothing", path=entry.path)
+        segment.txn_index_to_nowhere = entry.path
+        return
+    found = os.stat(entry.path)
+    is_device = stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)
+    is_empty = is_null_device(found)
+    if is_device and not is_empty:
+        raise NotPredictedError("the index is a device", path=entry.path)
+    if suffix == TXN_INDEX_SUFFIX:
+        if not is_empty:
+            raise DirectoryFailsError("the transaction index is no file", path=entry.path)
+    elif is_empty or stat.S_ISFIFO(found.st_mode):
+        segment.unsized[suffix] = entry.path
+    else:
+        segment.not_files[suffix] = entry.path
 
 
 def _is_overwritten(segment: FoundSegment, suffix: str) -> bool:

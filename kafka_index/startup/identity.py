@@ -47,6 +47,21 @@ def configured_node(properties: Mapping[str, str] | None) -> int | None:
     return parse_java_integer(text.strip(), INT32_MAX)
 
 
+def refused_settings(properties: Mapping[str, str] | None) -> list[Refusal]:
+    """Return why no broker starts with its settings, whatever its directories have."""
+    settings = properties or {}
+    if "zookeeper.connect" not in settings or settings.get("process.roles", "").strip():
+        return []
+    return [
+        Refusal(
+            "zookeeper.connect",
+            None,
+            "the settings have no process.roles: no broker of Kafka 4 starts with ZooKeeper, and "
+            "a start of an older one is not predicted",
+        )
+    ]
+
+
 def configured_directories(properties: Mapping[str, str] | None) -> frozenset[str]:
     """Return the data directories in a broker's settings."""
     return frozenset(_in_order(properties))

@@ -5,8 +5,6 @@ Nothing is written. What recovery rebuilds is built in memory.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 
 import numpy as np
@@ -114,6 +112,10 @@ class LoadedSegment:
     def _not_files(self) -> dict[str, str]:
         return {} if self.found is None else self.found.not_files
 
+    @property
+    def _unsized(self) -> dict[str, str]:
+        return {} if self.found is None else self.found.unsized
+
     def _refuse_what_is_no_file(self, *suffixes: str) -> None:
         """Refuse an index that is no file, where a broker opens it."""
         for suffix in suffixes:
@@ -125,7 +127,9 @@ class LoadedSegment:
         indexes = {} if self.found is None else self.found.indexes
         is_swapped = self.found is not None and self.found.is_swapped
         # To read where a swapped log ends, a broker opens its index, and so creates an empty one.
-        has_index = OFFSET_INDEX_SUFFIX in indexes or OFFSET_INDEX_SUFFIX in self._not_files
+        has_index = any(
+            OFFSET_INDEX_SUFFIX in each for each in (indexes, self._not_files, self._unsized)
+        )
         if not has_index and not is_swapped:
             return False
         path = indexes.get(TXN_INDEX_SUFFIX)
@@ -196,10 +200,12 @@ class LoadedSegment:
         LogSegment.recover
         """
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            path = self._not_files.get(suffix)
-            if path is not None and stat.S_ISFIFO(os.stat(path).st_mode):
+            if suffix in self._unsized:
                 # It is opened, and not mapped: a NullPointerException, whatever else is there.
-                raise StartRefusedError("the index to be rebuilt is a pipe", path=path)
+                path = self._unsized[suffix]
+                raise StartRefusedError(
+                    "the index to be rebuilt is a pipe or the null device", path=path
+                )
         self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         size = self.settings.segment_index_bytes
         index = OffsetIndex(IN_MEMORY, self.base_offset, size, growing=True)
@@ -241,7 +247,16 @@ class LoadedSegment:
         return IncomingBatches.stored(self.log, self.base_offset)
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None:
-        """Keep nothing: no consumer reads of this log."""
+        """Keep nothing: no consumer reads of this log.
+
+        Raises
+        ------
+        OffsetsGoBackError
+            A broker cannot create the index: recovery that fails so cuts the whole log.
+        """
+        path = None if self.found is None else self.found.txn_index_to_nowhere
+        if path is not None and len(aborted):
+            raise OffsetsGoBackError(f"the transaction index {path} is a link to nothing")
 
     def cut_at(self, size_bytes: int) -> int:
         """Cut the log; return the bytes that are cut."""
@@ -262,6 +277,8 @@ class LoadedSegment:
     def resize_indexes(self) -> None:
         """Refuse index files that are larger than the settings allow (``resizeIndexes``)."""
         self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        for unsized in self._unsized.values():
+            raise DirectoryFailsError("the index of the active segment has no size", path=unsized)
         indexes = {} if self.found is None or self.is_rebuilt else self.found.indexes
         for suffix, entry in ((OFFSET_INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
             path = indexes.get(suffix)

@@ -42,6 +42,7 @@ from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.prediction import LoadedLog
 from kafka_index.state.snapshots import decode_snapshot, snapshot_path
+from kafka_index.storage.directories import leads_nowhere, why_not_opened
 
 
 class PredictedSnapshots(SnapshotFiles):
@@ -87,8 +88,8 @@ class PredictedSnapshots(SnapshotFiles):
         Raises
         ------
         OffsetsGoBackError
-            Its name is that of a directory, a socket or a device: recovery that fails so cuts the
-            whole log.
+            Its name is that of a directory, a socket or a device, or of a link to nothing: recovery
+            that fails so cuts the whole log.
         StartRefusedError
             Its name is that of a pipe: a broker waits until somebody reads from it.
         """
@@ -98,6 +99,8 @@ class PredictedSnapshots(SnapshotFiles):
                 raise StartRefusedError("the snapshot to be written is a pipe", path=path)
             kind = "a directory" if os.path.isdir(path) else "no file"
             raise OffsetsGoBackError(f"the snapshot {path} is {kind}")
+        if leads_nowhere(path):
+            raise OffsetsGoBackError(f"the snapshot {path} is a link to nothing")
         self._offsets.add(offset)
         self._written[offset] = data
 
@@ -211,8 +214,9 @@ class _PredictedFiles:
 
     def create_segment(self, base_offset: int) -> LoadedSegment:
         path = os.path.join(self.directory, f"{base_offset:0{OFFSET_DIGITS}d}{LOG_SUFFIX}")
-        if os.path.isdir(path):
-            raise DirectoryFailsError("the log to be made is a directory", path=path)
+        kind = why_not_opened(path)
+        if kind is not None:
+            raise DirectoryFailsError(f"the log to be made is {kind}", path=path)
         return LoadedSegment(base_offset, self.settings)
 
     def delete_segment(self, segment: LoadedSegment) -> None:

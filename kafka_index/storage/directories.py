@@ -114,6 +114,24 @@ class LocalEntry:
         return found.st_size, str(found.st_ctime_ns)
 
 
+def leads_nowhere(path: str) -> bool:
+    """Return whether it is a link in circles, or into no folder: no file is created through it."""
+    if not os.path.islink(path):
+        return False
+    target = os.path.realpath(path)
+    return os.path.islink(target) or not os.path.isdir(os.path.dirname(target))
+
+
+def why_not_opened(path: str) -> str | None:
+    """Return what keeps a file from being opened or created there to be written; None otherwise."""
+    if leads_nowhere(path):
+        return "a link to nothing"
+    mode = os.stat(path).st_mode if os.path.exists(path) else 0
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    return "a socket" if stat.S_ISSOCK(mode) else None
+
+
 class StoredEntry:
     """An object or a common prefix of an object store, or an entry of a directory of HDFS."""
 

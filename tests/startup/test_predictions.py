@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import shutil
+import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -225,27 +226,175 @@ def test_an_index_that_a_broker_cannot_make_where_its_link_leads_keeps_it_from_s
     assert (found.verdict is not Verdict.DOES_NOT_START) is is_made
 
 
-@pytest.mark.parametrize("is_clean", [True, False])
-@pytest.mark.parametrize(
-    ("number", "suffix", "is_opened"),
-    [
-        *((0, suffix, suffix == ".txnindex") for suffix in (".index", ".timeindex", ".txnindex")),
-        *((-1, suffix, True) for suffix in (".index", ".timeindex", ".txnindex")),
-    ],
-)
-def test_an_index_that_is_a_pipe_keeps_a_broker_from_starting_where_it_opens_it(
-    data: Path, number: int, suffix: str, *, is_opened: bool, is_clean: bool
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(os.devnull)])
+def test_an_index_without_a_size_is_read_as_an_empty_one_and_cannot_be_rebuilt(
+    data: Path, make: Callable[[Path], None], suffix: str
 ) -> None:
-    index = logs(data)[number].with_suffix(suffix)
+    first, *_, last = logs(data)
+    verdicts = []
+    for log in (first, last):
+        index = log.with_suffix(suffix)
+        content = index.read_bytes()
+        index.unlink()
+        make(index)
+        verdicts.append(predict(data).verdict)
+        index.unlink()
+        index.write_bytes(content)
+    # Without the marker, the first one is rebuilt.
+    first.with_suffix(suffix).unlink()
+    make(first.with_suffix(suffix))
+    (data / ".kafka_cleanshutdown").unlink()
+    (data / "recovery-point-offset-checkpoint").unlink()
+    verdicts.append(predict(data).verdict)
+
+    assert verdicts == [Verdict.SAFE, Verdict.DOES_NOT_START, Verdict.DOES_NOT_START]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_transaction_index_that_is_a_pipe_keeps_a_broker_from_starting(
+    data: Path, number: int, *, is_clean: bool
+) -> None:
+    index = logs(data)[number].with_suffix(".txnindex")
     index.unlink(missing_ok=True)
     os.mkfifo(index)
     if not is_clean:
         (data / ".kafka_cleanshutdown").unlink()
-        (data / "recovery-point-offset-checkpoint").unlink()
 
-    refused = is_opened or not is_clean
-    verdict = Verdict.DOES_NOT_START if refused else Verdict.DOES_NOT_SERVE
-    assert predict(data).verdict is verdict
+    assert predict(data).verdict is Verdict.DOES_NOT_START
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_transaction_index_that_is_the_null_device_is_read_as_an_empty_one(
+    data: Path, *, is_clean: bool
+) -> None:
+    for log in (data / "payments-0").glob("*.log"):
+        log.with_suffix(".txnindex").unlink(missing_ok=True)
+        log.with_suffix(".txnindex").symlink_to(os.devnull)
+    if not is_clean:
+        (data / ".kafka_cleanshutdown").unlink()
+
+    assert predict(data).verdict is Verdict.SAFE
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
+def test_an_index_that_is_another_device_is_not_predicted(data: Path, suffix: str) -> None:
+    index = logs(data)[0].with_suffix(suffix)
+    index.unlink(missing_ok=True)
+    index.symlink_to("/dev/full")
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.UNKNOWN
+    assert "is a device" in (of(found).unknown or "")
+
+
+_NOWHERE = ["itself", "/nonexistent/file"]
+
+
+def link_to_nowhere(path: Path, target: str) -> None:
+    """Put a link that no file can be created through in the place of a file."""
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name if target == "itself" else target)
+
+
+@pytest.mark.parametrize("target", _NOWHERE)
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_is_a_link_to_nowhere_keeps_a_broker_from_starting(
+    data: Path, suffix: str, target: str
+) -> None:
+    link_to_nowhere(logs(data)[0].with_suffix(suffix), target)
+
+    assert predict(data).verdict is Verdict.DOES_NOT_START
+
+
+@pytest.mark.parametrize("target", _NOWHERE)
+def test_a_log_that_is_recovered_is_lost_where_its_transaction_index_cannot_be_made(
+    data: Path, target: str
+) -> None:
+    last = max((data / "payments-0").glob("*.log"))
+    link_to_nowhere(last.with_suffix(".txnindex"), target)
+    clean = predict(data)
+    (data / ".kafka_cleanshutdown").unlink()
+
+    assert clean.verdict is Verdict.SAFE
+    loaded = of(predict(data), "payments-0").loaded
+    assert loaded is not None
+    assert loaded.log_end_offset == int(last.stem)
+
+
+@pytest.mark.parametrize("target", _NOWHERE)
+def test_a_snapshot_that_cannot_be_made_costs_the_log_or_keeps_a_broker_from_starting(
+    data: Path, target: str
+) -> None:
+    link_to_nowhere(max((data / PARTITION).glob("*.snapshot")), target)
+    clean = predict(data)
+    (data / ".kafka_cleanshutdown").unlink()
+
+    assert clean.verdict is Verdict.DOES_NOT_START
+    assert predict(data).verdict is Verdict.LOSES
+
+
+@pytest.mark.parametrize("target", _NOWHERE)
+def test_a_lock_that_cannot_be_made_keeps_a_broker_from_starting(data: Path, target: str) -> None:
+    link_to_nowhere(data / ".lock", target)
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert [refusal.file for refusal in found.refused] == [str(data / ".lock")]
+
+
+def test_a_socket_where_the_first_log_is_made_takes_the_data_directory_offline(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in (data / PARTITION).iterdir():
+        if path.name != "partition.metadata":
+            path.unlink()
+    # Its whole path may be too long for a socket.
+    monkeypatch.chdir(data / PARTITION)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"{0:020d}.log")
+
+    assert predict(data).verdict is Verdict.DOES_NOT_START
+
+
+def test_a_lock_that_is_a_pipe_is_not_waited_for(data: Path) -> None:
+    os.mkfifo(data / ".lock")
+
+    assert predict(data).verdict is Verdict.SAFE
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [
+        ("recovery-point-offset-checkpoint", True),
+        ("log-start-offset-checkpoint", True),
+        ("replication-offset-checkpoint", True),
+        (f"{PARTITION}/leader-epoch-checkpoint", True),
+        (f"{PARTITION}/partition.metadata", False),
+        ("meta.properties", False),
+    ],
+)
+def test_a_small_file_that_is_the_null_device_is_read_as_an_empty_one(
+    data: Path, name: str, *, starts: bool
+) -> None:
+    (data / name).unlink(missing_ok=True)
+    (data / name).symlink_to(os.devnull)
+
+    assert (predict(data).verdict is not Verdict.DOES_NOT_START) is starts
+
+
+def test_no_broker_of_this_release_starts_with_zookeeper(data: Path) -> None:
+    settings = {"zookeeper.connect": "localhost:2181"}
+
+    found = kafka_index.predict(data, config=settings)
+    of_kraft = kafka_index.predict(data, config={**settings, "process.roles": "broker"})
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert [refusal.file for refusal in found.refused] == ["zookeeper.connect"]
+    assert of_kraft.verdict is Verdict.SAFE
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -431,6 +580,35 @@ def test_a_broker_reads_the_first_metadata_whatever_its_checksum(data: Path) -> 
     assert with_first_metadata(data, bytes(content)).verdict is Verdict.SAFE
 
 
+def test_first_metadata_in_a_directory_that_may_not_be_that_of_the_metadata_log_are_not_safe(
+    data: Path,
+) -> None:
+    (data / "bootstrap.checkpoint").write_bytes(bytes(40))
+    known = kafka_index.predict(data, config={"log.dirs": str(data)})
+
+    assert known.verdict is Verdict.DOES_NOT_START
+    assert predict(data).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "reason"),
+    [(60, 0, "has no record"), (57, 1, "cannot be read"), (181, 0x8C, None), (0, 1, None)],
+)
+def test_first_metadata_that_cannot_be_read_keep_a_broker_from_starting(
+    data: Path, at: int, value: int, reason: str | None
+) -> None:
+    content = bytearray((DUMP / "bootstrap.checkpoint").read_bytes())
+    content[at] = value
+
+    found = with_first_metadata(data, bytes(content))
+
+    if reason is None:
+        assert found.verdict is Verdict.UNKNOWN
+    else:
+        assert found.verdict is Verdict.DOES_NOT_START
+        assert reason in found.refused[0].reason
+
+
 def test_a_zero_tail_of_the_first_metadata_keeps_a_broker_from_starting(data: Path) -> None:
     found = with_first_metadata(data, bytes(40))
 
@@ -567,6 +745,13 @@ def test_a_marker_that_is_a_directory_is_deleted_where_it_is_empty(
         (marker / "x").touch()
 
     assert predict(data).verdict is (Verdict.SAFE if is_empty else Verdict.DOES_NOT_START)
+
+
+def test_a_marker_that_is_a_link_to_a_directory_is_deleted(data: Path) -> None:
+    (data / ".kafka_cleanshutdown").unlink()
+    (data / ".kafka_cleanshutdown").symlink_to(data / PARTITION)
+
+    assert predict(data).verdict is Verdict.SAFE
 
 
 @pytest.mark.parametrize("mark", ["delete", "stray"])

@@ -190,7 +190,7 @@ class Drawn:
         kind = draw.choice(
             (
                 *("absent", "empty", "cut", "flip", "flip", "zeros", "garbage", "directory"),
-                *("dangling", "linked", "byte", "foreign"),
+                *("dangling", "astray", "circular", "null", "linked", "byte", "foreign"),
                 # A broker would wait for ever to read another file, or to write it.
                 *(("pipe",) if path.suffix in INDEX_SUFFIXES else ()),
             )
@@ -222,6 +222,12 @@ class Drawn:
                 path.mkdir()
             case "dangling":
                 path.symlink_to("nothing-here")
+            case "astray":
+                path.symlink_to("/nonexistent/file")
+            case "circular":
+                path.symlink_to(path.name)
+            case "null":
+                path.symlink_to(os.devnull)
             case "pipe":
                 os.mkfifo(path)
             case "linked":
