@@ -155,6 +155,10 @@ class UnknownRecordError(CorruptRecordError):
         self.name = name
 
 
+class LaterVersionError(UnknownRecordError):
+    """A record of a known type, in a version that release 4.3.1 does not have."""
+
+
 class CoordinatorCodec:
     """Decodes the records of a topic whose keys and values are messages of their own.
 
@@ -188,7 +192,7 @@ class CoordinatorCodec:
         version = reader.int16()
         schema = self._values[record_type]
         if version not in schema.versions:
-            raise UnknownRecordError(f"{schema.name} version {version}")
+            raise LaterVersionError(f"{schema.name} version {version}")
         return schema.read(reader, version), version
 
     def decode(self, key: bytes | None, value: bytes | None) -> DecodedRecord:
@@ -245,7 +249,7 @@ class ValueCodec:
         if schema is None:
             raise UnknownRecordError(f"API key {api_key}")
         if version not in schema.versions:
-            raise UnknownRecordError(f"{schema.name} version {version}")
+            raise LaterVersionError(f"{schema.name} version {version}")
         message = schema.read(reader, version)
         if reader.remaining:
             raise reader.corrupt(

@@ -16,17 +16,22 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.dump.meta_properties import MetaProperties
 from kafka_index.dump.small_files import read_file, read_topic_id
 from kafka_index.errors import (
+    BadFileError,
     CorruptLogError,
+    CorruptRecordError,
     DirectoryFailsError,
     InputError,
     KafkaIndexError,
     StartRefusedError,
+    TooLargeError,
     is_retriable,
     raise_retriable,
 )
 from kafka_index.growing.growing_segment import Clock
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
+from kafka_index.layout.message_bytes import MessageReader
+from kafka_index.layout.messages import KRAFT_CONTROL
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, METADATA_LOG, TopicPartition
 from kafka_index.layout.records import (
     CONTROL_MASK,
@@ -37,7 +42,7 @@ from kafka_index.layout.records import (
     RECORD_BATCH_HEADER,
 )
 from kafka_index.metadata import ClusterImage, read_metadata
-from kafka_index.metadata.decoding import METADATA_CODEC, TopicLog
+from kafka_index.metadata.decoding import METADATA_CODEC, LaterVersionError, LogRecord, TopicLog
 from kafka_index.records.batch_table import TORN_BATCH, TORN_HEADER
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.scan import LogFileSource
@@ -48,7 +53,6 @@ from kafka_index.startup.prediction import Refusal
 from kafka_index.startup.quorum_state import sole_voter, why_not_quorum_state
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import scan_directory
-from kafka_index.stores.inputs import refuse_linked_out
 
 _PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 #: ``Uuid.METADATA_TOPIC_ID``.
@@ -57,8 +61,16 @@ _SNAPSHOT_SUFFIXES = (".checkpoint", ".checkpoint.part", ".checkpoint.deleted")
 #: The digits of the offset and of the epoch in a snapshot's name, with a character between them.
 _OFFSET_WIDTH, _EPOCH_WIDTH = 20, 10
 _VERSION = "metadata.version"
-#: A change of leaders, the header and the footer of a snapshot (``BatchFileReader``).
-_BOOTSTRAP_CONTROLS = (2, 3, 4)
+_NO_LEVEL = f"it has no feature level of {_VERSION}"
+#: The control records that a broker reads there, by type (``BatchFileReader``).
+_BOOTSTRAP_CONTROLS = {
+    kind: next(schema for schema in KRAFT_CONTROL if schema.name == name)
+    for kind, name in (
+        (2, "LeaderChangeMessage"),
+        (3, "SnapshotHeaderRecord"),
+        (4, "SnapshotFooterRecord"),
+    )
+}
 _SIZE = struct.Struct(">8xi")
 
 
@@ -253,45 +265,75 @@ def why_not_bootstrap(path: str) -> str | None:
     Raises
     ------
     KafkaIndexError
-        A record cannot be read, which a broker may read or not.
+        This process may not read it, or it has what a broker may read or not.
     """
-    if os.path.isdir(path):
-        return "it is a directory"
-    at = _undersized_batch(path)
-    if at is not None:
-        return f"the batch at byte {at} is smaller than any (CorruptRecordException)"
+    try:
+        data = read_file(path)
+    except BadFileError as error:
+        return error.message
+    if not data:
+        return None if data is None else _NO_LEVEL
+    reason = _why_not_batches(data)
+    if reason is not None:
+        return reason
     info = os.stat(path)
     segment = SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, path, info.st_size, info.st_mtime_ns)
     # A broker checks no checksum there.
-    log = TopicLog([segment], shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES), verify_crc=False)
-    names = set()
+    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    log = TopicLog([segment], budget, verify_crc=False, recovers=True)
+    has_level = False
     for record in log.records():
-        if record.is_control:
-            kind = int.from_bytes((record.key or b"")[2:4], "big")
-            if kind not in _BOOTSTRAP_CONTROLS:
-                return f"the control record at offset {record.offset} has type {kind}"
-        else:
-            decoded = METADATA_CODEC.decode(record.value)
-            if decoded.name == "FeatureLevelRecord" and decoded.value is not None:
-                names.add(decoded.value.text("name"))
-    faults = [one for one in log.faults if one.message not in (TORN_HEADER, TORN_BATCH)]
-    if faults:
-        raise faults[0]
-    return None if _VERSION in names else f"it has no feature level of {_VERSION}"
+        try:
+            has_level |= _read_bootstrap_record(record)
+        except LaterVersionError:
+            raise
+        except CorruptRecordError as error:
+            return f"the record at offset {record.offset} cannot be read: {error}"
+    for fault in log.faults:
+        if isinstance(fault, TooLargeError) or not isinstance(fault, CorruptLogError):
+            raise fault
+        return f"the records at byte {fault.position_bytes} cannot be read: {fault.message}"
+    if log.cut is not None and log.cut.message not in (TORN_HEADER, TORN_BATCH):
+        raise log.cut
+    return None if has_level else _NO_LEVEL
 
 
-def _undersized_batch(path: str) -> int | None:
-    """Return where a broker finds a batch that is smaller than any; it stops before a torn one.
+def _read_bootstrap_record(record: LogRecord) -> bool:
+    """Return whether it has the level of the metadata; raise CorruptRecordError as a broker."""
+    if not record.is_control:
+        decoded = METADATA_CODEC.decode(record.value)
+        if decoded.name != "FeatureLevelRecord" or decoded.value is None:
+            return False
+        return decoded.value.text("name") == _VERSION
+    key = MessageReader(record.key or b"")
+    version, kind = key.int16(), key.int16()
+    schema = _BOOTSTRAP_CONTROLS.get(kind)
+    if version < 0 or schema is None:
+        raise CorruptRecordError(f"a control record of type {kind}, version {version}")
+    if record.value is None:
+        raise CorruptRecordError("a control record without a value")
+    schema.read(MessageReader(record.value), 0)
+    return False
 
-    Source: ``FileLogInputStream.nextBatch``.
+
+def _why_not_batches(data: bytes) -> str | None:
+    """Return which batch a broker cannot read by its header; it stops before a torn one.
+
+    Source: ``FileLogInputStream.nextBatch``, ``Batch.data``.
     """
-    refuse_linked_out(path)
-    with open(path, "rb") as file:
-        data = file.read()
     at = 0
     while at < len(data) - HEADER_SIZE_UP_TO_MAGIC:
         (size,) = _SIZE.unpack_from(data, at)
+        end = at + _SIZE.size + size
         if size < MIN_LENGTH:
-            return at
-        at += _SIZE.size + size
+            return f"the batch at byte {at} is smaller than any (CorruptRecordException)"
+        if end > len(data):
+            break
+        if data[at + MAGIC_POSITION] == MAGIC_RECORD_BATCH:
+            if end - at < RECORD_BATCH_HEADER.itemsize:
+                return f"the batch at byte {at} is shorter than its header"
+            (header,) = np.frombuffer(data, RECORD_BATCH_HEADER, 1, at)
+            if not header["record_count"]:
+                return f"the batch at byte {at} has no record"
+        at = end
     return None
