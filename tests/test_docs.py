@@ -89,6 +89,13 @@ def test_the_example_of_a_function_runs_on_the_example_dump(
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    navigation = re.findall(r": ([a-z]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    navigation = re.findall(r": ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = {path.name for path in DOCS.glob("*.md")} | {"changelog.md"}
     assert sorted(navigation) == sorted(pages)
+
+
+def test_a_page_is_short() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in DOCS.glob("*.md")}
+    # The first is written from docstrings.
+    exceptions = {"api.md", "architecture.md", "benchmarks.md"}
+    assert {name for name, lines in lengths.items() if lines > 200} <= exceptions
