@@ -10,14 +10,11 @@ from itertools import groupby
 from typing import TypeVar
 
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.execution.tasks import wave_bytes
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 
-#: What opening, creating and publishing cost, in bytes that could be scanned meanwhile.
-SEGMENT_COST_BYTES = 4 << 20
-_WAVE_BYTES_PER_CORE = 1 << 30
-_MAX_WAVES = 64
 # So that the rows of a wave fit into the driver, however small the logs are.
 _WAVE_SEGMENTS = 50_000
 
@@ -30,7 +27,7 @@ def plan_waves(segments: SegmentTable, *, cores: int) -> list[SegmentTable]:
     A wave is what a killed run loses at most: a small share of the run, and yet enough to keep
     all cores busy.
     """
-    max_bytes = max(cores * _WAVE_BYTES_PER_CORE, segments.total_bytes // _MAX_WAVES)
+    max_bytes = wave_bytes(segments.total_bytes, cores)
     return partition_groups(segments, max_bytes=max_bytes, max_segments=_WAVE_SEGMENTS)
 
 

@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from kafka_index.build.plan import SEGMENT_COST_BYTES, by_partition, join_partitions
+from kafka_index.build.plan import by_partition, join_partitions
 from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions
 from kafka_index.build.report import BUILT, FAILED, SegmentReport
 from kafka_index.build.scan import keep_segment, stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.execution import Workers
+from kafka_index.execution.tasks import COST_BYTES
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.segment_table import SegmentTable
 
@@ -134,7 +135,7 @@ def publish_staged(
     rows = workers.run(
         groups,
         partial(_publish_group, settings=replace(settings, shares_staged=True)),
-        sizes=[SEGMENT_COST_BYTES * sum(map(len, group)) for group in groups],
+        sizes=[COST_BYTES * sum(map(len, group)) for group in groups],
         what=f"{'fold' if settings.needs_state else 'publish'} {len(partitions):,} partitions",
         shares=0,
     )

@@ -10,6 +10,8 @@ from kafka_index.execution.engine import GROWN_WAVE, Waves
 
 #: The column of the bin that a row of work belongs to.
 BIN = "bin"
+#: What opening, creating and publishing cost, in bytes that could be read meanwhile.
+COST_BYTES = 4 << 20
 _WAVE_BYTES_PER_WORKER = 1 << 30
 # A wave is what a failed run loses: a small share of a large run.
 _MAX_WAVES = 64
@@ -50,7 +52,7 @@ def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tu
         if costs:
             yield 0, len(costs)
         return
-    max_bytes = max(workers * _WAVE_BYTES_PER_WORKER, sum(costs) // _MAX_WAVES)
+    max_bytes = wave_bytes(sum(costs), workers)
     max_works = workers if waves is Waves.GROWING else len(costs)
     start = size_bytes = 0
     for end, cost in enumerate(costs, start=1):
@@ -60,6 +62,11 @@ def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tu
             start, size_bytes = end, 0
             if waves is Waves.GROWING:
                 max_works = min(2 * max_works, GROWN_WAVE * workers)
+
+
+def wave_bytes(total_bytes: int, workers: int) -> int:
+    """Return the bytes of a wave: enough for all workers, and a small share of a large run."""
+    return max(workers * _WAVE_BYTES_PER_WORKER, total_bytes // _MAX_WAVES)
 
 
 def new_run_id() -> str:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from kafka_index.errors import EngineError, KafkaIndexError, RetriableError, is_retriable
 from kafka_index.execution import Listener, Parts, Waves, Workers
-from kafka_index.execution.tasks import BIN, attempt_id, balance, split_waves
+from kafka_index.execution.tasks import BIN, COST_BYTES, attempt_id, balance, split_waves
 from kafka_index.spark.executors import SharedTarget, check_executors, shared_target
 from kafka_index.spark.jobs import Jobs
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
@@ -34,8 +34,6 @@ _MANIFEST_SCHEMA = pa.schema(
     ]
 )
 _RESULT_SCHEMA = pa.schema([_NUMBER_FIELD, pa.field(_RESULT, pa.binary(), nullable=False)])
-# What beginning and publishing cost, in bytes that could be read meanwhile.
-_WORK_COST_BYTES = 4 << 20
 _BINS_PER_WORKER = 4
 _BIN_BYTES = 1 << 30
 _MAX_BINS = 20_000
@@ -106,7 +104,7 @@ class SparkWorkers:
         Parameters are those of `kafka_index.execution.Workers.run`.
         """
         shares = len(works) if shares is None else shares
-        costs = [size + _WORK_COST_BYTES for size in sizes]
+        costs = [size + COST_BYTES for size in sizes]
         for start, end in split_waves(costs, waves, self.count):
             wave = works[start:end]
             items = end * shares // len(works) - start * shares // len(works)
@@ -135,7 +133,7 @@ class SparkWorkers:
         wanted = max(_BINS_PER_WORKER * self.count, sum(sizes) // _BIN_BYTES)
         bins = max(min(len(works), wanted, _MAX_BINS), 1)
         packed = [pickle.dumps(work) for work in works]
-        bin_of = balance(sizes, bins, overhead=_WORK_COST_BYTES)
+        bin_of = balance(sizes, bins, overhead=COST_BYTES)
         manifest = pa.table([bin_of, list(range(len(works))), packed], schema=_MANIFEST_SCHEMA)
         return self.session.createDataFrame(manifest).repartitionById(bins, BIN)
 

@@ -17,6 +17,7 @@ from kafka_index.dump.data_directory import DataDirectories, DataDirectory
 from kafka_index.dump.missing_offsets import KnownOffsets, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.execution import Parts, Waves, Workers
+from kafka_index.execution.tasks import COST_BYTES
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
@@ -52,9 +53,6 @@ _NO_TIME_INDEX = (
     "A broker makes an empty one: the time of the file decides what retention deletes, and lookups "
     "by time go wrong."
 )
-
-# What a segment costs besides its bytes.
-_SEGMENT_COST_BYTES = 4 << 20
 
 
 class PartitionVerification:
@@ -387,7 +385,7 @@ def verify_partitions(
         yield from workers.run_parts(
             partitions,
             partial(_divide, settings=settings, roots=DataDirectories(tolerated=True)),
-            sizes=[each.size_bytes + len(each) * _SEGMENT_COST_BYTES for each in partitions],
+            sizes=[each.size_bytes + len(each) * COST_BYTES for each in partitions],
             what="verify {:,} partitions",
             waves=Waves.KEPT,
         )

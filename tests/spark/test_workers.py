@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
+import pytest
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from kafka_index.errors import EngineError
 from kafka_index.execution import Parts, Waves
-from kafka_index.spark.workers import session_workers
+from kafka_index.spark.workers import SparkWorkers, session_workers
 
 
 def test_works_without_bytes_are_spread_over_all_tasks(spark: SparkSession) -> None:
@@ -41,6 +44,26 @@ def test_a_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
         found = list(workers.run_parts([0, 1], divide, sizes=[1, 1], what="{:,} works"))
     assert [(work, numbers) for work, numbers, _ in found] == [(0, [0, 1, 2]), (1, [0, 1, 2])]
     assert all(len(attempts) == 1 for *_, attempts in found)
+
+
+class LosingWorkers(SparkWorkers):
+    """Workers whose jobs end as if done before all of their works are, as cancelled ones can."""
+
+    def frame(self, works: Sequence[object], sizes: Sequence[int]) -> DataFrame:
+        return super().frame(works, sizes).filter("number != 3")
+
+
+def test_a_job_without_the_results_of_all_its_works_has_failed(spark: SparkSession) -> None:
+    def double(work: int, _attempt_id: str) -> int:
+        return 2 * work
+
+    with session_workers(spark) as workers:
+        losing = LosingWorkers(spark, workers.jobs, workers.target, workers.count)
+        assert list(losing.run(range(3), double, sizes=[0] * 3, what="{:,} works")) == [0, 2, 4]
+        found = losing.run(range(5), double, sizes=[0] * 5, what="{:,} works")
+        with pytest.raises(EngineError, match="without the results of all") as caught:
+            next(found)
+    assert (caught.value.expected, caught.value.found) == ("5", "4")
 
 
 def test_a_wave_begins_when_its_results_are_asked_for(spark: SparkSession) -> None:
