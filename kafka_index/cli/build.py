@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,6 @@ from kafka_index.build.report import (
 )
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
@@ -47,7 +47,8 @@ from kafka_index.cli.terminal import (
 from kafka_index.dump.listing import list_logs
 from kafka_index.errors import InputError, plural
 from kafka_index.layout.names import TopicPartition
-from kafka_index.pages.page import Explained, Page, Totals, Verdict
+from kafka_index.pages import PageWriter
+from kafka_index.pages.page import BAD, GOOD, NOTABLE, Explained, Page, Totals, Verdict, explain
 from kafka_index.storage import (
     Listing,
     Skipped,
@@ -426,4 +427,4 @@ def build_page() -> PageMaker:
     page = Page(
         "build", "segments", ("status",), explained, verdict, units="kind", unit_values=(SEGMENT,)
     )
-    return page_maker(page)
+    return partial(PageWriter, page, run_summary().about())

@@ -36,7 +36,7 @@ from kafka_index.export.running import ExportJob
 from kafka_index.layout.times import empty_range_text
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage.paths import absolute_path
-from kafka_index.storage.report_file import ReportFile
+from kafka_index.storage.report_file import open_report
 from kafka_index.tables import Isolation, ReadSettings
 from kafka_index.tables.bounds import read_offsets_file, time_span
 from kafka_index.tables.settings import RecordFilter
@@ -70,11 +70,7 @@ def run_export(options: ExportOptions) -> ExitCode:
     )
     settings, listed = job.settings, job.listed
     with ExitStack() as stack:
-        report = (
-            None
-            if options.report is None
-            else stack.enter_context(ReportFile(options.report, EXPORT_REPORT_SCHEMA))
-        )
+        report = stack.enter_context(open_report(options.report, EXPORT_REPORT_SCHEMA))
         plan = stack.enter_context(job.held_plan(starts, OnDataLoss(options.on_data_loss)))
         with ExportOutcome(plan, options.detail) as outcome:
             result = job.run(plan, options.engine, outcome)

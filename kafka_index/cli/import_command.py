@@ -8,7 +8,6 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.import_tables import import_on_spark
 from kafka_index.cli.options import command, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
@@ -144,6 +143,8 @@ def _run(options: ImportOptions) -> ExitCode:
     summary = _Summary(options.detail)
     files = list_table_files(options.inputs)
     if options.engine.on_spark:
+        from kafka_index.spark.import_tables import import_on_spark  # noqa: PLC0415, PySpark
+
         is_new = import_on_spark(
             options.engine,
             files,

@@ -23,7 +23,6 @@ from kafka_index.cli.lookup_summary import (
     warn_of_unindexed,
 )
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
@@ -55,7 +54,18 @@ from kafka_index.lookup.answer_record import AnswerRecord, inputs_digest, writte
 from kafka_index.lookup.answering import Prepare
 from kafka_index.lookup.inventory import Unindexed
 from kafka_index.lookup.output import format_of_answers
-from kafka_index.pages.page import Page, SegmentBatches, Totals, Verdict
+from kafka_index.pages import PageWriter
+from kafka_index.pages.page import (
+    BAD,
+    DUMP,
+    GOOD,
+    NOTABLE,
+    Page,
+    SegmentBatches,
+    Totals,
+    Verdict,
+    explain,
+)
 from kafka_index.reading.answers import (
     INDEX_REFUSED,
     NO_INDEX,
@@ -67,7 +77,7 @@ from kafka_index.reading.answers import (
 )
 from kafka_index.storage import Skipped, refuse_overlap
 from kafka_index.storage.paths import absolute_path
-from kafka_index.storage.report_file import PageMaker, ReportFile
+from kafka_index.storage.report_file import PageMaker, ReportFile, open_report
 from kafka_index.storage.segment_table import PartitionSegments
 from kafka_index.stores import is_remote
 from kafka_index.stores.registry import whole_file
@@ -129,12 +139,8 @@ def run_lookup(options: QueryOptions) -> ExitCode:
         refuse_side_files(target.path, inputs, [path for path, _ in texts], options.report)
         # The answers come last: what a failed run leaves then, the same command replaces.
         reporting = stack.enter_context(ExitStack())
-        report = (
-            None
-            if options.report is None
-            else reporting.enter_context(
-                ReportFile(options.report, LOOKUP_REPORT_SCHEMA, lookup_page(inventory))
-            )
+        report = reporting.enter_context(
+            open_report(options.report, LOOKUP_REPORT_SCHEMA, lookup_page(inventory))
         )
         files = [
             (stack.enter_context(whole_file(absolute_path(path))), render) for path, render in texts
@@ -332,7 +338,7 @@ def lookup_page(inventory: Inventory) -> PageMaker:
         weight="queries",
         segments=_segments_of(inventory),
     )
-    return page_maker(page)
+    return partial(PageWriter, page, run_summary().about())
 
 
 def _segments_of(inventory: Inventory) -> SegmentBatches:

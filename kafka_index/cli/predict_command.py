@@ -1,20 +1,20 @@
-"""``predict``: what a broker does to its log directories when it starts."""
+"""``predict``: the start of a broker on its log directories, as text, as JSON and as a page."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from typing import TextIO
 
 import click
 import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import command, option
-from kafka_index.cli.predict_text import Shown, losses_text, print_prediction, verdict_line
-from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
     config_option,
@@ -22,15 +22,26 @@ from kafka_index.cli.shared_options import (
     max_decompressed_option,
     report_option,
 )
+from kafka_index.cli.terminal import Paint, format_bytes, print_text
 from kafka_index.config import LogConfig, read_properties
-from kafka_index.errors import KafkaIndexError
-from kafka_index.pages.page import Explained, Page
+from kafka_index.errors import KafkaIndexError, plural
+from kafka_index.layout.times import format_time
+from kafka_index.pages import PageWriter
+from kafka_index.pages.page import BAD, GOOD, NOTABLE, Explained, Page
 from kafka_index.pages.page import Verdict as PageVerdict
-from kafka_index.startup import Outcome, Prediction, SegmentAction, Verdict
+from kafka_index.startup import (
+    LoadedLog,
+    Outcome,
+    PartitionPrediction,
+    Prediction,
+    SegmentAction,
+    SegmentPrediction,
+    Verdict,
+)
 from kafka_index.startup.predicting import predict_start, start_conditions
 from kafka_index.startup.prediction import SEGMENT_ROWS
 from kafka_index.storage import list_dump, local_path
-from kafka_index.storage.report_file import PageMaker, ReportFile
+from kafka_index.storage.report_file import PageMaker, open_report
 from kafka_index.storage.segment_table import SegmentTable
 
 _HELP = """Predict what a broker of 4.3.1 does to these log directories when it starts, before
@@ -55,6 +66,24 @@ _EXAMPLES = """\
 kafka-index predict --input /var/kafka/data-1 /var/kafka/data-2 --metadata /var/kafka/metadata
 kafka-index predict --input /restored/data --config server.properties --json
 """
+_UNFLUSHED = "unflushed"
+_WORST_FIRST = (
+    Outcome.REFUSED,
+    Outcome.EMPTIED,
+    Outcome.STRAY,
+    Outcome.REPLACED,
+    Outcome.LOADED,
+)
+
+
+class Shown(Enum):
+    """The part of a prediction that is printed."""
+
+    QUIET = "quiet"
+    BRIEF = "brief"
+    WIDE = "wide"
+    VERBOSE = "verbose"
+    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +129,8 @@ def _run(options: PredictOptions) -> ExitCode:
         options.max_decompressed_bytes,
     )
     prediction: Prediction | None = None
-    with ExitStack() as reports:
-        # Begun first: where it cannot be written, that is known before the logs are read.
-        file = None
-        if options.report is not None:
-            page = _page(lambda: prediction, paths)
-            file = reports.enter_context(ReportFile(options.report, SEGMENT_ROWS, page))
+    # Begun first: where it cannot be written, that is known before the logs are read.
+    with open_report(options.report, SEGMENT_ROWS, _page(lambda: prediction, paths)) as file:
         prediction = predict_start(paths, conditions)
         run_summary().add_result(prediction)
         # Printed first: where the report cannot be finished, the answer is not lost.
@@ -151,7 +176,7 @@ def _page(predicted: Callable[[], Prediction | None], directories: list[str]) ->
         lambda _: _verdict(predicted()),
         segments=segments,
     )
-    return page_maker(page)
+    return partial(PageWriter, page, run_summary().about())
 
 
 def _verdict(prediction: Prediction | None) -> PageVerdict:
@@ -165,6 +190,231 @@ def _verdict(prediction: Prediction | None) -> PageVerdict:
         return PageVerdict(BAD, verdict_line(prediction))
     refused = "; ".join(f"{each.file}: {each.reason}" for each in prediction.refused)
     return PageVerdict(BAD, f"does_not_start: {refused}")
+
+
+def print_prediction(prediction: Prediction, stream: TextIO, *, shown: Shown) -> None:
+    """Print a prediction, the verdict first, then what is lost."""
+    if shown is Shown.JSON:
+        stream.write(json.dumps(_as_object(prediction)) + "\n")
+        return
+    print_text(stream, _text(prediction, Paint(stream), shown=shown))
+
+
+def verdict_line(prediction: Prediction) -> str:
+    """Return the verdict, what is not judged in it, and what comes after the start."""
+    parts = [prediction.verdict.value]
+    if prediction.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
+        if prediction.not_judged:
+            parts[0] += " for the files"
+        parts += [f"not known: {text}" for text in _unknown(prediction)[:1]]
+        parts += [f"not judged: {text}" for text in prediction.not_judged]
+        retained = [one for one in prediction.partitions if one.segments_to_delete]
+        if retained:
+            deleted = sum(one.segments_to_delete for one in retained)
+            total = sum(len(one.loaded.base_offsets) for one in prediction.partitions if one.loaded)
+            parts.append(f"then retention deletes {deleted} of {plural(total, 'segment')}")
+    return "; ".join(parts)
+
+
+def _unknown(prediction: Prediction) -> list[str]:
+    return [
+        *prediction.unknown,
+        *(one.unknown for one in prediction.partitions if one.unknown is not None),
+    ]
+
+
+def _text(prediction: Prediction, paint: Paint, *, shown: Shown) -> Iterator[str]:
+    yield (paint.good if prediction.verdict is Verdict.SAFE else paint.bad)(
+        verdict_line(prediction)
+    )
+    if shown is Shown.QUIET:
+        return
+    verbose = shown is Shown.VERBOSE
+    for refusal in prediction.refused:
+        line = "" if refusal.line is None else f", line {refusal.line}"
+        yield f"{paint.bad('refused')}: {refusal.file}{line}: {refusal.reason}"
+    for text in (*prediction.unserved, *prediction.unknown):
+        yield f"{paint.bad('note')}: {text}"
+    folded = 0
+    for one in sorted(prediction.partitions, key=_by_harm):
+        if shown is Shown.BRIEF and _is_only_rebuilt(one):
+            folded += sum(each.action is SegmentAction.REBUILD for each in one.segments)
+        elif verbose or _is_notable(one):
+            yield from _lines(one, verbose=verbose, wide=shown is not Shown.BRIEF)
+    if folded:
+        yield paint.faint(
+            f"{plural(folded, 'segment')} more rebuilt, because they were not flushed (--wide)"
+        )
+    for note in prediction.notes:
+        yield paint.faint(f"note: {note}")
+    total = sum(one.bytes_read for one in prediction.partitions)
+    yield (
+        f"{plural(len(prediction.partitions), 'partition')}, "
+        f"{losses_text(prediction)}, {format_bytes(total)} of logs read"
+    )
+    if prediction.suggestion is not None:
+        yield paint.notable(f"suggestion: {prediction.suggestion}")
+
+
+def losses_text(prediction: Prediction) -> str:
+    """Return how many records a start loses or hides, and how many offsets are missing before."""
+    lost = sum(one.lost.records for one in prediction.partitions)
+    text = f"{plural(lost, 'record')} lost or hidden"
+    missing = sum(
+        each.end_offset - each.first_offset for one in prediction.partitions for each in one.missing
+    )
+    return f"{text}, {plural(missing, 'offset')} missing" if missing else text
+
+
+def _by_harm(one: PartitionPrediction) -> tuple[int, int]:
+    """Order the worst first: what is refused, then what loses most."""
+    rank = _WORST_FIRST.index(one.outcome)
+    is_harmed = one.loses or one.missing or one.unserved or one.unknown
+    return rank + (0 if is_harmed else 1), -one.lost.records
+
+
+def _is_only_rebuilt(one: PartitionPrediction) -> bool:
+    return (
+        one.outcome is Outcome.LOADED
+        and not (one.lost.records or one.notes or one.unserved or one.unknown)
+        and all(_is_usual(each) or each.action is SegmentAction.KEEP for each in one.segments)
+        and any(map(_is_usual, one.segments))
+    )
+
+
+def _is_usual(segment: SegmentPrediction) -> bool:
+    return segment.action is SegmentAction.REBUILD and (segment.reason or "").startswith(_UNFLUSHED)
+
+
+def _is_notable(one: PartitionPrediction) -> bool:
+    return bool(
+        one.outcome is not Outcome.LOADED
+        or one.lost.records
+        or one.notes
+        or one.unserved
+        or one.unknown
+        or any(segment.action is not SegmentAction.KEEP for segment in one.segments)
+    )
+
+
+def _lines(one: PartitionPrediction, *, verbose: bool, wide: bool) -> Iterator[str]:
+    yield f"{one.directory}: {one.outcome.value}{_offsets(one)}"
+    lost = one.lost
+    if lost.records:
+        first, last = (
+            "?" if ms is None else format_time(ms) or str(ms)
+            for ms in (lost.first_timestamp_ms, lost.last_timestamp_ms)
+        )
+        yield (
+            f"  {plural(lost.records, 'record')} lost or hidden: offsets {lost.first_offset} to "
+            f"{lost.last_offset}, {first} to {last}"
+        )
+    if one.loaded is not None and (verbose or one.loaded.first_unstable_offset is not None):
+        yield f"  {_state(one.loaded)}"
+    usual = 0 if wide else sum(map(_is_usual, one.segments))
+    for segment in one.segments:
+        if usual > 1 and _is_usual(segment):
+            continue
+        if verbose or segment.action is not SegmentAction.KEEP:
+            cut = "" if segment.cut_at_bytes is None else f" at byte {segment.cut_at_bytes}"
+            why = "" if segment.reason is None else f": {segment.reason}"
+            yield f"  segment {segment.base_offset}: {segment.action.value}{cut}{why}"
+    if usual > 1:
+        yield f"  {plural(usual, 'segment')}: rebuild: unflushed"
+    for text in (one.unserved, one.unknown):
+        if text is not None:
+            yield f"  {text}"
+    if one.refusal is not None:
+        yield f"  {one.refusal.file}: {one.refusal.reason}"
+    for note in one.notes:
+        yield f"  {note}"
+
+
+def _state(loaded: LoadedLog) -> str:
+    epochs = ", ".join(f"{one.epoch} from {one.start_offset}" for one in loaded.epochs) or "none"
+    text = f"leader epochs {epochs}; {plural(len(loaded.producers), 'producer')}"
+    if loaded.first_unstable_offset is not None:
+        text += f"; a transaction is open from offset {loaded.first_unstable_offset}"
+    return text
+
+
+def _offsets(one: PartitionPrediction) -> str:
+    if one.loaded is None:
+        return ""
+    loaded = one.loaded
+    return (
+        f", log start {one.log_start_before} to {loaded.log_start_offset}, "
+        f"log end {one.log_end_before} to {loaded.log_end_offset}, "
+        f"high watermark {one.high_watermark}"
+    )
+
+
+def _as_object(prediction: Prediction) -> dict[str, object]:
+    return {
+        "verdict": prediction.verdict.value,
+        "refused": [
+            {"file": one.file, "line": one.line, "reason": one.reason} for one in prediction.refused
+        ],
+        "partitions": [_partition_object(one) for one in prediction.partitions],
+        "unserved": list(prediction.unserved),
+        "unknown": list(prediction.unknown),
+        "not_judged": list(prediction.not_judged),
+        "notes": list(prediction.notes),
+        "suggestion": prediction.suggestion,
+    }
+
+
+def _partition_object(one: PartitionPrediction) -> dict[str, object]:
+    loaded, lost = one.loaded, one.lost
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "directory": one.directory,
+        "outcome": one.outcome.value,
+        "log_start_before": one.log_start_before,
+        "log_start": None if loaded is None else loaded.log_start_offset,
+        "log_start_retained": one.log_start_retained,
+        "log_end_before": one.log_end_before,
+        "log_end": None if loaded is None else loaded.log_end_offset,
+        "high_watermark": one.high_watermark,
+        "records_lost": lost.records,
+        "first_lost_offset": lost.first_offset,
+        "last_lost_offset": lost.last_offset,
+        "first_lost_timestamp_ms": lost.first_timestamp_ms,
+        "last_lost_timestamp_ms": lost.last_timestamp_ms,
+        "records_back": one.records_back,
+        "torn_bytes": one.torn_bytes,
+        "unserved": one.unserved,
+        "unknown": one.unknown,
+        "segments_to_delete": one.segments_to_delete,
+        "missing": [
+            {"first_offset": each.first_offset, "last_offset": each.last_offset, "why": each.why}
+            for each in one.missing
+        ],
+        "bytes_read": one.bytes_read,
+        "leader_epochs": None
+        if loaded is None
+        else [{"epoch": e.epoch, "start_offset": e.start_offset} for e in loaded.epochs],
+        "producers": None if loaded is None else len(loaded.producers),
+        "open_transaction_from": None if loaded is None else loaded.first_unstable_offset,
+        "segments": [
+            {
+                "base_offset": segment.base_offset,
+                "action": segment.action.value,
+                "cut_at_bytes": segment.cut_at_bytes,
+                "reason": segment.reason,
+            }
+            for segment in one.segments
+        ],
+        "refused": None
+        if one.refusal is None
+        else {
+            "file": one.refusal.file,
+            "line": one.refusal.line,
+            "reason": one.refusal.reason,
+        },
+        "notes": list(one.notes),
+    }
 
 
 make_command = partial(

@@ -41,7 +41,7 @@ from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.report import RESTORE_SCHEMA, RestoreResult
 from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.until import Until
-from kafka_index.storage.report_file import ReportFile
+from kafka_index.storage.report_file import open_report
 from kafka_index.stores import is_remote
 from kafka_index.tables.bounds import read_offsets_file
 from kafka_index.tiered.options import TieredOptions
@@ -242,10 +242,8 @@ def _run(options: RestoreOptions) -> ExitCode:
     code = ExitCode.DONE
     lost: list[LostRange] = []
     with ExitStack() as reporting:
-        file = None
-        if options.report is not None:
-            page = restore_page(job, lost)
-            file = reporting.enter_context(ReportFile(options.report, RESTORE_SCHEMA, page))
+        page = restore_page(job, lost)
+        file = reporting.enter_context(open_report(options.report, RESTORE_SCHEMA, page))
         if options.link is Link.HARD and options.detail is not Detail.QUIET:
             print_log(_HARD_LINKS)
         with ExitStack() as progress:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Table, first_lines, format_bytes, format_count, status_table
 from kafka_index.errors import plural
 from kafka_index.layout.times import time_text
-from kafka_index.pages.page import Explained, Page, Totals, Verdict
+from kafka_index.pages import PageWriter
+from kafka_index.pages.page import (
+    BAD,
+    DUMP,
+    GOOD,
+    NOTABLE,
+    Explained,
+    Page,
+    Totals,
+    Verdict,
+    explain,
+)
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.report import LEFT_OUT, LOST, RESTORED, SALVAGED, RestoreResult, status_of
@@ -218,4 +229,4 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
             PartitionSegments.of(each.segments()).rows() for each in job.plan.partitions
         ),
     )
-    return page_maker(page)
+    return partial(PageWriter, page, run_summary().about())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,7 +28,7 @@ from kafka_index.cli.terminal import Paint, Table, format_count, print_error, pr
 from kafka_index.config import LogConfig
 from kafka_index.execution import Engine
 from kafka_index.storage import Skipped
-from kafka_index.storage.report_file import ReportFile
+from kafka_index.storage.report_file import open_report
 from kafka_index.stores import is_remote
 from kafka_index.writing.condition import Condition, Selection, read_keys
 from kafka_index.writing.rewrite_job import (
@@ -141,10 +140,7 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
             max_decompressed_bytes=options.max_decompressed_bytes,
         )
     )
-    with ExitStack() as stack:
-        report = None
-        if options.report is not None:
-            report = stack.enter_context(ReportFile(options.report, REWRITE_REPORT_SCHEMA))
+    with open_report(options.report, REWRITE_REPORT_SCHEMA) as report:
         result = job.run(options.engine)
         if result.refusal is not None:
             print_log(f"would be refused: {result.refusal}")

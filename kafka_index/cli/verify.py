@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
@@ -26,10 +25,11 @@ from kafka_index.cli.terminal import (
 )
 from kafka_index.errors import plural
 from kafka_index.metadata.directory import FoundCluster
-from kafka_index.pages.page import Page, Totals, Verdict
+from kafka_index.pages import PageWriter
+from kafka_index.pages.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
 from kafka_index.results import RunOutcome
 from kafka_index.storage import Skipped
-from kafka_index.storage.report_file import PageMaker, ReportFile
+from kafka_index.storage.report_file import PageMaker, ReportFile, open_report
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import (
     VERIFY_SCHEMA,
@@ -251,7 +251,7 @@ def verify_page(segments: SegmentTable, topics: re.Pattern[str] | None) -> PageM
         worst_where="harmful",
         segments=lambda: (each.rows() for each in segments.partitions),
     )
-    return page_maker(page)
+    return partial(PageWriter, page, run_summary().about())
 
 
 def run_verify(options: VerifyOptions) -> ExitCode:
@@ -274,12 +274,8 @@ def run_verify(options: VerifyOptions) -> ExitCode:
         )
     )
     segments = job.segments
-    with ExitStack() as stack:
-        writer = None
-        if options.report is not None:
-            writer = stack.enter_context(
-                ReportFile(options.report, VERIFY_SCHEMA, verify_page(segments, options.topics))
-            )
+    page = verify_page(segments, options.topics)
+    with open_report(options.report, VERIFY_SCHEMA, page) as writer:
         outcome = VerifyOutcome(writer, len(segments), segments.total_bytes, options.detail)
         with outcome:
             job.run(options.engine, outcome)

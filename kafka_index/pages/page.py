@@ -21,6 +21,11 @@ class Severity(IntEnum):
     BAD = 2
 
 
+GOOD, NOTABLE, BAD = Severity.GOOD, Severity.NOTABLE, Severity.BAD
+#: The command that shows more about a file.
+DUMP = "kafka-index dump {path}"
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """A value of the column that a report is counted by, and its meaning.
@@ -32,6 +37,16 @@ class Explained:
     severity: Severity
     text: str
     command: str | None = None
+
+
+def explain(
+    texts: Mapping[str, str], severities: Mapping[str, Severity], commands: Mapping[str, str]
+) -> dict[str, Explained]:
+    """Return what a page explains: of each value its text, its severity, and a command."""
+    return {
+        str(name): Explained(severities[str(name)], text, commands.get(str(name)))
+        for name, text in texts.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

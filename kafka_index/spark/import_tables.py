@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_index.execution import Workers
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.execution import Engine, Listener, Workers
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.workers import spark_schema, spark_workers, task
+from kafka_index.storage import DirectoryLock
 from kafka_index.writing.import_columns import check_columns
+from kafka_index.writing.import_record import (
+    digest_of_import,
+    finished_import,
+    imported_by,
+    journal,
+)
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
+from kafka_index.writing.local_import import AFTER_FAILURE, OnPartition
 from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema
 
 #: Rows of a file are numbered from this times its number on.
@@ -77,3 +87,55 @@ def _read(session: SparkSession, files: Sequence[TableFile], schema: pa.Schema) 
 
     # A task for each file: a range partitioning would put several into one.
     return frame.repartition(len(files), "number").mapInArrow(task(read), spark_schema(schema))
+
+
+def import_on_spark(
+    engine: Engine,
+    files: Sequence[TableFile],
+    root: str,
+    settings: ImportSettings,
+    properties: dict[str, str],
+    on_partition: OnPartition,
+    listener: Listener,
+) -> bool:
+    """Import files of records into a data directory, as `import_files` does.
+
+    The properties are those of the settings, as they were given.
+    """
+    digest = digest_of_import(files, settings)
+    os.makedirs(root, exist_ok=True)
+    # A running broker is refused before anything is written, and again by the job.
+    with DirectoryLock.of_data_directories([root]):
+        finished = finished_import(root, digest, settings.mode)
+    if not finished:
+        try:
+            with journal(root, digest, settings) as continued:
+                _import_on(engine, files, root, continued, properties, listener)
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            # As a local import would have it: the table cannot be imported.
+            raise InputError(error.message, hint="nothing was imported") from error
+        for partition, counts in imported_by(root, continued.run_id).items():
+            on_partition(partition, counts)
+    for partition, counts in finished.items():
+        on_partition(partition, counts)
+    return not finished
+
+
+def _import_on(
+    engine: Engine,
+    files: Sequence[TableFile],
+    root: str,
+    settings: ImportSettings,
+    properties: dict[str, str],
+    listener: Listener,
+) -> None:
+    with engine.start(
+        "import",
+        after_failure=AFTER_FAILURE,
+        inputs=[each.path for each in files],
+        outputs=[root],
+    ) as workers:
+        listener.on_begin()
+        import_tables(workers, files, root, settings, properties)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -174,3 +175,10 @@ class ReportFile:
             if self._failure is None:
                 self._failure = self._file.error(error)
                 self._failure.__cause__ = error
+
+
+def open_report(
+    path: str | None, schema: pa.Schema, page: PageMaker | None = None
+) -> AbstractContextManager[ReportFile | None]:
+    """Return the context of a report; of None where none is asked for."""
+    return nullcontext() if path is None else ReportFile(path, schema, page)

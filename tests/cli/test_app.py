@@ -6,7 +6,7 @@ import pytest
 
 import kafka_index as package
 from kafka_index.cli import job_main, main
-from kafka_index.cli.commands import COMMANDS
+from kafka_index.cli.app import COMMANDS
 from tests.support.command_line import DUMP, ROOT, environment, kafka_index, lookup, run_here
 
 JOBS = {"build": "build_index.py", "lookup": "lookup.py"}

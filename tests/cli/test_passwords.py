@@ -11,7 +11,7 @@ import click
 import pytest
 
 import kafka_index as package
-from kafka_index.cli.commands import COMMANDS, load_command
+from kafka_index.cli.app import COMMANDS, load_command
 from kafka_index.errors import InputError
 from kafka_index.spark.source_options import parse_options
 from kafka_index.tiered.options import TieredOptions

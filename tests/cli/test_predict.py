@@ -13,7 +13,7 @@ from typing import TextIO
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.cli.predict_text import Shown, print_prediction
+from kafka_index.cli.predict_command import Shown, print_prediction
 from kafka_index.config import LogConfig
 from kafka_index.startup import StartConditions, predict_directories
 from tests.support.builds import finish, start

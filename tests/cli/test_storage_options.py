@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.commands import COMMANDS
+from kafka_index.cli.app import COMMANDS
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
 from tests.servers.s3 import S3Server
 from tests.stores.stores import s3_environment
