@@ -12,12 +12,23 @@ from __future__ import annotations
 
 import base64
 import struct
+from typing import Final
 
 from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.byte_text import decode_utf8
 
-_INT8, _INT16, _INT32, _INT64 = (struct.Struct(f) for f in (">b", ">h", ">i", ">q"))
-_UINT16, _UINT32, _FLOAT64 = (struct.Struct(f) for f in (">H", ">I", ">d"))
+INT8: Final = struct.Struct(">b")
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+#: Kafka's types of numbers.
+NUMBERS: Final = {
+    "int8": INT8,
+    "int16": _INT16,
+    "uint16": struct.Struct(">H"),
+    "int32": _INT32,
+    "uint32": struct.Struct(">I"),
+    "int64": struct.Struct(">q"),
+    "float64": struct.Struct(">d"),
+}
 _VARINT_BITS = 7
 _MAX_VARINT_SHIFT = 28
 _MORE = 0x80
@@ -56,38 +67,22 @@ class MessageReader:
         """The number of bytes that are left."""
         return len(self.data) - self.position
 
-    def int8(self) -> int:
-        """Read a signed byte."""
-        return self._number(_INT8)
+    def number(self, form: struct.Struct) -> int:
+        """Read a number; of a double it is a float."""
+        try:
+            value: int = form.unpack_from(self.data, self.position)[0]
+        except struct.error:
+            raise self._cut(f"a number of {form.size} bytes") from None
+        self.position += form.size
+        return value
 
     def int16(self) -> int:
         """Read a 16-bit integer."""
-        return self._number(_INT16)
-
-    def uint16(self) -> int:
-        """Read an unsigned 16-bit integer."""
-        return self._number(_UINT16)
-
-    def int32(self) -> int:
-        """Read a 32-bit integer."""
-        return self._number(_INT32)
-
-    def uint32(self) -> int:
-        """Read an unsigned 32-bit integer."""
-        return self._number(_UINT32)
-
-    def int64(self) -> int:
-        """Read a 64-bit integer."""
-        return self._number(_INT64)
-
-    def float64(self) -> float:
-        """Read a double."""
-        value: float = self._number(_FLOAT64)
-        return value
+        return self.number(_INT16)
 
     def boolean(self) -> bool:
         """Read a byte; all but 0 is true."""
-        return self.int8() != 0
+        return self.number(INT8) != 0
 
     def uuid(self) -> str:
         """Read 16 bytes, as `uuid_text`."""
@@ -132,12 +127,12 @@ class MessageReader:
 
     def nullable_bytes(self, *, compact: bool) -> bytes | None:
         """Read bytes with their length."""
-        size = self._compact_length() if compact else self.int32()
+        size = self._compact_length() if compact else self.number(_INT32)
         return None if size < 0 else self.raw(size)
 
     def array_length(self, *, compact: bool) -> int | None:
         """Read the number of elements that follow; None is a null array."""
-        length = self._compact_length() if compact else self.int32()
+        length = self._compact_length() if compact else self.number(_INT32)
         if length < 0:
             return None
         if length > self.remaining:
@@ -160,14 +155,6 @@ class MessageReader:
         length = self.unsigned_varint()
         return length - 1 if length <= 0x7FFFFFFF else _NULL_LENGTH
 
-    def _number(self, form: struct.Struct) -> int:
-        try:
-            value: int = form.unpack_from(self.data, self.position)[0]
-        except struct.error:
-            raise self._cut(f"a number of {form.size} bytes") from None
-        self.position += form.size
-        return value
-
     def _cut(self, what: str) -> CorruptRecordError:
         return self.corrupt(f"the message ends inside {what}", found=f"{self.remaining} bytes left")
 
@@ -180,37 +167,13 @@ class MessageWriter:
     def __init__(self) -> None:
         self.data = bytearray()
 
-    def int8(self, value: int) -> None:
-        """Write a signed byte."""
-        self.data += _INT8.pack(value)
-
-    def int16(self, value: int) -> None:
-        """Write a 16-bit integer."""
-        self.data += _INT16.pack(value)
-
-    def uint16(self, value: int) -> None:
-        """Write an unsigned 16-bit integer."""
-        self.data += _UINT16.pack(value)
-
-    def int32(self, value: int) -> None:
-        """Write a 32-bit integer."""
-        self.data += _INT32.pack(value)
-
-    def uint32(self, value: int) -> None:
-        """Write an unsigned 32-bit integer."""
-        self.data += _UINT32.pack(value)
-
-    def int64(self, value: int) -> None:
-        """Write a 64-bit integer."""
-        self.data += _INT64.pack(value)
-
-    def float64(self, value: float) -> None:
-        """Write a double."""
-        self.data += _FLOAT64.pack(value)
+    def number(self, form: struct.Struct, value: float) -> None:
+        """Write a number."""
+        self.data += form.pack(value)
 
     def boolean(self, value: bool) -> None:  # noqa: FBT001, because it is the value
         """Write 1 or 0."""
-        self.int8(int(value))
+        self.number(INT8, int(value))
 
     def uuid(self, value: str) -> None:
         """Write a UUID given as `uuid_text`."""
@@ -233,7 +196,7 @@ class MessageWriter:
         if compact:
             self.unsigned_varint(0 if data is None else len(data) + 1)
         else:
-            self.int16(_NULL_LENGTH if data is None else len(data))
+            self.number(_INT16, _NULL_LENGTH if data is None else len(data))
         self.data += data or b""
 
     def nullable_bytes(self, value: bytes | None, *, compact: bool) -> None:
@@ -247,4 +210,4 @@ class MessageWriter:
         if compact:
             self.unsigned_varint(length + 1)
         else:
-            self.int32(length)
+            self.number(_INT32, length)

@@ -21,10 +21,11 @@ import base64
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import NamedTuple
 
 from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.message_bytes import MessageReader, MessageWriter
+from kafka_index.layout.message_bytes import INT8, NUMBERS, MessageReader, MessageWriter
 from kafka_index.layout.message_fields import (
     STRUCT,
     Field,
@@ -39,16 +40,9 @@ from kafka_index.layout.message_fields import (
 _READERS: dict[str, Callable[[MessageReader], Value]] = {
     "bool": MessageReader.boolean,
     "uuid": MessageReader.uuid,
-    "int8": MessageReader.int8,
-    "int16": MessageReader.int16,
-    "uint16": MessageReader.uint16,
-    "int32": MessageReader.int32,
-    "uint32": MessageReader.uint32,
-    "int64": MessageReader.int64,
-    "float64": MessageReader.float64,
+    **{kind: methodcaller("number", form) for kind, form in NUMBERS.items()},
 }
 _NULLABLE_TYPES = ("string", "bytes")
-_NUMBERS = ("int8", "int16", "uint16", "int32", "uint32", "int64", "float64")
 
 
 class _Form(NamedTuple):
@@ -181,7 +175,7 @@ def _field_reader(field: Field, form: _Form) -> _Read:
         return read_array
     if field.type == STRUCT and field.nullable:
         marker = _lowest_marker(field)
-        return lambda reader: None if reader.int8() < marker else element(reader)
+        return lambda reader: None if reader.number(INT8) < marker else element(reader)
     if field.nullable or field.type not in _NULLABLE_TYPES:
         return element
 
@@ -257,7 +251,7 @@ def _write_field(
             _write_element(field, form, element, writer)
         return
     if field.type == STRUCT and field.nullable:
-        writer.int8(_lowest_marker(field) - 1 if value is None else 1)
+        writer.number(INT8, _lowest_marker(field) - 1 if value is None else 1)
         if value is None:
             return
     _write_element(field, form, value, writer)
@@ -280,18 +274,10 @@ def _write_element(
             writer.boolean(value)
         case "uuid", str():
             writer.uuid(value)
-        case "float64", int() | float():
-            writer.float64(value)
-        case _, int():
-            integers = (
-                writer.int8,
-                writer.int16,
-                writer.uint16,
-                writer.int32,
-                writer.uint32,
-                writer.int64,
-            )
-            integers[_NUMBERS.index(field.type)](value)
+        case "float64", float():
+            writer.number(NUMBERS["float64"], value)
+        case kind, int() if kind in NUMBERS:
+            writer.number(NUMBERS[kind], value)
         case _:
             raise TypeError(f"the field {field.name} cannot be {value!r}")
 
