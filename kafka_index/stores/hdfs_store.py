@@ -20,10 +20,10 @@ from kafka_index.errors import InputError, KafkaIndexError, PublishError, ReadEr
 from kafka_index.stores import remote_file
 from kafka_index.stores.remote_file import RemoteFile
 from kafka_index.stores.store import (
-    LISTING_SCHEMA,
     DirectoryEntry,
     FileInfo,
     StorageOptions,
+    list_by_directory,
     replace_by_claim,
     split_uri,
 )
@@ -32,7 +32,6 @@ _JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200
 
 _WRITE_ATTEMPTS = 3
 _SLOW = "Failed to complete file in time"
-_ROWS_OF_PAGE = 10_000
 _MS_NS = 1_000_000
 # The library's own patience is three minutes; a fail-over of the name node takes less than this.
 _PATIENCE = {
@@ -167,22 +166,9 @@ class HdfsStore:
         ]
         return sorted(entries, key=lambda entry: entry.path)
 
-    def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
-        """Yield the files below a directory, in the order of their paths.
-
-        One directory's entries are in memory at a time, and those of the directories above it.
-        """
-        skipped = len(path.rstrip("/")) + 1
-        rows: list[tuple[str, int, int, str]] = []
-        for entry in self._walk(path, skipped, start_after):
-            below = entry.path[skipped:]
-            if below > start_after:
-                rows.append((below, entry.size_bytes, entry.mtime_ns, ""))
-            if len(rows) == _ROWS_OF_PAGE:
-                yield _batch(rows)
-                rows = []
-        if rows:
-            yield _batch(rows)
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield the files below a directory, in the order of their paths."""
+        return list_by_directory(self, path)
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """Write a file aside, close it, and rename it.
@@ -244,16 +230,6 @@ class HdfsStore:
             except Exception as error:
                 raise publish_error(error, path, "delete the file") from error
 
-    def _walk(self, path: str, skipped: int, start_after: str) -> Iterator[DirectoryEntry]:
-        # As an object store sorts: a directory's files come where its name with a slash would.
-        for entry in sorted(self.list_directory(path), key=_sort_key):
-            if not entry.is_directory:
-                yield entry
-                continue
-            below = f"{entry.path[skipped:]}/"
-            if below > start_after or start_after.startswith(below):
-                yield from self._walk(entry.path, skipped, start_after)
-
     def _exists(self, path: str) -> bool:
         try:
             self.info(path)
@@ -272,15 +248,6 @@ class HdfsStore:
 
 def _name(path: str) -> str:
     return "/" + split_uri(path)[1]
-
-
-def _sort_key(entry: DirectoryEntry) -> str:
-    return f"{entry.path}/" if entry.is_directory else entry.path
-
-
-def _batch(rows: list[tuple[str, int, int, str]]) -> pa.RecordBatch:
-    columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    return pa.record_batch(columns, schema=LISTING_SCHEMA)
 
 
 def _has_settings() -> bool:

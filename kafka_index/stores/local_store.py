@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import heapq
 import mmap
 import os
 import stat
@@ -20,17 +18,15 @@ from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.stores.durable_files import AtomicFile, publish_error
 from kafka_index.stores.inputs import refuse_linked_out
 from kafka_index.stores.store import (
-    LISTING_SCHEMA,
     Bytes,
     DirectoryEntry,
     FileInfo,
+    list_by_directory,
     replace_by_claim,
 )
 
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 _PIECE_BYTES = 1 << 20
-
-_LIST_CHUNK = 10_000
 
 
 class MappedFile:
@@ -172,7 +168,7 @@ class MappedFile:
         if self._map is not None:
             # BufferError: someone (often the frame of a traceback) still holds a view. Unmapping
             # under it would crash the process; the map goes when the last view goes.
-            with contextlib.suppress(BufferError):
+            with suppress(BufferError):
                 self._map.close()
             self._map = None
         if self._descriptor >= 0:
@@ -241,19 +237,9 @@ class LocalStore:
             raise InputError(f"cannot read the directory: {error.strerror}", path=path) from error
         return sorted(entries, key=lambda entry: entry.path)
 
-    def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
         """Yield the files below a directory, in the order of their paths."""
-        rows: list[tuple[str, int, int, str]] = []
-        skipped = len(os.path.join(path, ""))
-        for entry in self._walk(path):
-            below = entry.path[skipped:]
-            if below > start_after:
-                rows.append((below, entry.size_bytes, entry.mtime_ns, ""))
-            if len(rows) == _LIST_CHUNK:
-                yield _batch(rows)
-                rows = []
-        if rows:
-            yield _batch(rows)
+        return list_by_directory(self, path)
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """Write a file aside, make it durable, and rename it."""
@@ -289,25 +275,3 @@ class LocalStore:
                     os.unlink(path)
             except OSError as error:
                 raise publish_error(error, path, "delete the file") from error
-
-    def _walk(self, path: str) -> Iterator[DirectoryEntry]:
-        waiting: list[tuple[str, DirectoryEntry]] = []
-        for entry in self.list_directory(path):
-            heapq.heappush(waiting, (_sort_key(entry), entry))
-        while waiting:
-            _, entry = heapq.heappop(waiting)
-            if not entry.is_directory:
-                yield entry
-                continue
-            for inner in self.list_directory(entry.path):
-                heapq.heappush(waiting, (_sort_key(inner), inner))
-
-
-def _sort_key(entry: DirectoryEntry) -> str:
-    # As an object store sorts: a directory's files come where its name with a slash would.
-    return f"{entry.path}/" if entry.is_directory else entry.path
-
-
-def _batch(rows: list[tuple[str, int, int, str]]) -> pa.RecordBatch:
-    columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    return pa.record_batch(columns, schema=LISTING_SCHEMA)

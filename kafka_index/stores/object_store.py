@@ -128,7 +128,7 @@ class ObjectStore:
             )
         return sorted(entries, key=lambda entry: entry.path)
 
-    def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
         """Yield the objects below a prefix, by path, once all of them are listed.
 
         Empty objects ``key/``, which other tools put for directories, are rows named ``key``. Not
@@ -136,7 +136,7 @@ class ObjectStore:
         """
         prefix = _key(path)
         below = f"{prefix}/" if prefix else ""
-        first = last = below + start_after if start_after else None
+        last: str | None = None
         found: list[pa.RecordBatch] = []
 
         def following() -> tuple[Any, pa.RecordBatch | None]:
@@ -163,7 +163,7 @@ class ObjectStore:
                         raise
                     if not _are_sorted(found):
                         found.clear()
-                        last = first
+                        last = None
                     # Resume after the last page that arrived.
                     pages, page = repeated(following)
         except LIBRARY_ERRORS as error:

@@ -8,9 +8,11 @@ reference (``@/path/to/file``), which each process resolves for itself.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -56,6 +58,7 @@ _REFERENCE = "@"
 # The access key's id is an identifier that logs and URLs show.
 _NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
 _CLAIM_SUFFIX = ".claim"
+_ROWS_OF_PAGE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +156,8 @@ class Store(Protocol):
         """Return the entries of a directory, sorted by path; empty where there is none."""
         ...
 
-    def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
-        """Yield every file below a directory as rows of `LISTING_SCHEMA`, by ascending path.
-
-        With `start_after`, only paths (below the directory) that sort after it.
-        """
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield every file below a directory as rows of `LISTING_SCHEMA`, by ascending path."""
         ...
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
@@ -266,6 +266,31 @@ def _resolved(key: str, value: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"cannot read the storage option {key}: {reason}", path=path) from error
+
+
+def list_by_directory(store: Store, path: str) -> Iterator[pa.RecordBatch]:
+    """Do what `Store.list_tree` does, directory by directory.
+
+    One directory's entries are in memory at a time, and those of the directories above it.
+    """
+    skipped = len(os.path.join(path, ""))
+
+    def walk(directory: str) -> Iterator[tuple[str, int, int, str]]:
+        for entry in sorted(store.list_directory(directory), key=_sort_key):
+            if entry.is_directory:
+                yield from walk(entry.path)
+            else:
+                yield entry.path[skipped:], entry.size_bytes, entry.mtime_ns, ""
+
+    files = walk(path)
+    while rows := list(islice(files, _ROWS_OF_PAGE)):
+        columns = [pa.array(column) for column in zip(*rows, strict=True)]
+        yield pa.record_batch(columns, schema=LISTING_SCHEMA)
+
+
+def _sort_key(entry: DirectoryEntry) -> str:
+    # As an object store sorts: a directory's files come where its name with a slash would.
+    return f"{entry.path}/" if entry.is_directory else entry.path
 
 
 def replace_by_claim(store: Store, path: str, data: bytes, info: FileInfo) -> bool:

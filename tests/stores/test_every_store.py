@@ -34,9 +34,9 @@ class Place:
     def at(self, name: str) -> str:
         return f"{self.root}/{name.replace('__', '/')}"
 
-    def tree(self, below: str = "", start_after: str = "") -> pa.Table:
+    def tree(self, below: str = "") -> pa.Table:
         path = self.at(below) if below else self.root
-        pages = list(self.store.list_tree(path, start_after=start_after))
+        pages = list(self.store.list_tree(path))
         return pa.Table.from_batches(pages, LISTING_SCHEMA)
 
 
@@ -155,16 +155,6 @@ def test_a_tree_is_in_the_order_of_the_paths(place: Place) -> None:
 
     assert place.tree()["path"].to_pylist() == sorted(names)
     assert place.tree("a")["path"].to_pylist() == ["b", "c-d", "c/d"]
-
-
-@pytest.mark.parametrize("after", ["a/b", "a/c", "a-", "b", "zzz", "a/c/d"])
-def test_a_tree_from_a_path_onwards(place: Place, after: str) -> None:
-    names = ["a/b", "a-1/b", "a/c/d", "a.b", "b", "a/c-d"]
-    for name in names:
-        place.put(**{name: b"1"})
-
-    expected = sorted(name for name in names if name > after)
-    assert place.tree(start_after=after)["path"].to_pylist() == expected
 
 
 def test_a_listed_file_is_the_one_that_is_found_by_name(place: Place) -> None:

@@ -25,15 +25,6 @@ def test_a_tree_is_listed_in_the_order_of_an_object_store(tmp_path: Path) -> Non
     assert listed == sorted(["a/2", "a/1", "a-b/3", "a.c", "z"])
 
 
-def test_a_listing_continues_after_a_path(tmp_path: Path) -> None:
-    for name in ("1", "2", "3"):
-        (tmp_path / name).touch()
-
-    (page,) = store_of(str(tmp_path)).list_tree(str(tmp_path), start_after="2")
-
-    assert page["path"].to_pylist() == ["3"]
-
-
 def test_put_if_absent_leaves_what_is_there(tmp_path: Path) -> None:
     store, path = store_of(str(tmp_path)), str(tmp_path / "file")
     assert store.put(path, b"first", if_absent=True)

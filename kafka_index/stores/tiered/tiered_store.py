@@ -101,7 +101,7 @@ class TieredStore:
         """Refuse: segments are listed from the store itself."""
         self._unsupported(path)
 
-    def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
         """Refuse: segments are listed from the store itself."""
         self._unsupported(path)
 
