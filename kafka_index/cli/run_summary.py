@@ -23,7 +23,7 @@ from kafka_index import __version__
 
 if TYPE_CHECKING:
     from kafka_index.results import Result
-    from kafka_index.stores.registry import WholeFile
+    from kafka_index.stores.durable_files import AtomicFile
 
 STDOUT = "-"
 # No path is known of a value that is or holds something else, such as TIME|FILE or KEYID=FILE.
@@ -49,7 +49,7 @@ class RunSummary:
         self._paths: dict[str, str | list[str]] = {}
         self._started_at = datetime.now(UTC)
         self._started = time.monotonic()
-        self._file: WholeFile | None = None
+        self._file: AtomicFile | None = None
         self._to_stdout = False
         self._stack = ExitStack()
 

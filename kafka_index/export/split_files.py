@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from kafka_index.export.settings import ExportFormat, ExportSettings
 from kafka_index.storage.json_lines import json_lines
 from kafka_index.stores import is_remote
-from kafka_index.stores.durable_files import make_durable, publish_error
-from kafka_index.stores.registry import WholeFile, whole_file
+from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.stores.registry import whole_file
 
 #: Rows are held until they have this many bytes: a row group of Parquet.
 _GROUP_BYTES = 16 * 1024 * 1024
@@ -55,7 +55,7 @@ class DataFile:
             except OSError as error:
                 raise publish_error(error, folder, "make the folder") from error
         path = os.path.join(folder, scratch.removesuffix(".tmp"))
-        self._file: WholeFile = whole_file(
+        self._file: AtomicFile = whole_file(
             path, scratch_path=os.path.join(folder, scratch), what="data file"
         )
         self._folder = folder
@@ -118,7 +118,7 @@ class DataFile:
 
 
 class _ParquetSink:
-    def __init__(self, file: WholeFile, schema: pa.Schema) -> None:
+    def __init__(self, file: AtomicFile, schema: pa.Schema) -> None:
         self._writer = pq.ParquetWriter(
             file.scratch_path,
             schema,
@@ -135,7 +135,7 @@ class _ParquetSink:
 
 
 class _JsonSink:
-    def __init__(self, file: WholeFile) -> None:
+    def __init__(self, file: AtomicFile) -> None:
         self._file = file
 
     def write(self, table: pa.Table) -> None:

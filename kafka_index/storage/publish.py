@@ -25,6 +25,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 
@@ -201,7 +202,8 @@ def _put_in_place(publication: Publication) -> PublishError | None:
                 path = staged.scratch_path
                 os.stat(path)
             path = publication.removed_first
-            _unlink_if_there(path)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
         for staged in publication.files:
             path = staged.final_path
             os.replace(staged.scratch_path, path)
@@ -222,13 +224,6 @@ def left_to_publish(publication: Publication) -> Publication | None:
     if left and left[-1] == publication.files[-1]:
         return replace(publication, files=left)
     return None
-
-
-def _unlink_if_there(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
 
 
 def _folders(publication: Publication) -> tuple[str, ...]:

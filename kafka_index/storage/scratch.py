@@ -48,14 +48,12 @@ def is_scratch(name: str) -> bool:
     return _SCRATCH.fullmatch(name) is not None
 
 
-def create_scratch(path: str, *, attributes_of: str | None, size_bytes: int = 0) -> int:
+def create_scratch(path: str, *, attributes_of: str | None) -> int:
     """Create a scratch file and return its descriptor, open for reading and writing.
 
     A leftover of the same attempt is replaced. The file takes the mode and owner of the log in
-    `attributes_of` (in place), and `size_bytes` are reserved and zero-filled. A file that is going
-    to be written through a map MUST reserve: without room for a page the kernel kills the writer
-    (SIGBUS), and ENOSPC is reported only here. Raises `PublishError` if the file cannot be created,
-    there is no room, or the owner cannot be set; no file is left.
+    `attributes_of` (in place). Raises `PublishError` if the file cannot be created, or the owner
+    cannot be set; no file is left.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
@@ -73,13 +71,9 @@ def create_scratch(path: str, *, attributes_of: str | None, size_bytes: int = 0)
     try:
         if attributes_of is not None:
             take_attributes(descriptor, attributes_of)
-        if size_bytes:
-            os.posix_fallocate(descriptor, 0, size_bytes)
-    except BaseException as error:
+    except BaseException:
         os.close(descriptor)
         remove_scratch(path)
-        if isinstance(error, OSError):
-            raise publish_error(error, path, f"reserve {size_bytes} bytes") from error
         raise
     return descriptor
 
@@ -137,10 +131,8 @@ def remove_scratch(path: str) -> None:
 
     Best effort: the failure that led here is the one to report, and what stays is swept.
     """
-    try:
+    with suppress(OSError):
         os.unlink(path)
-    except OSError:
-        return
 
 
 def sweep(directories: Iterable[str], *, run_id: str | None) -> int:

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Self
 
@@ -107,7 +108,8 @@ class AtomicFile:
     def __exit__(self, *_: object) -> None:
         """Remove the scratch file unless it has its final name."""
         if not self._is_committed:
-            _unlink_quietly(self.scratch_path)
+            with suppress(OSError):
+                os.unlink(self.scratch_path)
         os.close(self._descriptor)
 
     def write(self, data: bytes | memoryview) -> None:
@@ -172,13 +174,6 @@ class AtomicFile:
             os.close(descriptor)
             raise
         return descriptor
-
-
-def _unlink_quietly(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return
 
 
 def publish_error(error: OSError, path: str, action: str) -> PublishError:

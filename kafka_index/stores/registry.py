@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 from dataclasses import replace
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -209,34 +209,7 @@ class _StoredStream(io.RawIOBase):
         super().close()
 
 
-class WholeFile(Protocol):
-    """A file that is being written, and takes its name when it is committed."""
-
-    path: str
-    scratch_path: str
-
-    def __enter__(self) -> Self:
-        """Return the file itself."""
-        ...
-
-    def __exit__(self, *_: object) -> None:
-        """Drop it, unless it was committed."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Append bytes."""
-        ...
-
-    def commit(self, *, durable: bool = True) -> None:
-        """Give the file its name."""
-        ...
-
-    def error(self, error: OSError) -> PublishError:
-        """Return the error to raise where writing by `scratch_path` failed."""
-        ...
-
-
-def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> WholeFile:
+def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> AtomicFile:
     """Create a file that appears whole, or not at all.
 
     The parameters are those of `AtomicFile`; a file in another store has its own scratch path.
@@ -247,7 +220,7 @@ def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file"
     return AtomicFile(path, scratch_path=scratch_path, what=what)
 
 
-class StagedFile:
+class StagedFile(AtomicFile):
     """A file on the local disk that is put into its store when it is committed.
 
     Raises `PublishError`, which names `what`, if there is no room in the folder of temporary files.
@@ -265,23 +238,11 @@ class StagedFile:
                 self.scratch_path = self._file.name
         except OSError as error:
             raise publish_error(error, tempfile.gettempdir(), "write a temporary file") from error
-
-    def __enter__(self) -> Self:
-        """Return the file itself."""
-        return self
+        self._descriptor = self._file.fileno()
 
     def __exit__(self, *_: object) -> None:
         """Remove the local copy."""
         self._file.close()
-
-    def write(self, data: bytes) -> None:
-        """Append bytes; raises `PublishError` if there is no room for them."""
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[self._file.write(view) :]
-        except OSError as error:
-            raise self.error(error) from error
 
     def commit(self, *, durable: bool = True) -> None:  # noqa: ARG002, what is put is durable
         """Put the file into its store.
@@ -289,11 +250,11 @@ class StagedFile:
         Raises `PublishError` if the store refuses it, or cannot be reached; an older file stays as
         it was.
         """
-        size = os.fstat(self._file.fileno()).st_size
+        size = os.fstat(self._descriptor).st_size
         if not size:
             store_of(self.path).put(self.path, b"")
             return
-        with mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ) as content:
+        with mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ) as content:
             view = memoryview(content)
             try:
                 store_of(self.path).put(self.path, view)

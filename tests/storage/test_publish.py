@@ -18,7 +18,6 @@ from kafka_index.errors import PublishError
 from kafka_index.storage import (
     Publication,
     StagedFile,
-    create_scratch,
     publish_group,
     write_scratch,
 )
@@ -276,14 +275,6 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tiny_disk: Path) -> None:
         write_scratch(str(tiny_disk / "x"), bytes(100_000), attributes_of=None)
     assert caught.value.path == str(tiny_disk / "x")
     assert os.listdir(tiny_disk) == []
-
-
-def test_room_is_reserved_so_that_a_map_can_be_written(tiny_disk: Path) -> None:
-    os.close(create_scratch(str(tiny_disk / "x"), attributes_of=None, size_bytes=50_000))
-    assert (tiny_disk / "x").stat().st_blocks * 512 >= 50_000
-    with pytest.raises(PublishError, match="cannot reserve 50000 bytes: no space left"):
-        create_scratch(str(tiny_disk / "y"), attributes_of=None, size_bytes=50_000)
-    assert os.listdir(tiny_disk) == ["x"]
 
 
 def test_a_group_may_span_file_systems(tmp_path: Path, tiny_disk: Path) -> None:
