@@ -8,7 +8,7 @@ sound batch, or its header is none that a broker writes there, it is damage.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from kafka_index.layout.records import (
     TRANSACTIONAL_MASK,
     field_position,
 )
-from kafka_index.storage import Bytes
+from kafka_index.storage import Bytes, ByteSource, StreamWalk
 
 _SEARCH_BYTES = 1 << 20
 #: Messages, of magic 0 and 1, and batches.
@@ -42,19 +42,6 @@ _MIN_MESSAGE_BYTES = LOG_OVERHEAD_BYTES + MIN_LENGTH
 _BATCH_BITS = (
     COMPRESSION_MASK | TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
 )
-
-
-class LogBytes(Protocol):
-    """A log that is read by position: a `ByteSource`, or bytes in memory."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-        ...
-
-    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
-        ...
 
 
 class HeldBytes:
@@ -75,6 +62,20 @@ class HeldBytes:
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
         """Yield the bytes from a position to the end, in one piece."""
         yield self._held[start_bytes - self._start :]
+
+
+class StreamedBytes:
+    """A log whose stream has come as far as a scan; what follows is not requested again."""
+
+    def __init__(self, log: ByteSource, walk: StreamWalk) -> None:
+        self.path: str | None = log.path
+        self.size_bytes = log.size_bytes
+        self.read_at = log.read_at
+        self.stream = walk.rest
+
+
+#: A log that is read by position; nothing is quoted of one without a path.
+LogBytes: TypeAlias = ByteSource | HeldBytes | StreamedBytes
 
 
 class OffsetBounds(NamedTuple):

@@ -9,10 +9,9 @@ Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``Log
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,22 +51,6 @@ _SHOWN_BYTES = 16
 _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 
 
-class ScannedLog(LogBytes, Protocol):
-    """The facts about a log from which a scanner finds the reason for its stop.
-
-    The path is None for bytes in memory, of which nothing is quoted.
-    """
-
-    @property
-    def path(self) -> str | None:
-        """Its path or URI."""
-        ...
-
-    def stream(self, start_bytes: int, /) -> Iterable[Bytes]:
-        """Yield the bytes from a position to the end in pieces."""
-        ...
-
-
 class Scanner:
     """Scans a log chunk by chunk into columns.
 
@@ -105,7 +88,7 @@ class Scanner:
             yield BatchColumns(*self._columns[:, : self._count])
             self._count = 0
 
-    def stop(self, code: int, log: ScannedLog, end_bytes: int | None = None) -> ScanStop:
+    def stop(self, code: int, log: LogBytes, end_bytes: int | None = None) -> ScanStop:
         """Return the reason why the scan stopped at `position`, from the kernel's code.
 
         `end_bytes` is the latest end of the scan, if not the end of the log.
@@ -125,7 +108,7 @@ class Scanner:
         return stop
 
     def _stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
-        self, code: int, log: ScannedLog, log_size: int
+        self, code: int, log: LogBytes, log_size: int
     ) -> ScanStop:
         position = int(self.position)
         rest = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
@@ -192,7 +175,7 @@ def last_offset_of(header: Bytes) -> int:
     return base_offset + int.from_bytes(header[23:27].tobytes(), "big", signed=True)
 
 
-def _ends_in_zeros(log: ScannedLog, position: int) -> bool:
+def _ends_in_zeros(log: LogBytes, position: int) -> bool:
     return all(map(only_zeros, log.stream(position)))
 
 

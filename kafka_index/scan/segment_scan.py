@@ -33,7 +33,7 @@ from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.records.batch_table import BATCH_SCHEMA, BatchColumns, BatchSource, ScanStop
 from kafka_index.records.record_table import WindowBatches
-from kafka_index.scan.batch_search import HeldBytes, entry_length
+from kafka_index.scan.batch_search import HeldBytes, StreamedBytes, entry_length
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import BatchOrder, Scanner, only_zeros
 from kafka_index.storage import (
@@ -126,7 +126,7 @@ class LogFileSource:
             scanned = _Scanned(scanner, walk, self.log_size_bytes, np.empty(0, np.uint8), begin)
             yield from scanned.chunks(flush_windows=flush_windows)
             if scanned.code != SCAN_END:
-                self.stop = scanner.stop(scanned.code, _Streamed(file, walk))
+                self.stop = scanner.stop(scanned.code, StreamedBytes(file, walk))
         # All reads of an object were of the version that was listed: no request is needed.
         if self._listed is None or not self._listed.log_version:
             how = file.changed()
@@ -139,20 +139,6 @@ class LogFileSource:
         )
 
 
-class _Streamed:
-    """A file whose stream has come as far as the scan; what follows is not requested again."""
-
-    def __init__(self, file: ByteSource, walk: StreamWalk) -> None:
-        self.path: str | None = file.path
-        self.size_bytes = file.size_bytes
-        self.read_at = file.read_at
-        self.stream = walk.rest
-
-
-class _Walk(Protocol):
-    def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes: ...
-
-
 class _Scanned:
     """A scan of a file, window by window.
 
@@ -161,7 +147,12 @@ class _Scanned:
     """
 
     def __init__(
-        self, scanner: Scanner, walk: _Walk, log_size_bytes: int, window: Bytes, start: int
+        self,
+        scanner: Scanner,
+        walk: WindowWalk | StreamWalk,
+        log_size_bytes: int,
+        window: Bytes,
+        start: int,
     ) -> None:
         self._scanner = scanner
         self._walk = walk

@@ -6,53 +6,11 @@ import glob
 import os
 import stat
 from collections.abc import Hashable, Iterator
-from typing import Protocol
+from typing import TypeAlias
 
 from kafka_index.errors import InputError, is_retriable
 from kafka_index.stores import DirectoryEntry, FileInfo, is_remote, store_of
 from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE, kept_listings, linked_out
-
-
-class Entry(Protocol):
-    """An entry of a directory."""
-
-    @property
-    def name(self) -> str:
-        """Its name, without the directory."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """Its path or URI."""
-        ...
-
-    def is_directory(self) -> bool:
-        """Return whether it is a directory; False where that cannot be found out."""
-        ...
-
-    def why_not_a_file(self) -> str | None:
-        """Return why it cannot be read as a file; None where it can."""
-        ...
-
-    def is_broken_link(self) -> bool:
-        """Return whether it is a link to nothing."""
-        ...
-
-    def info(self) -> FileInfo:
-        """Return its size, time and version; 0 where they cannot be found out."""
-        ...
-
-    def linked_out(self) -> str | None:
-        """Return where it leads as a link out of the input that is not followed; None otherwise."""
-        ...
-
-    def size_and_change(self) -> tuple[int, str]:
-        """Return its size, and a text that changes whenever the file does.
-
-        The ETag of an object; for a local file the time of its last change, which unlike the time
-        of its modification no program can set.
-        """
-        ...
 
 
 class LocalEntry:
@@ -90,7 +48,7 @@ class LocalEntry:
         return self._entry.is_symlink() and not os.path.exists(self.path)
 
     def info(self) -> FileInfo:
-        """Return its size and time."""
+        """Return its size and time; 0 where they cannot be found out."""
         try:
             found = self._entry.stat()
         except OSError:
@@ -106,7 +64,10 @@ class LocalEntry:
         return None if found is None else found.target
 
     def size_and_change(self) -> tuple[int, str]:
-        """Return its size, and the time of its last change."""
+        """Return its size, and the time of its last change.
+
+        Unlike the time of its modification, no program can set that.
+        """
         try:
             found = self._entry.stat()
         except OSError:
@@ -166,6 +127,10 @@ class StoredEntry:
         """Return its size, and its ETag or the time of its modification."""
         entry = self._entry
         return entry.size_bytes, entry.version or str(entry.mtime_ns)
+
+
+#: An entry of a directory.
+Entry: TypeAlias = LocalEntry | StoredEntry
 
 
 def scan_directory(directory: str) -> list[Entry]:
