@@ -361,7 +361,7 @@ class SlotSearch:
         name = self.key_field if field is None else field
         slots = np.empty(len(targets), np.int64)
         find_floors(
-            self._mapping.data,
+            self._mapping.data.ctypes.data,
             self._entries,
             self.entry_size,
             field_position(self.layout, name),

@@ -23,7 +23,7 @@ from kafka_index.kernels.big_endian import (
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.index_entries import (
     can_convert_to_relative_offset,
-    choose_entries_of_rows,
+    choose_entries,
 )
 from kafka_index.kernels.record_fields import RECORD_SOUND
 from kafka_index.kernels.records import batch_section, next_record
@@ -235,7 +235,7 @@ def plan_appends(
         for row in range(first, end):
             positions[row] = size
             size += sizes[row]
-        chosen = choose_entries_of_rows(
+        chosen = choose_entries(
             positions,
             last_offsets,
             max_timestamps,

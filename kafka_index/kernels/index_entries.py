@@ -35,41 +35,6 @@ def choose_entries(
     positions: NDArray[np.int64],
     last_offsets: NDArray[np.int64],
     max_timestamps: NDArray[np.int64],
-    index_interval_bytes: int,
-    state: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    entry_timestamps: NDArray[np.int64],
-    entry_timestamp_offsets: NDArray[np.int64],
-) -> Integer:
-    """Choose the batches that get an entry (``LogSegment.recover`` and ``append``).
-
-    `positions`, `last_offsets`, `max_timestamps` (int64, (n,)): the chunk, in file order; bytes,
-    absolute offsets, ms. `index_interval_bytes`: an entry is due when more than this lies since the
-    last. `state` (int64, (3,)): changed in place; starts as (0, -1, -1) in an empty segment.
-    `rows`, `entry_timestamps`, `entry_timestamp_offsets` (int64, (at least n,)): filled: the row of
-    the batch that gets the offset entry, and the largest timestamp so far with the last offset of
-    its batch. Returns how many entries were filled in.
-    """
-    return choose_entries_of_rows(
-        positions,
-        last_offsets,
-        max_timestamps,
-        0,
-        len(positions),
-        index_interval_bytes,
-        state,
-        rows,
-        entry_timestamps,
-        entry_timestamp_offsets,
-        0,
-    )
-
-
-@compiled
-def choose_entries_of_rows(
-    positions: NDArray[np.int64],
-    last_offsets: NDArray[np.int64],
-    max_timestamps: NDArray[np.int64],
     first: Integer,
     end: Integer,
     index_interval_bytes: int,
@@ -79,7 +44,16 @@ def choose_entries_of_rows(
     entry_timestamp_offsets: NDArray[np.int64],
     count: Integer,
 ) -> Integer:
-    """Do `choose_entries` for rows ``first..end - 1``, adding to ``count`` entries."""
+    """Choose the batches that get an entry (``LogSegment.recover`` and ``append``).
+
+    `positions`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches, in file order; bytes,
+    absolute offsets, ms. `first`, `end`: the rows to choose from. `index_interval_bytes`: an entry
+    is due when more than this lies since the last. `state` (int64, (3 or more,)): changed in place;
+    starts as (0, -1, -1) in an empty segment. `rows`, `entry_timestamps`, `entry_timestamp_offsets`
+    (int64, (at least n,)): filled from `count` on: the row of the batch that gets the offset entry,
+    and the largest timestamp so far with the last offset of its batch. Returns how many entries are
+    filled in then.
+    """
     last_index_position = state[STATE_LAST_INDEX_POSITION]
     max_timestamp = state[STATE_MAX_TIMESTAMP]
     offset_of_max = state[STATE_OFFSET_OF_MAX_TIMESTAMP]

@@ -127,31 +127,8 @@ def find_floor(
     )
 
 
-def find_floors(
-    data: NDArray[np.uint8],
-    entries: int,
-    entry_bytes: int,
-    key_position: int,
-    key_bytes: int,
-    targets: NDArray[np.int64],
-    warm_entries: int,
-    slots: NDArray[np.int64],
-) -> None:
-    """Do `find_floor` for many targets in any order, into ``slots`` of the same length."""
-    _find_floors(
-        data.ctypes.data,
-        entries,
-        entry_bytes,
-        key_position,
-        key_bytes,
-        targets,
-        warm_entries,
-        slots,
-    )
-
-
 @compiled
-def _find_floors(
+def find_floors(
     address: int,
     entries: int,
     entry_bytes: int,
@@ -161,6 +138,7 @@ def _find_floors(
     warm_entries: int,
     slots: NDArray[np.int64],
 ) -> None:
+    """Do `find_floor` for many targets in any order, into ``slots`` of the same length."""
     no_trace = slots[:0]
     for query in range(len(targets)):
         slots[query] = find_floor(

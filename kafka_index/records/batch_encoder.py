@@ -184,7 +184,9 @@ class BatchEncoder:
         """
         row = 0
         while row < len(rows):
-            following, count, needed = self._pack(rows, groups, row)
+            following, count, needed = _pack(
+                rows, groups, row, self._batch_bytes, -1, 0, self._data, self._packed
+            )
             is_end = following == len(rows)
             if not count and needed:
                 self._data = _larger(self._data, needed)
@@ -208,26 +210,6 @@ class BatchEncoder:
             if is_end:
                 return
             row = following
-
-    def _pack(self, rows: RecordRows, groups: Longs, row: int) -> tuple[int, int, int]:
-        following, count, needed = pack_batches(
-            rows.offsets,
-            rows.timestamps_ms,
-            rows.keys,
-            rows.key_sizes,
-            rows.values,
-            rows.value_sizes,
-            rows.header_starts,
-            rows.headers,
-            groups,
-            row,
-            self._batch_bytes,
-            -1,
-            0,
-            self._data,
-            self._packed,
-        )
-        return int(following), int(count), int(needed)
 
     def _seal(self, packed: Longs, uses_append_time: Longs) -> Bytes:
         packed = np.ascontiguousarray(packed)
@@ -280,26 +262,12 @@ def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> byt
     data: Bytes = np.empty(_CHUNK_BYTES // 16, np.uint8)
     count = 0
     while not count:
-        _, packed_batches, needed = pack_batches(
-            rows.offsets,
-            rows.timestamps_ms,
-            rows.keys,
-            rows.key_sizes,
-            rows.values,
-            rows.value_sizes,
-            rows.header_starts,
-            rows.headers,
-            np.zeros(len(rows), np.int64),
-            0,
-            INT64_MAX,
-            base_offset,
-            base_timestamp,
-            data,
-            packed,
+        groups = np.zeros(len(rows), np.int64)
+        _, count, needed = _pack(
+            rows, groups, 0, INT64_MAX, base_offset, base_timestamp, data, packed
         )
-        count = int(packed_batches)
         if not count:
-            data = _larger(data, int(needed))
+            data = _larger(data, needed)
     codec = codec_of_name(fields.compression)
     end = int(packed[PACKED_SIZE, 0])
     if codec:
@@ -320,6 +288,37 @@ def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> byt
     shared[SHARED_BASE_SEQUENCE] = fields.base_sequence
     seal_batches(data, packed, shared)
     return data[:end].tobytes()
+
+
+def _pack(
+    rows: RecordRows,
+    groups: Longs,
+    row: int,
+    batch_bytes: int,
+    base_offset: int,
+    base_timestamp: int,
+    data: Bytes,
+    packed: Longs,
+) -> tuple[int, int, int]:
+    """Pack records from a row on; the parameters and results are those of `pack_batches`."""
+    following, count, needed = pack_batches(
+        rows.offsets,
+        rows.timestamps_ms,
+        rows.keys,
+        rows.key_sizes,
+        rows.values,
+        rows.value_sizes,
+        rows.header_starts,
+        rows.headers,
+        groups,
+        row,
+        batch_bytes,
+        base_offset,
+        base_timestamp,
+        data,
+        packed,
+    )
+    return int(following), int(count), int(needed)
 
 
 def _larger(data: Bytes, needed: int) -> Bytes:

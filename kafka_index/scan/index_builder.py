@@ -108,11 +108,14 @@ class IndexBuilder:
             batches.position_bytes,
             batches.last_offset,
             batches.max_timestamp_ms,
+            0,
+            batches.rows,
             self._interval,
             self._state,
             rows,
             timestamps,
             timestamp_offsets,
+            0,
         )
         if not count:
             self._follow_base_offsets(batches.base_offset)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 from kafka_index.kernels.producer_tables import (
@@ -27,6 +28,7 @@ from kafka_index.layout.records import (
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    PRODUCER_STATE_ENTRY,
 )
 
 BATCHES_KEPT = 5
@@ -52,6 +54,9 @@ class CompletedTxn(NamedTuple):
     first_offset: int
     last_offset: int
     is_aborted: bool
+
+
+_FIELDS = attrgetter(*(PRODUCER_STATE_ENTRY.names or ()))
 
 
 @dataclass(slots=True)
@@ -84,16 +89,7 @@ class ProducerStateEntry:
 
     def row(self) -> tuple[int, int, int, int, int, int, int, int]:
         """Return the fields of `PRODUCER_STATE_ENTRY`."""
-        return (
-            self.producer_id,
-            self.producer_epoch,
-            self.last_sequence,
-            self.last_offset,
-            self.offset_delta,
-            self.timestamp_ms,
-            self.coordinator_epoch,
-            self.current_txn_first_offset,
-        )
+        return _FIELDS(self)
 
     def follow_epoch(self, epoch: int) -> None:
         """Forget the batches of another epoch."""

@@ -34,8 +34,9 @@ def chosen(parts: list[list[Batch]], interval: int) -> tuple[list[Batch], Batch]
     for part in parts:
         columns = np.array(part, np.int64).reshape(-1, 3).T.copy()
         out = np.empty((3, len(part)), np.int64)
+        size = len(part)
         count = choose_entries(
-            columns[0], columns[1], columns[2], interval, state, out[0], out[1], out[2]
+            columns[0], columns[1], columns[2], 0, size, interval, state, out[0], out[1], out[2], 0
         )
         result += [
             (int(row) + before, int(time), int(offset)) for row, time, offset in out[:, :count].T

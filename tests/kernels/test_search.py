@@ -43,7 +43,7 @@ def floors(entries: Entries, targets: list[int], warm_entries: int) -> list[int]
     key_bytes = 4 if entries.dtype == OFFSET_ENTRY else 8
     slots = np.empty(len(targets), np.int64)
     find_floors(
-        entries.view(np.uint8),
+        entries.ctypes.data,
         len(entries),
         entries.itemsize,
         0,
