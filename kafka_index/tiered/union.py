@@ -18,7 +18,6 @@ from kafka_index.layout.names import LOG_SUFFIX, TopicPartition
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, Skipped
 from kafka_index.tiered.uploads import (
-    Candidate,
     UnfinishedUpload,
     Upload,
     cut_position,
@@ -31,7 +30,7 @@ from kafka_index.tiered.uploads import (
 class Served:
     """A segment, and the last of its offsets that it serves."""
 
-    segment: Candidate
+    segment: Upload
     end_offset: int
 
 
@@ -39,15 +38,15 @@ class Served:
 class Refused:
     """A segment that serves nothing, and why."""
 
-    segment: Candidate
+    segment: Upload
     reason: str
 
 
 def choose_segments(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Upload],
     lineage: Sequence[EpochEntry],
     *,
-    same_content: Callable[[Candidate, Candidate], bool],
+    same_content: Callable[[Upload, Upload], bool],
 ) -> tuple[list[Served], list[Refused]]:
     """Choose the segments of a partition out of candidates in any order.
 
@@ -85,7 +84,7 @@ def choose_segments(
     return served, refused
 
 
-def valid_end(segment: Candidate, lineage: Sequence[EpochEntry]) -> int:
+def valid_end(segment: Upload, lineage: Sequence[EpochEntry]) -> int:
     """Return the last offset up to which a segment's epochs are those of the log.
 
     That is below its start where not even its first offset is valid. Offsets below the start of the
@@ -116,7 +115,7 @@ def valid_end(segment: Candidate, lineage: Sequence[EpochEntry]) -> int:
 
 
 def _within(
-    inner: Served, outer: Served, same_content: Callable[[Candidate, Candidate], bool]
+    inner: Served, outer: Served, same_content: Callable[[Upload, Upload], bool]
 ) -> Refused:
     first, last = inner.segment.start_offset, inner.end_offset
     if (first, last) != (outer.segment.start_offset, outer.end_offset):
@@ -181,18 +180,14 @@ def unite(
         log_start = min(starts, default=0)
     epochs = local.epochs or _latest_epochs(uploads)
     served, refused = choose_segments(
-        [upload.candidate(number) for number, upload in enumerate(uploads)],
+        uploads,
         epochs,
-        same_content=lambda first, second: same_content(
-            uploads[first.number].objects, uploads[second.number].objects
-        ),
+        same_content=lambda first, second: same_content(first.objects, second.objects),
     )
-    skipped = [
-        Skipped(uploads[each.segment.number].objects.log_object, each.reason) for each in refused
-    ]
+    skipped = [Skipped(each.segment.objects.log_object, each.reason) for each in refused]
     segments = []
     for each in _below(served, local.start_offset):
-        upload = uploads[each.segment.number]
+        upload = each.segment
         if each.end_offset < log_start:
             reason = f"its last offset, {each.end_offset}, is below the log start {log_start}"
             skipped.append(Skipped(upload.objects.log_object, reason))

@@ -40,21 +40,6 @@ _STATE_REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A segment whose upload finished, under a number of the caller's.
-
-    First and last offset are inclusive, its leader epochs ascend, and `uploaded_ms` is the time
-    when its upload began.
-    """
-
-    number: int
-    start_offset: int
-    end_offset: int
-    epochs: tuple[EpochEntry, ...]
-    uploaded_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Upload:
     """A segment whose upload finished.
 
@@ -70,10 +55,6 @@ class Upload:
     epochs: tuple[EpochEntry, ...]
     size_bytes: int
     uploaded_ms: int
-
-    def candidate(self, number: int) -> Candidate:
-        """Return the facts that decide whether the segment serves."""
-        return Candidate(number, self.start_offset, self.end_offset, self.epochs, self.uploaded_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kafka_index.layout.checkpoints import EpochEntry
+from kafka_index.stores.tiered.segment_paths import Layout, SegmentKey
+from kafka_index.tiered.remote_objects import RemoteObjects
 from kafka_index.tiered.union import choose_segments, valid_end
-from kafka_index.tiered.uploads import Candidate
+from kafka_index.tiered.uploads import Upload
 
 
 def _epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
@@ -15,19 +17,24 @@ def _epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
 
 def _segment(
     number: int, start: int, end: int, *epochs: tuple[int, int], uploaded_ms: int = 0
-) -> Candidate:
-    return Candidate(number, start, end, _epochs(*(epochs or ((0, start),))), uploaded_ms)
+) -> Upload:
+    objects = RemoteObjects("", Layout.LOCAL, SegmentKey("", "", "", 0, start, str(number)))
+    return Upload(objects, "", start, end, _epochs(*(epochs or ((0, start),))), 0, uploaded_ms)
+
+
+def _number(segment: Upload) -> int:
+    return int(segment.objects.key.segment_id)
 
 
 def _served(
-    candidates: list[Candidate], *lineage: tuple[int, int]
+    candidates: list[Upload], *lineage: tuple[int, int]
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
     served, refused = choose_segments(
         candidates, _epochs(*lineage), same_content=lambda _first, _second: True
     )
     return (
-        [(each.segment.number, each.segment.start_offset, each.end_offset) for each in served],
-        [each.segment.number for each in refused],
+        [(_number(each.segment), each.segment.start_offset, each.end_offset) for each in served],
+        [_number(each.segment) for each in refused],
     )
 
 
