@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import random
-from typing import Self
 
 import numpy as np
 
+from kafka_index.closing import SelfClosing
 from kafka_index.config import choice_of
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, system_clock
@@ -45,7 +45,7 @@ from kafka_index.storage import Bytes
 Data = bytes | bytearray | memoryview | Bytes
 
 
-class GrowingPartitionLog:
+class GrowingPartitionLog(SelfClosing):
     """The log of one partition, open for appending.
 
     Parameters
@@ -127,14 +127,6 @@ class GrowingPartitionLog:
         return ProducerStateManager(
             SnapshotFiles(self.directory), self.settings.producer_id_expiration_ms, self._clock
         )
-
-    def __enter__(self) -> Self:
-        """Return the log itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
     @property
     def log_end_offset(self) -> int:

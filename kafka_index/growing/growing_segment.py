@@ -10,7 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import NoReturn, Protocol, Self
+from typing import NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,14 +170,6 @@ class GrowingLogSegment(SegmentFiles):
         self._last_index_position = self.size_bytes
         self._largest: TimestampOffset | None = None
         self._first_timestamp = NO_BATCH
-
-    def __enter__(self) -> Self:
-        """Return the segment itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
     @property
     def largest_timestamp(self) -> TimestampOffset:

@@ -101,38 +101,30 @@ class LoadingSegment(ReplayedSegment, Protocol):
 
     def is_sound(self) -> bool:
         """Return whether loading leaves it as it is (``LogSegment.sanityCheck``)."""
-        ...
 
     def recover(self) -> int:
         """Rebuild its indexes and cut its log; return the number of bytes that are cut.
 
         Raises `OffsetsGoBackError` if its whole log is to be cut.
         """
-        ...
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
         """Yield the batches that recovery left, without verifying them again."""
-        ...
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None:
         """Append aborted transactions to its transaction index."""
-        ...
 
     def cut_whole(self) -> int:
         """Cut its whole log (``LogSegment.truncateTo``); return the bytes that are cut."""
-        ...
 
     def release(self) -> None:
         """Release the memory of a segment that was recovered."""
-        ...
 
     def next_offset(self) -> int:
         """Return the offset after its last batch (``LogSegment.readNextOffset``)."""
-        ...
 
     def resize_indexes(self) -> None:
         """Set the indexes of the active segment to their maximum size."""
-        ...
 
 
 Segment = TypeVar("Segment", bound=LoadingSegment)
@@ -145,23 +137,18 @@ class LoadingFiles(Protocol[Segment]):
 
     def open_segments(self) -> Iterator[Segment]:
         """Open the segments that the directory has, by base offset."""
-        ...
 
     def create_segment(self, base_offset: int) -> Segment:
         """Return a new segment, which is empty."""
-        ...
 
     def delete_segment(self, segment: Segment) -> None:
         """Delete the files of a segment, but for its snapshot."""
-        ...
 
     def check_active(self, segment: Segment) -> None:
         """Check the active segment before its end is read; raise to load no further."""
-        ...
 
     def check_log_start(self, log_end_offset: int) -> None:
         """Check a log that ends before it starts, all of which is deleted next."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,20 +33,16 @@ class ReplayedSegment(Protocol):
     @property
     def base_offset(self) -> int:
         """The base offset of the segment."""
-        ...
 
     @property
     def size_bytes(self) -> int:
         """Size of its batches."""
-        ...
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
         """Find the batch that holds an offset, or the next one; None when there is none."""
-        ...
 
     def bytes_of(self, start: int, end: int) -> Bytes:
         """Return bytes of its log."""
-        ...
 
 
 class SnapshotFiles:

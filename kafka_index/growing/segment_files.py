@@ -11,6 +11,7 @@ import os
 
 import numpy as np
 
+from kafka_index.closing import SelfClosing
 from kafka_index.errors import InputError
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import OffsetIndex, TimeIndex, TransactionIndex
@@ -128,7 +129,7 @@ class LogFile:
         self._view = _NOTHING
 
 
-class SegmentFiles:
+class SegmentFiles(SelfClosing):
     """The files of one segment; without `create` the log must exist."""
 
     def __init__(

@@ -12,11 +12,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from os import PathLike
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.closing import SelfClosing
 from kafka_index.errors import (
     ConfigError,
     CorruptIndexError,
@@ -35,7 +36,7 @@ IN_MEMORY = "<memory>"
 _FIRST_GROWTH_BYTES = mmap.PAGESIZE
 
 
-class AbstractIndex(SlotSearch, ABC):
+class AbstractIndex(SlotSearch, SelfClosing, ABC):
     """A memory-mapped index file of one segment.
 
     Parameters
@@ -227,14 +228,6 @@ class AbstractIndex(SlotSearch, ABC):
             if self._mapping.is_open:
                 self.trim_to_valid_size()
             self.close_handler()
-
-    def __enter__(self) -> Self:
-        """Return the index itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the index."""
-        self.close()
 
     def _check_writable(self) -> None:
         if not self.writable:

@@ -12,11 +12,12 @@ import stat
 import threading
 from collections.abc import Iterable
 from os import PathLike
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.closing import SelfClosing
 from kafka_index.errors import (
     CorruptIndexError,
     InputError,
@@ -169,7 +170,7 @@ def entry_versions(entries: AbortedTxns) -> NDArray[np.int16]:
     return versions
 
 
-class TransactionIndex:
+class TransactionIndex(SelfClosing):
     """The ``.txnindex`` of one segment.
 
     Parameters
@@ -413,14 +414,6 @@ class TransactionIndex:
         with self._lock:
             self._entries = None
             self._file.close()
-
-    def __enter__(self) -> Self:
-        """Return the index itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the index."""
-        self.close()
 
     def _truncate(self, size_bytes: int) -> None:
         self._file.truncate(size_bytes)

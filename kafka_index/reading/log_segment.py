@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafka_index.closing import SelfClosing
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.index import ascending
@@ -58,7 +59,7 @@ from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import ByteSource, store_of
 
 
-class LogSegment:
+class LogSegment(SelfClosing):
     """A segment of a dump, opened on first use.
 
     Parameters
@@ -112,14 +113,6 @@ class LogSegment:
             self.findings,
             FetchedIndexes() if fetched_indexes is None else fetched_indexes,
         )
-
-    def __enter__(self) -> Self:
-        """Return the segment itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
     @classmethod
     def open(

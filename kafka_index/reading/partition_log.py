@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.closing import SelfClosing
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.index import ascending
@@ -92,7 +93,7 @@ class ReadAhead:
         return min(number + 1 + ahead, len(self._expected))
 
 
-class PartitionLog:
+class PartitionLog(SelfClosing):
     """The log of one partition of a dump.
 
     Parameters
@@ -207,14 +208,6 @@ class PartitionLog:
             config=config,
             max_decompressed_bytes=max_decompressed_bytes,
         )
-
-    def __enter__(self) -> Self:
-        """Return the log itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close all segments."""
-        self.close()
 
     @property
     def topic(self) -> str:

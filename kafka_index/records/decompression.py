@@ -16,10 +16,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import Self
 
 import numpy as np
 
+from kafka_index.closing import SelfClosing
 from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.kernels.copying import UNPACK_NO_ROOM, UNPACK_SLACK_BYTES
 from kafka_index.layout.records import COMPRESSION_NAMES, MAGIC_RECORD_BATCH
@@ -74,7 +74,7 @@ def _pieces(codec: int, packed: memoryview, magic: int, max_bytes: int) -> Piece
     raise CorruptLogError("unknown codec", expected=f"0..{_ZSTD}", found=codec)
 
 
-class DecompressedRecords:
+class DecompressedRecords(SelfClosing):
     """Decompressed records, read-only, whose room in the budget is released when they are closed.
 
     Without a budget, the caller counts their bytes.
@@ -83,14 +83,6 @@ class DecompressedRecords:
     def __init__(self, data: Bytes, budget: DecompressionBudget | None = None) -> None:
         self.data = data
         self._budget = budget
-
-    def __enter__(self) -> Self:
-        """Return the records themselves."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close them."""
-        self.close()
 
     def close(self) -> None:
         """Give the room back; the data must not be used any more."""

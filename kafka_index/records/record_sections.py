@@ -9,10 +9,11 @@ whole beforehand. Sources: Kafka's ``DefaultRecordBatch``, ``AbstractLegacyRecor
 from __future__ import annotations
 
 import struct
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 
+from kafka_index.closing import SelfClosing
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.record_fields import (
     RECORD_BROKEN,
@@ -66,7 +67,7 @@ _FAULTS = {
 }
 
 
-class BatchRecords:
+class BatchRecords(SelfClosing):
     """The records of one entry, decompressed; a context manager that releases the memory.
 
     `fault` is the reason why Kafka throws after the records of a message set, if it does.
@@ -83,14 +84,6 @@ class BatchRecords:
         self.fault = fault
         self._data = data
         self._decompressed = decompressed
-
-    def __enter__(self) -> Self:
-        """Return the records themselves."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close them."""
-        self.close()
 
     def close(self) -> None:
         """Release the decompressed bytes; the section must not be used any more."""
