@@ -17,7 +17,7 @@ from kafka_index.execution import ThreadEngine
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import Time, now_ms, parse_time, time_text
 from kafka_index.layout.uri_passwords import refuse_passwords
-from kafka_index.stores.inputs import UnreadFile
+from kafka_index.stores.inputs import Skipped
 from kafka_index.tables.bounds import read_offsets_file
 from kafka_index.tiered.options import TieredOptions
 
@@ -205,6 +205,6 @@ def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:
     raise InputError(f"{name} is not a table", expected=expected, found=repr(type(rows)))
 
 
-def unread_texts(files: Mapping[str, UnreadFile]) -> tuple[str, ...]:
+def unread_texts(files: Mapping[str, Skipped]) -> tuple[str, ...]:
     """Return the files that `reading_inputs` has not read, each with the reason."""
     return tuple(f"{files[path].shown}: {files[path].reason}" for path in sorted(files))

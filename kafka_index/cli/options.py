@@ -23,7 +23,7 @@ from kafka_index.layout.times import parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
 
 if TYPE_CHECKING:
-    from kafka_index.stores.inputs import UnreadFile
+    from kafka_index.stores.inputs import Skipped
 
 #: What a time may be, for the help of options.
 TIME_HELP = (
@@ -242,7 +242,7 @@ def add_unread(code: int) -> ExitCode:
     return ExitCode.first([ExitCode(code), ExitCode.DAMAGE])
 
 
-def _first_of(files: Sequence[UnreadFile]) -> str:
+def _first_of(files: Sequence[Skipped]) -> str:
     more = f" and {plural(len(files) - 1, 'other')}" if len(files) > 1 else ""
     return f"{files[0].shown}{more}"
 

@@ -38,6 +38,7 @@ from kafka_index.stores.tiered.segment_paths import is_segment_path
 
 # A marker has 78 bytes; a later version of its record may have more.
 _MAX_MARKER_BYTES = 128
+_CANNOT_FOLLOW = "its transactions cannot be followed: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +210,6 @@ class _Hidden(NamedTuple):
     offset: int
     error: CorruptLogError
 
-    @classmethod
-    def at(cls, offset: int, segment: SegmentFile, stop: ScanStop) -> _Hidden:
-        """Return the offsets that a stop in a segment hides."""
-        error = CorruptLogError(
-            stop.text, path=segment.log_path, position_bytes=stop.position_bytes
-        )
-        return cls(offset, error)
-
 
 def _follow(
     segment: SegmentFile, bounds: tuple[int | None, int], *, is_open: bool
@@ -236,15 +229,15 @@ def _follow(
     for window, start, batches in source.windows():
         for offset, stop in _followed(table, order, batches, window, start, end_offset):
             if stop.refused:
-                raise _refused(segment, stop)
+                raise stop.error(segment.log_path, _CANNOT_FOLLOW)
             if is_open or (table.producers["current_txn_first_offset"] >= 0).any():
-                return SegmentState.of_table(table), _Hidden.at(offset, segment, stop)
+                return SegmentState.of_table(table), _Hidden(offset, stop.error(segment.log_path))
         if int(batches.base_offset[-1]) >= end_offset:
             return SegmentState.of_table(table), None
     end, hidden = source.stop, None
     is_tail = end is None or (end.is_tail and segment.is_last)
     if end is not None and not is_tail and order.next_offset < end_offset:
-        hidden = _Hidden.at(order.next_offset, segment, end)
+        hidden = _Hidden(order.next_offset, end.error(segment.log_path))
     return SegmentState.of_table(table), hidden
 
 
@@ -294,13 +287,5 @@ def _apply(state: PartitionState, followed: SegmentState, segment: SegmentFile) 
     """Apply a segment to a state; return its aborted transactions."""
     aborted, stop = state.apply(followed)
     if stop is not None:
-        raise _refused(segment, stop)
+        raise stop.error(segment.log_path, _CANNOT_FOLLOW)
     return aborted
-
-
-def _refused(segment: SegmentFile, stop: ScanStop) -> CorruptLogError:
-    return CorruptLogError(
-        f"its transactions cannot be followed: {stop.text}",
-        path=segment.log_path,
-        position_bytes=stop.position_bytes,
-    )

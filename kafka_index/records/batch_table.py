@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.headers import CONTROL_NONE
 from kafka_index.kernels.scan import BatchColumns
 
@@ -116,6 +117,12 @@ class ScanStop:
             return text
         return f"{text} (expected {self.expected}, found {self.found})"
 
+    def error(self, path: str, consequence: str = "") -> CorruptLogError:
+        """Return the error for damage in a log, and what follows from it."""
+        return CorruptLogError(
+            consequence + self.text, path=path, position_bytes=self.position_bytes
+        )
+
 
 class BatchSource(Protocol):
     """A log, as batch columns."""
@@ -123,16 +130,13 @@ class BatchSource(Protocol):
     @property
     def log_size_bytes(self) -> int:
         """Size of the log in bytes; known once `chunks` has begun."""
-        ...
 
     @property
     def stop(self) -> ScanStop | None:
         """The reason why the batches ended before the log did; known once `chunks` is exhausted."""
-        ...
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches, in file order.
 
         Raises `KafkaIndexError` if the source cannot be read, or changes meanwhile.
         """
-        ...

@@ -3,7 +3,7 @@
 from kafka_index.storage.listing import Listing, list_dump
 from kafka_index.storage.local_work import workspace
 from kafka_index.storage.locks import DirectoryLock, StoreLock, lock_of_output
-from kafka_index.storage.partition_files import SegmentFile, Skipped
+from kafka_index.storage.partition_files import SegmentFile
 from kafka_index.storage.paths import (
     check_target,
     expand_directories,
@@ -31,6 +31,7 @@ from kafka_index.storage.scratch import (
 from kafka_index.storage.window import WINDOW_BYTES, StreamWalk, WindowWalk
 from kafka_index.stores import Bytes, ByteSource
 from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.stores.inputs import Skipped
 from kafka_index.stores.local_store import MappedFile
 
 __all__ = [

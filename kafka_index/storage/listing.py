@@ -29,7 +29,7 @@ from kafka_index.storage.directories import (
     scan_input,
 )
 from kafka_index.storage.paged_listing import StoredDirectory, list_directories
-from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
+from kafka_index.storage.partition_files import SegmentFile, list_partition
 from kafka_index.storage.paths import expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
 from kafka_index.storage.tiered_partition import TieredPartition
@@ -37,6 +37,7 @@ from kafka_index.stores import is_remote, scheme_of
 from kafka_index.stores.inputs import (
     BROKEN_LINK,
     LINKED_OUT,
+    Skipped,
     admit_linked,
     is_within,
     linked_out,

@@ -26,7 +26,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.storage.directories import Entry
 from kafka_index.stores import ByteSource, store_of
-from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE, note_unread
+from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE, Skipped, note_unread
 
 #: Segments that are rows of a table have no log: their modification times are at most this.
 NO_LOG_MTIME_NS = -(1 << 62)
@@ -85,23 +85,6 @@ class SegmentFile:
     def has_log(self) -> bool:
         """Whether there is a log, with a directory and checkpoints, or rows of a table."""
         return self.log_mtime_ns > NO_LOG_MTIME_NS
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """An entry that a broker would not load as a segment, or is not read, with the reason.
-
-    `target` is the end of a link that is not followed; empty for others.
-    """
-
-    path: str
-    reason: str
-    target: str = ""
-
-    @property
-    def shown(self) -> str:
-        """The path, and where its link leads."""
-        return f"{self.path} -> {self.target}" if self.target else self.path
 
 
 @dataclass(slots=True)

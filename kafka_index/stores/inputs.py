@@ -29,21 +29,21 @@ _listings: ContextVar[dict[str, list[DirectoryEntry]] | None] = ContextVar("list
 _lock = threading.Lock()
 # Real paths of the inputs of this process, and whether links in them are followed.
 _inputs: dict[str, bool] = {}
-_unread: dict[str, UnreadFile] = {}
+_unread: dict[str, Skipped] = {}
 # Of the blocks that read inputs now, by the identity of what each has: its files, by path.
-_reading: dict[int, dict[str, UnreadFile]] = {}
+_reading: dict[int, dict[str, Skipped]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadFile:
-    """A file that is not read: a link out of the input, or for a reason such as that it is none.
+class Skipped:
+    """An entry that a broker would not load as a segment, or is not read, with the reason.
 
-    `target` is the end of a link; empty for other files.
+    `target` is the end of a link that is not followed; empty for others.
     """
 
     path: str
-    target: str
-    reason: str = LINKED_OUT
+    reason: str
+    target: str = ""
 
     @property
     def shown(self) -> str:
@@ -52,13 +52,13 @@ class UnreadFile:
 
 
 @contextmanager
-def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, UnreadFile]]:
+def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, Skipped]]:
     """Read inputs: decide whether links out of them are followed, and list stores once.
 
     Other threads share what is decided about links of the inputs that are listed within. Yields
     the files that are not read meanwhile, by any thread, by path.
     """
-    unread: dict[str, UnreadFile] = {}
+    unread: dict[str, Skipped] = {}
     with _lock:
         _reading[id(unread)] = unread
     links = _follows.set(follow_links)
@@ -112,7 +112,7 @@ def admit_sent(inputs: Iterable[tuple[str, bool]]) -> None:
         _inputs.update(inputs)
 
 
-def drain_unread() -> list[UnreadFile]:
+def drain_unread() -> list[Skipped]:
     """Return the files that were not read, by path, and forget them."""
     with _lock:
         found = [_unread[path] for path in sorted(_unread)]
@@ -127,7 +127,7 @@ def forget_inputs() -> None:
         _inputs.clear()
 
 
-def linked_out(path: str) -> UnreadFile | None:
+def linked_out(path: str) -> Skipped | None:
     """Return a file of a dump that is not to be opened; None for any other.
 
     The path is that of a local file of a data directory or partition.
@@ -146,7 +146,7 @@ def linked_out(path: str) -> UnreadFile | None:
         inputs = dict(_inputs)
     if is_within(target, [directory, *inputs]) or _is_followed(directory, inputs):
         return None
-    found = UnreadFile(path, target)
+    found = Skipped(path, LINKED_OUT, target)
     _note(found)
     return found
 
@@ -154,10 +154,10 @@ def linked_out(path: str) -> UnreadFile | None:
 def note_unread(path: str, reason: str) -> None:
     """Name an entry in place of a log or a partition, whose records are not read."""
     target = os.path.realpath(path) if os.path.islink(path) else ""
-    _note(UnreadFile(path, target, reason))
+    _note(Skipped(path, reason, target))
 
 
-def _note(file: UnreadFile) -> None:
+def _note(file: Skipped) -> None:
     with _lock:
         for files in (_unread, *_reading.values()):
             files[file.path] = file

@@ -8,11 +8,11 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.closing import SelfClosing
 from kafka_index.errors import InputError
 from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.stores.durable_files import AtomicFile, publish_error
@@ -29,7 +29,7 @@ _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 _PIECE_BYTES = 1 << 20
 
 
-class MappedFile:
+class MappedFile(SelfClosing):
     """A local, regular file, opened read-only (KAFKA-5104) and mapped whole.
 
     A view taken from the map stays valid for as long as it is held, even after `close`. Reading
@@ -174,14 +174,6 @@ class MappedFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        """Return the mapped file itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the map."""
-        self.close()
 
     def _advise(self, name: str) -> None:
         # Not every platform knows every advice, and it is only advice.

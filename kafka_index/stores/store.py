@@ -94,37 +94,29 @@ class ByteSource(Protocol):
     @property
     def path(self) -> str:
         """Path or URI."""
-        ...
 
     @property
     def size_bytes(self) -> int:
         """Size in bytes when opened."""
-        ...
 
     @property
     def mtime_ns(self) -> int:
         """Modification time when opened, nanoseconds since the epoch."""
-        ...
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
         """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
-        ...
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         """Return the bytes of ascending ranges, end exclusive; near ones share a request."""
-        ...
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
         """Yield the bytes from a position to the end in pieces, read ahead of the caller."""
-        ...
 
     def changed(self) -> str | None:
         """Return how the file at this path differs from the one opened, None when it does not."""
-        ...
 
     def close(self) -> None:
         """Release the file."""
-        ...
 
 
 class Store(Protocol):
@@ -138,46 +130,36 @@ class Store(Protocol):
     @property
     def has_rename(self) -> bool:
         """Whether a rename is one atomic step. Otherwise a file is put whole under its name."""
-        ...
 
     def info(self, path: str) -> FileInfo:
         """Return a file's size, modification time and version."""
-        ...
 
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
         """Open a file; with `info`, only that version of it, and without a request."""
-        ...
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a small file, or its first ones."""
-        ...
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the entries of a directory, sorted by path; empty where there is none."""
-        ...
 
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
         """Yield every file below a directory as rows of `LISTING_SCHEMA`, by ascending path."""
-        ...
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """Write a file whole, durably; return False where `if_absent` and there is one."""
-        ...
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
         """Write a small file whole if `info` still describes it; return whether it was written.
 
         One of several attempts at the same time succeeds.
         """
-        ...
 
     def rename(self, source: str, target: str) -> None:
         """Give a file another name, replacing what has it."""
-        ...
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; files that do not exist are fine."""
-        ...
 
 
 def scheme_of(path: str) -> str | None:

@@ -117,13 +117,9 @@ class Selection:
         """The columns that decide."""
         return ("key",) if self.condition is None else CONDITION_COLUMNS
 
-    def matcher(self) -> SelectionMatcher:
-        """Return a matcher that selects records, for use by one thread."""
-        return SelectionMatcher(self)
-
 
 class SelectionMatcher:
-    """Selects records."""
+    """Selects records, in one thread."""
 
     def __init__(self, selection: Selection) -> None:
         self.columns = selection.columns

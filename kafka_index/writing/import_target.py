@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 from kafka_index.storage import DirectoryLock, local_path, publish_error, refuse_overlap
@@ -64,12 +63,7 @@ class ImportTarget:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove unpublished partitions, and release the directory."""
         self._stack.close()
 

@@ -33,7 +33,7 @@ from kafka_index.layout.names import (
 from kafka_index.records.batch_encoder import BatchEncoder
 from kafka_index.records.batch_table import PREALLOCATED_TAIL, ScanStop
 from kafka_index.scan import LogFileSource
-from kafka_index.storage import SegmentFile, publish_error
+from kafka_index.storage import publish_error
 from kafka_index.stores.durable_files import copy_file
 from kafka_index.writing.import_columns import check_continues, check_order, import_rows
 from kafka_index.writing.import_record import (
@@ -67,7 +67,7 @@ def check_loaded(
         if left == size:
             continue
         path = os.path.join(directory, name)
-        stop = _stop_of(path, partition) if left is not None and name == was[-1][0] else None
+        stop = _stop_of(path) if left is not None and name == was[-1][0] else None
         if stop is None or stop.position_bytes != left or not stop.is_tail:
             raise InputError(
                 "the log is damaged, and would lose records by being loaded",
@@ -101,21 +101,9 @@ def check_loaded(
     return cut_bytes
 
 
-def _stop_of(path: str, partition: TopicPartition) -> ScanStop | None:
+def _stop_of(path: str) -> ScanStop | None:
     """Return why a scan of the active segment ends before its end."""
-    parsed = parse_segment_file(os.path.basename(path))
-    if parsed is None:
-        return None
-    status = os.stat(path)
-    segment = SegmentFile(
-        partition.topic,
-        partition.partition,
-        parsed.base_offset,
-        path,
-        status.st_size,
-        status.st_mtime_ns,
-    )
-    scan = LogFileSource.of_segment(segment, verify_crc=True)
+    scan = LogFileSource(path)
     deque(scan.chunks(), maxlen=0)
     return scan.stop
 

@@ -100,9 +100,7 @@ def match_partition(
         ) -> None:
             _, stop = table.follow(batches)
             if stop is not None:
-                raise CorruptLogError(
-                    stop.text, path=segment.log_path, position_bytes=stop.position_bytes
-                )
+                raise stop.error(segment.log_path)
 
         for source in pass_.windows(segment, follow):
             end_offset = int(source.batches.last_offset[-1]) + 1
@@ -112,9 +110,7 @@ def match_partition(
         entries, stop = state.apply(SegmentState.of_table(table))
         aborted.append(entries)
         if stop is not None:
-            raise CorruptLogError(
-                stop.text, path=segment.log_path, position_bytes=stop.position_bytes
-            )
+            raise stop.error(segment.log_path)
     records, dropped_records = pass_.records, pass_.dropped
     entries = state.entries
     if revival is not None and revival.has_keys:
@@ -206,19 +202,15 @@ def sound_windows(
     for window, start, batches in scan.windows():
         stop = order.first_stop(batches)
         if stop is not None:
-            raise _damage(stop, segment)
+            raise stop.error(segment.log_path)
         yield WindowBatches(window, start, batches)
     stop = scan.stop
     if stop is None:
         return
     if not (stop.is_tail and segment.is_last):
-        raise _damage(stop, segment)
+        raise stop.error(segment.log_path)
     if on_tail is not None:
         on_tail(segment, stop, order.next_offset)
-
-
-def _damage(stop: ScanStop, segment: SegmentFile) -> CorruptLogError:
-    return CorruptLogError(stop.text, path=segment.log_path, position_bytes=stop.position_bytes)
 
 
 def data_batches(source: WindowBatches) -> WindowBatches:
@@ -234,7 +226,7 @@ class RecordMatcher:
     """Decodes the columns that decide, and decides."""
 
     def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
-        self._matcher: SelectionMatcher = selection.matcher()
+        self._matcher = SelectionMatcher(selection)
         self._columns = tuple(dict.fromkeys(("offset", "key", *self._matcher.columns)))
         # The parts that a column needs do not depend on the partition.
         parts = RecordTable("", -1, self._columns).parts

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Self
 
 from kafka_index.dump.data_directory import DataDirectory
@@ -88,12 +87,7 @@ class RewriteOutput:
         remove_leftovers(self.root)
         create_staging(self.staging)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove unpublished partitions, and release the directory."""
         self._stack.close()
 

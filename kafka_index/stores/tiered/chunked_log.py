@@ -68,28 +68,15 @@ class ChunkedLog:
         decryption: Decryption | None,
         cache: ChunkCache,
     ) -> None:
-        self._path = path
+        self.path = path
+        self.size_bytes = manifest.log_size_bytes
+        self.mtime_ns = stored.mtime_ns
         self._stored = stored
         self._chunks = manifest.chunks
         self._is_compressed = manifest.is_compressed
         self._decryption = decryption
         self._cache = cache
         self._check_sizes(manifest)
-
-    @property
-    def path(self) -> str:
-        """The path it was opened with."""
-        return self._path
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the log, not of the object."""
-        return self._chunks.original_size_bytes
-
-    @property
-    def mtime_ns(self) -> int:
-        """Modification time of the object, nanoseconds since the epoch."""
-        return self._stored.mtime_ns
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
         """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
@@ -152,7 +139,7 @@ class ChunkedLog:
         found: dict[int, Bytes] = {}
         missing = []
         for chunk in numbers:
-            cached = self._cache.get(self._path, chunk)
+            cached = self._cache.get(self.path, chunk)
             if cached is None:
                 missing.append(chunk)
             else:
@@ -164,7 +151,7 @@ class ChunkedLog:
         )
         for chunk, data in zip(missing, stored, strict=True):
             found[chunk] = self._decode(chunk, data)
-            self._cache.put(self._path, chunk, found[chunk])
+            self._cache.put(self.path, chunk, found[chunk])
         return found
 
     def _join(self, chunks: dict[int, Bytes], start: int, end: int) -> Bytes:
@@ -204,37 +191,23 @@ class LimitedLog:
     """The beginning of a log (`ByteSource`), cut at `size_bytes`."""
 
     def __init__(self, path: str, log: ByteSource, size_bytes: int) -> None:
-        self._path = path
+        self.path = path
+        self.size_bytes = min(size_bytes, log.size_bytes)
+        self.mtime_ns = log.mtime_ns
         self._log = log
-        self._size = min(size_bytes, log.size_bytes)
-
-    @property
-    def path(self) -> str:
-        """The path it was opened with."""
-        return self._path
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the beginning."""
-        return self._size
-
-    @property
-    def mtime_ns(self) -> int:
-        """Modification time of the log, nanoseconds since the epoch."""
-        return self._log.mtime_ns
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
         """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
-        left = max(self._size - position_bytes, 0)
+        left = max(self.size_bytes - position_bytes, 0)
         return self._log.read_at(position_bytes, min(size_bytes, left))
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         """Return the bytes of ascending ranges, end exclusive."""
-        return self._log.read_ranges(starts, [min(end, self._size) for end in ends])
+        return self._log.read_ranges(starts, [min(end, self.size_bytes) for end in ends])
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
         """Yield the bytes from a position to the end."""
-        left = self._size - start_bytes
+        left = self.size_bytes - start_bytes
         if left <= 0:
             return
         for piece in self._log.stream(start_bytes):
