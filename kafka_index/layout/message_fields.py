@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -153,23 +153,30 @@ def schema_lines(text: str) -> list[SchemaLine]:
     ]
 
 
-def parse_fields(lines: list[SchemaLine], depth: int) -> Iterator[Field]:
-    """Parse the fields of one level, and those below them."""
+def parse_fields(
+    lines: list[SchemaLine], depth: int, structures: Mapping[str, tuple[Field, ...]]
+) -> Iterator[Field]:
+    """Parse the fields of one level, and those below them; types may name structures."""
     at = 0
     while at < len(lines):
         end = at + 1
         while end < len(lines) and lines[end].depth > depth:
             end += 1
-        yield _field(lines[at].words, tuple(parse_fields(lines[at + 1 : end], depth + 1)))
+        fields = tuple(parse_fields(lines[at + 1 : end], depth + 1, structures))
+        yield _field(lines[at].words, fields, structures)
         at = end
 
 
-def _field(words: list[str], fields: tuple[Field, ...]) -> Field:
+def _field(
+    words: list[str], fields: tuple[Field, ...], structures: Mapping[str, tuple[Field, ...]]
+) -> Field:
     name, kind = words[:2]
     options = dict(word.partition("=")[::2] for word in words[2:])
     versions = [word for word in words[2:] if word[0].isdigit()]
     is_array = kind.startswith(_ARRAY)
     kind = (kind.removeprefix(_ARRAY) or STRUCT) if is_array else kind
+    if kind in structures:
+        kind, fields = STRUCT, structures[kind]
     default: Value = [] if is_array else _DEFAULTS.get(kind, 0)
     if kind == STRUCT and not is_array:
         default = Struct({field.name: field.absent() for field in fields})

@@ -12,7 +12,9 @@ The first line has the name of the message, its API key or record type (``-`` fo
 versions that exist, and those with the flexible encoding. A field has a name, a type, the versions
 that have it (all of them when there is none), and ``nullable``, ``tag=N`` and ``default=X`` as
 they apply. Types are Kafka's; ``[]`` before a type, or alone before indented fields, is an array,
-``{}`` a structure. Source: the JSON files of Kafka's message generator, release 4.3.1.
+``{}`` a structure. One that several messages have is given once, before them, as ``NAME {}`` with
+its fields, and its name is then a type. Source: the JSON files of Kafka's message generator,
+release 4.3.1.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from kafka_index.layout.message_bytes import INT8, NUMBERS, MessageReader, Messa
 from kafka_index.layout.message_fields import (
     STRUCT,
     Field,
-    SchemaLine,
     Struct,
     Value,
     Versions,
@@ -108,21 +109,27 @@ def parse_schemas(text: str) -> tuple[MessageSchema, ...]:
     """Parse schemas in the form that this module's text describes."""
     lines = schema_lines(text)
     starts = [at for at, line in enumerate(lines) if line.depth == 0]
-    return tuple(
-        _schema(lines[start].words, lines[start + 1 : end])
-        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)
-    )
+    structures: dict[str, tuple[Field, ...]] = {}
+    schemas = []
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        name, *words = lines[start].words
+        fields = tuple(parse_fields(lines[start + 1 : end], 1, structures))
+        if words == [STRUCT]:
+            structures[name] = fields
+        else:
+            schemas.append(_schema(name, words, fields))
+    return tuple(schemas)
 
 
-def _schema(words: list[str], lines: list[SchemaLine]) -> MessageSchema:
-    name, key = words[:2]
-    options = dict(word.split("=") for word in words[2:])
+def _schema(name: str, words: list[str], fields: tuple[Field, ...]) -> MessageSchema:
+    key, *others = words
+    options = dict(word.split("=") for word in others)
     return MessageSchema(
         name,
         -1 if key == "-" else int(key),
         Versions.parse(options["versions"]),
         Versions.parse(options["flexible"]),
-        tuple(parse_fields(lines, 1)),
+        fields,
     )
 
 
