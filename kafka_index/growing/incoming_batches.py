@@ -72,7 +72,7 @@ class IncomingBatches:
         counts from the first of these bytes, and `InputError` if there is no batch, or an offset is
         out of range.
         """
-        chunks = list(cls.scan_chunks(data, base_offset))
+        chunks = list(cls._chunks(data, base_offset, verify_crc=True))
         if not chunks:
             raise InputError("there is no batch to append")
         if len(chunks) == 1:
@@ -89,11 +89,6 @@ class IncomingBatches:
         `CorruptLogError` if the length of a batch is wrong.
         """
         return cls._chunks(data, base_offset, verify_crc=False)
-
-    @classmethod
-    def scan_chunks(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
-        """Yield the chunks of a `scan`; positions count from the first byte of `data`."""
-        return cls._chunks(data, base_offset, verify_crc=True)
 
     @classmethod
     def _chunks(cls, data: Bytes, base_offset: int, *, verify_crc: bool) -> Iterator[Self]:

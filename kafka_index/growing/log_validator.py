@@ -31,7 +31,6 @@ from kafka_index.layout.records import (
 )
 from kafka_index.records.batch_walk import BatchDamage, decode_entry, has_null_key
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
-from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
 
@@ -201,7 +200,9 @@ def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -
     expected_offset = int(batches.columns.base_offset[row])
     largest = NO_TIMESTAMP
     out_of_bounds: int | None = None
-    for found in decode_entry(_batch(batches, row), _budget(), _offsets_and_times):
+    for found in decode_entry(
+        _batch(batches, row), _budget(), lambda chunk: (chunk.offsets, chunk.timestamps_ms)
+    ):
         if isinstance(found, BatchDamage):
             raise CorruptLogError(found.error.message, position_bytes=position) from found.error
         offsets, times = found
@@ -219,10 +220,6 @@ def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -
     if out_of_bounds is not None:
         return out_of_bounds, TIMESTAMP_OUT_OF_BOUNDS
     return largest, RECORD_SOUND
-
-
-def _offsets_and_times(chunk: RecordChunk) -> tuple[Longs, Longs]:
-    return chunk.offsets, chunk.timestamps_ms
 
 
 def _check_keys(batches: IncomingBatches) -> None:

@@ -148,7 +148,7 @@ four_loop:
   br i1 %four_more, label %four, label %four_end
 four:{"".join(_load(f"%d{n}", "%fa", 64 * n) for n in registers)}
   {"".join(_fold(f"%y{n}", f"%x{n}", f"%d{n}", 2048) for n in registers)}
-{"".join(_prefetch(f"%p{n}", "%fa", _PREFETCH_BYTES + 64 * n) for n in registers)}
+{"".join(_prefetch(f"%p{n}", _PREFETCH_BYTES + 64 * n) for n in registers)}
   %fa.next = add i64 %fa, 256
   %fs.next = sub i64 %fs, 256
   br label %four_loop
@@ -197,16 +197,12 @@ def _reduced(value: int) -> int:
     return value
 
 
-def _fold_constants(distance_bits: int, lanes: int) -> str:
-    pair = f"i64 {_power(distance_bits + 32)}, i64 {_power(distance_bits - 32)}"
-    return f"<{', '.join([pair] * lanes)}>"
-
-
 def _fold(result: str, value: str, onto: str, distance_bits: int, lanes: int = 4) -> str:
     """Return code that folds a register forward over a distance onto another."""
     kind = f"<{2 * lanes} x i64>"
     function = "@llvm.x86.pclmulqdq.512" if lanes > 1 else "@llvm.x86.pclmulqdq"
-    by = _fold_constants(distance_bits, lanes)
+    pair = f"i64 {_power(distance_bits + 32)}, i64 {_power(distance_bits - 32)}"
+    by = f"<{', '.join([pair] * lanes)}>"
     return f"""
   {result}.low = call {kind} {function}({kind} {value}, {kind} {by}, i8 0)
   {result}.high = call {kind} {function}({kind} {value}, {kind} {by}, i8 17)
@@ -221,9 +217,9 @@ def _load(result: str, place: str, offset: int = 0) -> str:
   {result} = load <8 x i64>, ptr {result}.pointer, align 1"""
 
 
-def _prefetch(name: str, place: str, offset: int) -> str:
+def _prefetch(name: str, offset: int) -> str:
     return f"""
-  {name}.at = add i64 {place}, {offset}
+  {name}.at = add i64 %fa, {offset}
   {name} = inttoptr i64 {name}.at to ptr
   call void @llvm.prefetch.p0(ptr {name}, i32 0, i32 3, i32 1)"""
 

@@ -224,7 +224,8 @@ class FetchedLog:
         addresses, are_all = self._guard.drain_faults()
         pages = np.unique((addresses - np.uint64(self.address)).astype(np.int64) // _PAGE)
         if not are_all:
-            self._empty_unwanted()
+            for first, end in _runs(~self._wanted).tolist():
+                self._empty(first, end)
         # Zeros have taken the place of these: they are fetched, or the log is released.
         try:
             # It may have been requested ahead.
@@ -291,10 +292,6 @@ class FetchedLog:
             self._descriptor,
             start,
         )
-
-    def _empty_unwanted(self) -> None:
-        for first, end in _runs(~self._wanted).tolist():
-            self._empty(first, end)
 
 
 class _Kept:

@@ -113,7 +113,9 @@ class Scanner:
         position = int(self.position)
         rest = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
         left = log_size - position
-        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and _ends_in_zeros(log, position):
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and all(
+            map(only_zeros, log.stream(position))
+        ):
             return ScanStop(source.PREALLOCATED_TAIL, position, is_tail=True)
         if code == SCAN_TORN_HEADER:
             expected = f"more than {HEADER_SIZE_UP_TO_MAGIC} bytes"
@@ -173,10 +175,6 @@ def last_offset_of(header: Bytes) -> int:
     if magic < 2:
         return base_offset
     return base_offset + int.from_bytes(header[23:27].tobytes(), "big", signed=True)
-
-
-def _ends_in_zeros(log: LogBytes, position: int) -> bool:
-    return all(map(only_zeros, log.stream(position)))
 
 
 def only_zeros(data: Bytes) -> bool:

@@ -91,7 +91,8 @@ class HdfsStore:
 
     def __init__(self, root: str, options: StorageOptions) -> None:
         self._root = root
-        settings = {} if _has_settings() else dict(_PATIENCE)
+        has_files = any(map(os.environ.get, ("HADOOP_CONF_DIR", "HADOOP_HOME")))
+        settings = {} if has_files else dict(_PATIENCE)
         settings |= {key: value for key, value in options.resolve().items() if "." in key}
         url = None if root.endswith("//") else root
         try:
@@ -186,7 +187,8 @@ class HdfsStore:
 
     def _put_once(self, path: str, data: bytes | memoryview, *, replace: bool) -> bool:
         name = _name(path)
-        aside = self._aside(name)
+        folder, _, base = name.rpartition("/")
+        aside = f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
         try:
             self._write(aside, data)
             self._client.rename(aside, name, overwrite=replace)
@@ -200,10 +202,6 @@ class HdfsStore:
                 _SlowNodesError(ours.message, path=path) if _SLOW in str(error) else ours
             ) from error
         return True
-
-    def _aside(self, name: str) -> str:
-        folder, _, base = name.rpartition("/")
-        return f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
 
     def _write(self, name: str, data: bytes | memoryview) -> None:
         options = hdfs_native.WriteOptions(overwrite=True, create_parent=True)
@@ -248,10 +246,6 @@ class HdfsStore:
 
 def _name(path: str) -> str:
     return "/" + split_uri(path)[1]
-
-
-def _has_settings() -> bool:
-    return any(os.environ.get(variable) for variable in ("HADOOP_CONF_DIR", "HADOOP_HOME"))
 
 
 class HdfsFile(RemoteFile):

@@ -132,7 +132,8 @@ class MappedFile(SelfClosing):
 
     def advise_random(self) -> None:
         """Tell the kernel not to read ahead."""
-        self._advise("MADV_RANDOM")
+        if self._map is not None and hasattr(mmap, "MADV_RANDOM"):
+            self._map.madvise(mmap.MADV_RANDOM)
 
     @property
     def faulted(self) -> bool:
@@ -174,12 +175,6 @@ class MappedFile(SelfClosing):
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _advise(self, name: str) -> None:
-        # Not every platform knows every advice, and it is only advice.
-        advice = getattr(mmap, name, None)
-        if self._map is not None and advice is not None:
-            self._map.madvise(advice)
 
 
 class LocalStore:

@@ -185,17 +185,15 @@ def choose_topic_ids(
     }
     asked: dict[str, str] = {}
     for topic_id in wanted:
-        asked_name = names.get(topic_id) or _local_name(topic_id, local_ids)
+        asked_name = names.get(topic_id) or next(
+            (name for name, local_id in local_ids.items() if local_id == topic_id), None
+        )
         if asked_name is None:
             raise InputError("no topic has this id", found=topic_id, hint="check --topic-id")
         if asked.setdefault(asked_name, topic_id) != topic_id:
             found = f"{asked[asked_name]} and {topic_id}"
             raise InputError(f"two topic ids of the topic {asked_name}", found=found)
     return chosen | asked
-
-
-def _local_name(topic_id: str, local_ids: Mapping[str, str]) -> str | None:
-    return next((name for name, local_id in local_ids.items() if local_id == topic_id), None)
 
 
 def _name_in_manifests(segments: Sequence[RemoteObjects]) -> str | None:

@@ -206,7 +206,8 @@ def _of_log(objects: RemoteObjects) -> Upload:
     path = objects.path(LOG_SUFFIX)
     index_path = objects.path(OFFSET_INDEX_SUFFIX)
     start_offset = objects.key.start_offset
-    entries = np.frombuffer(_whole_entries(store_of(index_path).read(index_path)), OFFSET_ENTRY)
+    index = store_of(index_path).read(index_path)
+    entries = np.frombuffer(index, OFFSET_ENTRY, len(index) // OFFSET_ENTRY.itemsize)
     position = int(entries["position_bytes"][-1]) if len(entries) else 0
     with closing(store_of(path).open(path)) as log:
         source = ByteStreamSource(
@@ -236,10 +237,6 @@ def _of_log(objects: RemoteObjects) -> Upload:
         size_bytes,
         objects.log_mtime_ns // 1_000_000,
     )
-
-
-def _whole_entries(data: bytes) -> bytes:
-    return data[: len(data) - len(data) % OFFSET_ENTRY.itemsize]
 
 
 def _absent(event: SegmentEvent, elsewhere: RemoteObjects) -> RemoteObjects:

@@ -27,6 +27,10 @@ _REQUIRED = ("topic", "partition")
 _HEADERS = RECORD_SCHEMA.field("headers").type
 #: Of a control record there is no record to write.
 _IS_CONTROL = "is_control"
+_BINARY = (
+    *(pa.binary(), pa.large_binary(), pa.binary_view()),
+    *(pa.string(), pa.large_string(), pa.string_view()),
+)
 
 
 class OrderError(InputError):
@@ -242,14 +246,6 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name not in batch.schema.names:
         return pa.nulls(len(batch), pa.binary())
     column = batch.column(name)
-    if not (_is_bytes(column.type) or _is_text(column.type)):
+    if column.type not in _BINARY:
         raise InputError(f"the column {name} is of another type", found=column.type)
     return column.cast(pa.large_binary())
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return kind in (pa.binary(), pa.large_binary(), pa.binary_view())
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string(), pa.string_view())
