@@ -65,18 +65,10 @@ SegmentPart = tuple[SegmentKey, CountedRows]
 
 @dataclass(frozen=True, slots=True)
 class SegmentCount:
-    """The rows of a segment, in all files.
+    """The rows of a segment, in all files; in a sorted input they follow each other.
 
-    Parameters
-    ----------
-    key : tuple
-        Topic, partition and base offset.
-    first_row : int
-        Its first row, counted over the whole input.
-    row_count : int
-        The number of its rows, which follow each other in a sorted input.
-    size_bytes : int
-        About how many bytes the log has (exact only for batch metadata that is in order).
+    The first row counts over the whole input. The size is about that of the log (exact only for
+    batch metadata that is in order).
     """
 
     key: SegmentKey
@@ -121,14 +113,9 @@ def count_segments(
 ) -> CountedInput:
     """Count the rows of each segment, row group by row group; here if there are no workers.
 
-    The count amounts to so many shares of the listener of the workers.
-
-    Raises
-    ------
-    InputError
-        A key column holds a null or a partition that is not a 32-bit integer: those rows belong to
-        no segment, and no report row could name them. Also when there are no rows, or a file
-        cannot be read.
+    The count amounts to so many shares of the listener of the workers. Raises `InputError` if there
+    are no rows, a file cannot be read, or a key column holds a null or a partition that is not a
+    32-bit integer: those rows belong to no segment, and no report row could name them.
     """
     each = for_each_footer(source.files, partial(_row_groups, frozenset(source.columns)))
     groups = [group for groups in each for group in groups]
@@ -258,10 +245,7 @@ def _bin(
 def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a bin, and those of segments between them.
 
-    Raises
-    ------
-    InputError
-        A file cannot be read (any more).
+    Raises `InputError` if a file cannot be read (any more).
     """
     last = work.segments[-1]
     start, end = work.segments[0].first_row, last.first_row + last.row_count
@@ -287,12 +271,7 @@ def read_row_groups(source: ParquetInput, groups: Iterable[RowGroup]) -> Iterato
 def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInput]:
     """Sort an input that is not sorted, into a file that is removed at the end.
 
-    Raises
-    ------
-    InputError
-        The input cannot be read.
-    PublishError
-        There is no room to sort.
+    Raises `InputError` if it cannot be read, and `PublishError` if there is no room to sort.
     """
     if counted.is_sorted:
         yield counted

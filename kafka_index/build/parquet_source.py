@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -122,22 +123,17 @@ class MetadataSource:
             backwards = base_offset > last_offset
             _refuse("base_offset above last_offset", backwards, position, base_offset)
             optional = {name: _filled(chunk, name, value) for name, value in _DEFAULTS.items()}
+            control_type = self._control_codes(
+                optional.pop("magic"), optional["attributes"], optional.pop("control_type")
+            )
             yield BatchColumns(
                 position_bytes=position,
                 size_bytes=size,
                 base_offset=base_offset,
                 last_offset=last_offset,
                 max_timestamp_ms=max_timestamp,
-                leader_epoch=optional["leader_epoch"],
-                attributes=optional["attributes"],
-                producer_id=optional["producer_id"],
-                control_type=self._control_codes(
-                    optional["magic"], optional["attributes"], optional["control_type"]
-                ),
-                producer_epoch=optional["producer_epoch"],
-                base_sequence=optional["base_sequence"],
-                coordinator_epoch=optional["coordinator_epoch"],
-                control_timestamp_ms=optional["control_timestamp_ms"],
+                control_type=control_type,
+                **optional,
             )
             first_row += chunk.num_rows
 
@@ -322,30 +318,14 @@ def split_segments(
     by default it is the column `ROW_COUNT`, and all are wanted. Each result is read before the next
     is asked for; its remaining rows are skipped then.
     """
-    pending: Iterator[pa.RecordBatch] = _runs(batches)
-    head = next(pending, None)
-    while head is not None:
-        key = _key(head)
-        follower: list[pa.RecordBatch] = []
-
-        def chunks(
-            first: pa.RecordBatch = head,
-            key: SegmentKey = key,
-            follower: list[pa.RecordBatch] = follower,
-        ) -> Iterator[pa.RecordBatch]:
-            yield first
-            for run in pending:
-                if _key(run) != key:
-                    follower.append(run)
-                    return
-                yield run
-
+    for key, found in groupby(_runs(batches), key=_key):
+        chunks = iter(found)
+        head = next(chunks)
         count = head[ROW_COUNT][0].as_py() if counts is None else counts.get(key)
-        rows = SegmentRows(*key, count or 0, chunks())
+        rows = SegmentRows(*key, count or 0, chain([head], chunks))
         if count is not None:
             yield rows
         rows.skip_rest()
-        head = follower[0] if follower else None
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

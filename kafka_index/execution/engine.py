@@ -30,12 +30,8 @@ class Waves(Enum):
 class Parts(Generic[Result]):
     """A work divided, so that threads share it.
 
-    Parameters
-    ----------
-    parts : sequence of callable
-        One at least. Each is called with the id of an attempt, and returns a piece.
-    join : callable
-        Called with all pieces in their order and the id of an attempt, once all are there.
+    Each part, one at least, is called with the id of an attempt, and returns a piece. `join` is
+    called with all pieces in their order and the id of an attempt, once all are there.
     """
 
     parts: Sequence[Callable[[str], Any]]
@@ -87,27 +83,14 @@ class Workers(Protocol):
     ) -> Generator[Result, None, None]:
         """Yield the results of a function over works; nothing begins before the first is asked for.
 
-        Closing the generator ends the run, and so does an exception of the function.
-
-        Parameters
-        ----------
-        works : sequence
-            In the order in which they begin; each small, and picklable.
-        function : callable
-            Called with a work and the id of an attempt: letters, digits and underscores, which no
-            two attempts of a run that may overlap share. Picklable, as are its small results; what
-            it holds is one object for all threads, and one for each task of Spark.
-        sizes : sequence of int
-            Bytes of each work.
-        what : str
-            A description with a place for the number of works, such as ``verify {:,} partitions``.
-        waves : Waves
-            When results come back from Spark.
-        ordered : bool
-            Whether results come in the order of the works, otherwise when they are there.
-        shares : int, optional
-            Shares of the listener that the jobs of this run amount to; by default one for each
-            work.
+        Closing the generator ends the run, and so does an exception of the function. Works, in the
+        order in which they begin, the function and its results are small, and picklable. The
+        function is called with a work and the id of an attempt: letters, digits and underscores,
+        which no two attempts of a run that may overlap share. What it holds is one object for all
+        threads, and one for each task of Spark. `sizes` are bytes; `what` has a place for the
+        number of works, such as ``verify {:,} partitions``. Results come when they are there, or
+        `ordered` as the works are. The jobs of the run amount to so many shares of the listener, by
+        default one for each work.
         """
 
     def run_parts(
@@ -142,23 +125,8 @@ class Engine(Protocol):
     ) -> AbstractContextManager[Workers]:
         """Start the workers of a command.
 
-        Parameters
-        ----------
-        command : str
-            Its name.
-        after_failure : str
-            Hint for the error of a job that fails.
-        listener : Listener, optional
-            Follows the work.
-        works : int
-            How many works the run has, for the listener.
-        inputs : sequence of str
-            Paths that works read.
-        outputs : sequence of str
-            Existing folders, or URIs, that works write to, whose locks are held.
-
-        Raises
-        ------
-        KafkaIndexError
-            The engine does not start or lacks something; in the context: a work has failed.
+        `after_failure` is the hint for the error of a job that fails. The listener follows so many
+        works as the run has. `inputs` are paths that works read, and `outputs` existing folders, or
+        URIs, that they write to, whose locks are held. Raises `KafkaIndexError` if the engine does
+        not start or lacks something, and in the context if a work has failed.
         """

@@ -39,14 +39,7 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
 def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tuple[int, int]]:
     """Yield the first work of each wave, and the one after its last.
 
-    Parameters
-    ----------
-    costs : sequence of int
-        Bytes that each work takes as long as.
-    waves : Waves
-        When results are to come back.
-    workers : int
-        Works that are done at a time.
+    A cost is the bytes that a work takes as long as; so many works as workers are done at a time.
     """
     if waves is Waves.ONE:
         if costs:

@@ -15,13 +15,7 @@ from kafka_index.execution.engine import Listener, Parts, Result, Waves, Work
 
 @dataclass(frozen=True, slots=True)
 class ThreadEngine:
-    """Threads of this process.
-
-    Parameters
-    ----------
-    threads : int
-        How many.
-    """
+    """So many threads of this process."""
 
     threads: int
 
@@ -62,15 +56,7 @@ def map_requests(
 
 
 class ThreadWorkers:
-    """Threads that run functions over works, each run with its own.
-
-    Parameters
-    ----------
-    count : int
-        Threads of a run.
-    name : str
-        Begins the names of threads.
-    """
+    """Threads that run functions over works, each run with `count` of its own, named alike."""
 
     def __init__(self, count: int, name: str) -> None:
         self.count = count
