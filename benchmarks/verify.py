@@ -31,7 +31,7 @@ _ROUNDS = 5
 _LOG_BYTES = 1 << 30
 _BUILD_GOAL = 0.9
 # Barely in reach where the processor computes checksums at 13 GB/s: touching the headers takes half
-# of what is left then (docs/benchmarks.md).
+# of what is left then (docs/benchmarks-dumps.md).
 _FAST_GOAL = 5.0
 _PARTITIONS = 10_000
 _PREDICTION_SECONDS = 60

@@ -97,5 +97,5 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_a_page_is_short() -> None:
     lengths = {path.name: len(path.read_text().splitlines()) for path in DOCS.glob("*.md")}
     # The first is written from docstrings.
-    exceptions = {"api.md", "architecture.md", "benchmarks.md"}
+    exceptions = {"api.md", "architecture.md"}
     assert {name for name, lines in lengths.items() if lines > 200} <= exceptions

@@ -27,7 +27,7 @@ request_slots = BoundedSemaphore(MAX_REQUESTS)
 PIECE_BYTES = 8 << 20
 #: Pieces that a stream holds.
 STREAM_PIECES = 4
-#: Ranges with a gap of at most this are read by one request (docs/benchmarks.md has the measure).
+#: Ranges with a gap of at most this are read by one request, measured in docs/benchmarks-dumps.md.
 MAX_GAP_BYTES = 256 << 10
 
 ReadAt = Callable[[int, int], Bytes]
