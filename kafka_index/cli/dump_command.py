@@ -36,7 +36,7 @@ from kafka_index.cli.shared_options import (
     verbose_option,
 )
 from kafka_index.cli.terminal import print_error
-from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -299,7 +299,7 @@ def _run(options: DumpOptions) -> ExitCode:
     damage += _dump_files(known, kinds, output)
     run_summary().add_count("files", len(known) + len(directories))
     run_summary().add_count("damaged", len(damage))
-    return ExitCode.first(ExitCode.of_part(retriable=is_retriable(each)) for each in damage)
+    return ExitCode.of_faults(damage)
 
 
 def _refuse_without_rows(file: DumpedFile, options: DumpOptions) -> None:

@@ -62,12 +62,9 @@ class ExitCode(IntEnum):
         return cls.INTERNAL
 
     @classmethod
-    def of_part(cls, *, retriable: bool) -> ExitCode:
-        """Return the code of a failure that left the rest of the run intact.
-
-        `retriable`: the environment was at fault, not the data.
-        """
-        return cls.ENVIRONMENT if retriable else cls.DAMAGE
+    def of_faults(cls, errors: Iterable[BaseException]) -> ExitCode:
+        """Return the code of failures that left the rest of the run intact; DONE for none."""
+        return cls.first(cls.ENVIRONMENT if is_retriable(each) else cls.DAMAGE for each in errors)
 
 
 def _is_environment(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from kafka_index.cli.record_text import FOUND_COLUMNS, FoundText
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Paint, format_bytes, format_count, print_error, print_text
-from kafka_index.errors import is_retriable, plural
+from kafka_index.errors import plural
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation
@@ -66,9 +66,9 @@ def run_find(options: FindOptions) -> ExitCode:
                 count += len(batch)
             sys.stdout.flush()
             damage += len(matches.errors) + matches.errors_left_out
+            codes.append(ExitCode.of_faults(matches.errors))
             for error in matches.errors:
                 print_error(str(error))
-                codes.append(ExitCode.of_part(retriable=is_retriable(error)))
     summary = run_summary()
     summary.add_count("matches", count)
     summary.add_count("records_found", count)

@@ -21,7 +21,7 @@ from kafka_index.cli.options import argument, command, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
-from kafka_index.errors import is_retriable, plural
+from kafka_index.errors import plural
 from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS, ClusterMetadata, read_metadata
 from kafka_index.metadata.directory import Faults
 from kafka_index.records.decompression import shared_budget
@@ -113,7 +113,7 @@ def _report(faults: Faults) -> ExitCode:
     more = faults.total - min(len(faults.first), _ERRORS_SHOWN)
     if more:
         print_error(f"and {plural(more, 'more fault')}")
-    return ExitCode.first(ExitCode.of_part(retriable=is_retriable(fault)) for fault in faults.first)
+    return ExitCode.of_faults(faults.first)
 
 
 def _print_summary(found: ClusterMetadata, stream: TextIO, *, as_json: bool) -> None:

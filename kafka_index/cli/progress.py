@@ -80,12 +80,7 @@ class Progress:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._done.set()
         if self._thread is not None:
             self._thread.join()
@@ -215,7 +210,7 @@ class Outcome:
         traceback: TracebackType | None,
     ) -> None:
         self._ended = time.monotonic()
-        self._progress.__exit__(kind, error, traceback)
+        self._progress.__exit__()
 
     @property
     def _seconds(self) -> float:

@@ -14,7 +14,6 @@ import sys
 import time
 from contextlib import ExitStack, redirect_stdout
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import click
@@ -58,12 +57,7 @@ class RunSummary:
         _current = self
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property
