@@ -69,16 +69,7 @@ class MappedFile(SelfClosing):
             os.close(descriptor)
             raise
         self._descriptor = descriptor
-
-    @property
-    def size_bytes(self) -> int:
-        """Size when opened."""
-        return self._opened.st_size
-
-    @property
-    def mtime_ns(self) -> int:
-        """Modification time when opened, nanoseconds since the epoch."""
-        return self._opened.st_mtime_ns
+        self.size_bytes, self.mtime_ns = self._opened.st_size, self._opened.st_mtime_ns
 
     @property
     def array(self) -> Bytes:

@@ -136,21 +136,7 @@ class RemoteFile(ABC):
 
     def __init__(self, info: FileInfo) -> None:
         self._info = info
-
-    @property
-    def path(self) -> str:
-        """Its URI."""
-        return self._info.path
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size when opened."""
-        return self._info.size_bytes
-
-    @property
-    def mtime_ns(self) -> int:
-        """Its modification time, nanoseconds since the epoch."""
-        return self._info.mtime_ns
+        self.path, self.size_bytes, self.mtime_ns = info.path, info.size_bytes, info.mtime_ns
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
         """Return up to `size_bytes` bytes, fewer only at the end; by several requests if many."""
