@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ ROW_NUMBER = "__row"
 _PARQUET = (".parquet",)
 _JSON = (".jsonl", ".json", ".ndjson")
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")
+_READ_BYTES = 1 << 20
 _BATCH_ROWS = 16 * 1024
 _SORTED_BATCH_ROWS = 64 * 1024
 _EXACT_IN_FLOATS = 1 << 53
@@ -223,7 +225,7 @@ def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.
 
 def _json_rows(file: TableFile) -> Iterator[dict[str, Any]]:
     with errors_of(file), input_stream(file.path) as stream:
-        for number, line in enumerate(_lines(stream), start=1):
+        for number, line in enumerate(io.BufferedReader(stream, _READ_BYTES), start=1):
             if not line.strip():
                 continue
             try:
@@ -233,15 +235,6 @@ def _json_rows(file: TableFile) -> Iterator[dict[str, Any]]:
             if not isinstance(row, dict):
                 raise InputError(f"line {number} is not an object", path=file.path)
             yield row
-
-
-def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
-    rest = b""
-    while data := stream.read(1 << 20):
-        *lines, rest = (rest + data).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
 
 
 def _json_column(values: list[Any], field: pa.Field) -> pa.Array:
