@@ -151,14 +151,14 @@ class LogBounds:
     """The bounds of a partition's log, whose segments are opened on first use."""
 
     def __init__(self, files: PartitionFiles, segments: Sequence[LogSegment]) -> None:
-        self._files = files
-        self._segments = segments
+        self.files = files
+        self.segments = segments
         self._last_stable_offset: int | None = None
 
     @property
     def log_start_offset(self) -> int:
         """The first offset that the partition still has."""
-        return self._files.log_start_offset
+        return self.files.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -166,7 +166,7 @@ class LogBounds:
 
         Raises `KafkaIndexError` if the last segment cannot be read.
         """
-        return max(self._segments[-1].next_offset, self.log_start_offset)
+        return max(self.segments[-1].next_offset, self.log_start_offset)
 
     @property
     def end_offset(self) -> int:
@@ -176,16 +176,16 @@ class LogBounds:
         followed up to the bound.
         """
         end = self.log_end_offset
-        bound = self._files.high_watermark
-        damage = self._segments[-1].damage if self._files.is_stable else None
+        bound = self.files.high_watermark
+        damage = self.segments[-1].damage if self.files.is_stable else None
         if damage is not None and (bound is None or bound > end):
             raise CorruptLogError(
                 f"damage hides the last stable offset: {damage.text}",
-                path=self._segments[-1].file.log_path,
+                path=self.segments[-1].file.log_path,
                 position_bytes=damage.position_bytes,
             )
         end = end if bound is None else min(end, bound)
-        return self._stable_end(end) if self._files.is_stable else end
+        return self._stable_end(end) if self.files.is_stable else end
 
     @property
     def is_empty(self) -> bool:
@@ -206,12 +206,12 @@ class LogBounds:
         A broker deletes them all when the log start is above their end (LogLoader.load).
         """
         try:
-            ends_before_start = self._segments[-1].next_offset < self.log_start_offset
+            ends_before_start = self.segments[-1].next_offset < self.log_start_offset
         except KafkaIndexError:
             # Where the log starts after the base offset of that segment, which alone makes a
             # difference, all queries are queries of that segment, and report it.
-            return self._segments
-        return () if ends_before_start else self._segments
+            return self.segments
+        return () if ends_before_start else self.segments
 
     def local_segments(self) -> Sequence[LogSegment]:
         """Return the segments that a broker looks through for the largest timestamp.
@@ -220,7 +220,7 @@ class LogBounds:
         where no log directory is known.
         """
         segments = self.live_segments()
-        start = self._files.local_start_offset
+        start = self.files.local_start_offset
         if start is None:
             return segments
         return [segment for segment in segments if segment.base_offset >= start]
@@ -232,7 +232,7 @@ class LogBounds:
                 read_transactions,
             )
 
-            bounds = read_transactions(self._files, end_offset, end_offset)
+            bounds = read_transactions(self.files, end_offset, end_offset)
             if bounds.damage is not None:
                 raise bounds.damage
             self._last_stable_offset = bounds.last_stable_offset
@@ -254,14 +254,12 @@ class SpecialTimestamps:
 
     def __init__(
         self,
-        files: PartitionFiles,
-        segments: Sequence[LogSegment],
         bounds: LogBounds,
         times: TimestampSearch,
         answer_offsets: Callable[[Longs, Resolve], Answers],
     ) -> None:
-        self._files = files
-        self._segments = segments
+        self._files = bounds.files
+        self._segments = bounds.segments
         self._bounds = bounds
         self._times = times
         self._answer_offsets = answer_offsets

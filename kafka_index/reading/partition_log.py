@@ -378,9 +378,7 @@ class PartitionLog(SelfClosing):
     def _answer_specials(
         self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
     ) -> None:
-        specials = SpecialTimestamps(
-            self.files, self.segments, self._bounds, self._local_times, self.answer_offsets
-        )
+        specials = SpecialTimestamps(self._bounds, self._local_times, self.answer_offsets)
         for special in SpecialTimestamp:
             asked = rows[targets == special]
             if len(asked):
