@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import NamedTuple
 
 from kafka_index.errors import CorruptRecordError
@@ -38,10 +38,15 @@ from kafka_index.layout.message_fields import (
     schema_lines,
 )
 
+
+def _number_reader(form: struct.Struct) -> Callable[[MessageReader], Value]:
+    return lambda reader: reader.number(form)
+
+
 _READERS: dict[str, Callable[[MessageReader], Value]] = {
     "bool": MessageReader.boolean,
     "uuid": MessageReader.uuid,
-    **{kind: methodcaller("number", form) for kind, form in NUMBERS.items()},
+    **{kind: _number_reader(form) for kind, form in NUMBERS.items()},
 }
 _NULLABLE_TYPES = ("string", "bytes")
 
