@@ -56,10 +56,16 @@ $(STAMP): pyproject.toml tools/java/install.sh tools/java/java-home.sh tools/jav
 demo: $(STAMP) ## rebuild the indexes of a real broker's dump and compare them with its own
 	@$(WITH_JAVA) $(BIN)/python examples/demo.py
 
+# What Spark's JVMs load, for the many that the tests start.
+SPARK_CLASSES := $(VENV)/var/cache/spark-classes.stamp
+$(SPARK_CLASSES): $(STAMP)
+	$(WITH_JAVA) $(BIN)/python -m tests.support.spark_classes
+	@touch $@
+
 # Many of these tests wait, for a process to start or to be killed, while others compute.
-test: WORKERS := 3
+test cluster: WORKERS := 3
 .PHONY: test
-test: $(STAMP) ## run every test that does not need Kafka's own jars; WORKERS=0 uses one process
+test: $(SPARK_CLASSES) ## run every test that does not need Kafka's own jars; WORKERS=0 uses one process
 	$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests --ignore=tests/conformance --ignore=tests/cluster
 
 .PHONY: smoke
@@ -67,8 +73,8 @@ smoke: $(STAMP) ## run every command once, and one task on Spark: in less than a
 	$(WITH_JAVA) $(PYTEST) tests/test_smoke.py
 
 .PHONY: cluster
-cluster: $(STAMP) ## run the tests on a standalone Spark cluster and on a Spark Connect server
-	$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/cluster
+cluster: $(SPARK_CLASSES) ## run the tests on a standalone Spark cluster and on a Spark Connect server
+	$(WITH_JAVA) $(PYTEST) -n $(WORKERS) --dist worksteal tests/cluster
 
 # CASES is how many random segments are drawn, SEED draws what another run drew.
 .PHONY: conformance

@@ -15,6 +15,7 @@ from hypothesis import settings
 from tests.conformance.kafka_jars import needing_kafka
 from tests.servers.hdfs import HdfsServer, running_hdfs
 from tests.servers.s3 import S3Server, report_header, running_s3
+from tests.support.java import spark_environment
 from tests.support.remote import bucket_for_tasks, new_bucket
 
 # No deadline: the first call of a kernel compiles it, and shared machines stall. In CI the same
@@ -38,7 +39,7 @@ def pytest_report_header() -> str:
 
 
 # What costs so much to start that all tests that use it run in one process.
-_SHARED = ("running", "spark", "hdfs", "cluster")
+_SHARED = ("running", "spark", "hdfs")
 _LONG = ("spark", "endtoend")
 
 
@@ -66,8 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Java that is quick to start rather than quick to run, for jobs of a few rows."""
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    for name, value in spark_environment().items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,23 @@ def test_why_a_worker_does_not_start_is_said_with_its_executor(
     check_refused(done, tmp_path / "out", text)
 
 
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in whose place the workers of `cluster_apart` have an empty file system."""
+    return tmp_path_factory.mktemp("apart")
+
+
+@pytest.fixture(scope="module")
+def cluster_apart(apart: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    mount = f'mount -t tmpfs none "{apart}" && exec "$@"'
+    wrapper = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh"]
+    if subprocess.run([*wrapper, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("CANNOT MOUNT in a namespace: executors with other disks are NOT tested")
+    folder = tmp_path_factory.mktemp("cluster") / "apart"
+    with standalone_cluster(folder, workers=1, wrapper=wrapper) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("hidden", "text"),
     [
@@ -65,18 +83,18 @@ def test_why_a_worker_does_not_start_is_said_with_its_executor(
     ],
 )
 def test_a_folder_that_is_not_shared_is_noticed_before_the_work(
-    python: Path, data: Path, tmp_path: Path, hidden: str, text: str
+    cluster_apart: Cluster,
+    apart: Path,
+    python: Path,
+    data: Path,
+    tmp_path: Path,
+    hidden: str,
+    text: str,
 ) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    copy = shutil.copytree(data, tmp_path / "data")
-    # On these workers another, empty file system is mounted in its place.
-    mount = f'mount -t tmpfs none "{tmp_path / hidden}" && exec "$@"'
-    wrapper = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh"]
-    if subprocess.run([*wrapper, "true"], check=False, capture_output=True).returncode != 0:
-        pytest.skip("CANNOT MOUNT in a namespace: executors with other disks are NOT tested")
+    folders = {name: (apart if name == hidden else tmp_path) / name for name in ("out", "data")}
+    folders["out"].mkdir()
+    shutil.copytree(data, folders["data"])
 
-    with standalone_cluster(tmp_path / "cluster", workers=1, wrapper=wrapper) as apart:
-        done = run(python, *build(apart.master, copy, out))
+    done = run(python, *build(cluster_apart.master, folders["data"], folders["out"]))
 
-    check_refused(done, out, text, str(tmp_path / hidden), "all nodes see under one path")
+    check_refused(done, folders["out"], text, str(folders[hidden]), "all nodes see under one path")

@@ -8,6 +8,7 @@ Downloading needs Maven, a JDK, and the network.
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -133,6 +134,13 @@ def tool(name: str) -> str:
             f"{name} is neither in JAVA_HOME nor on PATH: install {_NEEDS[name]}"
         )
     return found
+
+
+@functools.cache
+def java_version() -> str:
+    """What `tool`'s Java says of itself."""
+    command = [tool("java"), "-version"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
 def fetch_jars(project: Path, folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.conformance.kafka_jars import ensure_made, fetch_jars, project_hash, tool
 from tests.servers.processes import built_folder, running, wait_for_line
+from tests.support.java import QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +32,7 @@ def running_hdfs(folder: Path) -> Iterator[HdfsServer]:
     """
     jars = built_folder() / "minihdfs"
     ensure_made(jars, project_hash(_PROJECT), lambda: fetch_jars(_PROJECT, jars))
-    # Quick to start rather than quick to run.
-    java = [tool("java"), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    java = [tool("java"), "-Xmx512m", *QUICK]
     command = [*java, "-cp", f"{jars}/*", str(_PROJECT / "MiniHdfs.java")]
     log = folder / "hdfs.log"
     with running([*command, str(folder / "hdfs")], log) as process:

@@ -8,14 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_index.spark.session import build_session
+from tests.support.java import spark_environment
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         # Quick to start rather than quick to run, for jobs of a few rows.
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        for name, value in spark_environment().items():
+            patch.setenv(name, value)
         session = build_session("local[2]", "kafka-index tests")
         session.conf.set("spark.sql.shuffle.partitions", "2")
         yield session

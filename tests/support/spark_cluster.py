@@ -23,6 +23,7 @@ from pathlib import Path
 import pyspark
 
 from tests.support.command_line import ROOT
+from tests.support.java import spark_environment
 from tests.support.timeouts import scaled, wait_for
 
 _START_SECONDS = 60
@@ -116,8 +117,7 @@ def driver_environment(python: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **spark_environment(),
     }
 
 
@@ -129,10 +129,9 @@ def _daemon(log: Path, arguments: Sequence[str], wrapper: Sequence[str]) -> Iter
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {
         "SPARK_HOME": str(SPARK_CLASS.parents[1]),
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_PUBLIC_DNS": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **spark_environment(),
     }
     with log.open("w") as output:
         process = subprocess.Popen(

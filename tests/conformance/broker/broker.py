@@ -10,19 +10,28 @@ import contextlib
 import random
 import socket
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.conformance.kafka_jars import DEFAULT_VERSION, class_path, tool
+from tests.conformance.kafka_jars import (
+    DEFAULT_VERSION,
+    class_path,
+    ensure_made,
+    java_version,
+    target_of,
+    tool,
+)
+from tests.support.java import QUICK, dumping, sharing
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: A small Java machine that starts quickly.
-QUICK_START = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+QUICK_START = ("-Xms64m", "-Xmx512m", *QUICK)
 JAVA_FOLDER = Path(__file__).parent / "java"
 #: A broker that finds this in its data directory trusts the logs to be whole.
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -65,14 +74,42 @@ class Home:
         return copy
 
 
-def java(*arguments: str, options: tuple[str, ...] = QUICK_START, level: str = "info") -> list[str]:
-    """Command line of a Java program; its log goes to stderr."""
+def java(
+    *arguments: str,
+    classes: Path | None = None,
+    options: tuple[str, ...] | None = None,
+    version: str = DEFAULT_VERSION,
+    level: str = "info",
+) -> list[str]:
+    """Command line of a Java program; its log goes to stderr.
+
+    `arguments`: its class and what it is given. `classes`: a folder of classes beside Kafka's.
+    `options`: of the Java machine, instead of those of one that starts quickly.
+    """
+    if options is None:
+        options = (*QUICK_START, *sharing(_broker_classes(version)))
+    path = class_path(version) if classes is None else f"{class_path(version)}:{classes}"
     logging = (
         f"-Dlevel={level}",
         f"-Dlog4j2.configurationFile={JAVA_FOLDER / 'log4j2.properties'}",
         f"-Dlog4j.configuration=file:{JAVA_FOLDER / 'log4j.properties'}",
     )
-    return [tool("java"), "-XX:-UsePerfData", *options, *logging, *arguments]
+    return [tool("java"), "-XX:-UsePerfData", *options, *logging, "-cp", path, *arguments]
+
+
+def _broker_classes(version: str) -> Path:
+    """Archive of the classes that a broker loads until it is stopped; made when it is missing."""
+    archive = target_of(version) / "broker-classes" / "broker.jsa"
+
+    def run_broker() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            formatted = Broker(Home(Path(folder)), java_options=QUICK_START, version=version).home
+            options = (*QUICK_START, *dumping(archive))
+            with Broker(formatted, java_options=options, version=version):
+                pass
+
+    ensure_made(archive.parent, f"{class_path(version)}\n{java_version()}", run_broker)
+    return archive
 
 
 def free_ports(count: int) -> list[int]:
@@ -95,8 +132,9 @@ class Broker:
 
     `home`: where its data is; made and formatted when it is not there. `node_id`: 1 is broker and
     controller; others are brokers only. `controller_port`: that of node 1, for others.
-    `java_options`: options of the Java machine. `version`: Kafka's. `more_settings`: settings of
-    this broker alone. `voters`: the controllers and their ports, where node 1 is not the only one.
+    `java_options`: of the Java machine, instead of those of one that starts quickly. `version`:
+    Kafka's. `more_settings`: settings of this broker alone. `voters`: the controllers and their
+    ports, where node 1 is not the only one.
     """
 
     def __init__(
@@ -104,7 +142,7 @@ class Broker:
         home: Home,
         node_id: int = 1,
         controller_port: int | None = None,
-        java_options: tuple[str, ...] = QUICK_START,
+        java_options: tuple[str, ...] | None = None,
         version: str = DEFAULT_VERSION,
         more_settings: Mapping[str, str] | None = None,
         voters: Mapping[int, int] | None = None,
@@ -117,7 +155,7 @@ class Broker:
         self.controller_port = self._voters.get(node_id, self._voters[1])
         self._settings_file = home.root / "server.properties"
         self._java_options = java_options
-        self._class_path = class_path(version)
+        self._version = version
         self._log = home.root / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         is_new = not home.data.exists()
@@ -199,7 +237,7 @@ class Broker:
         return self.log_text()[-_TAIL_CHARACTERS:]
 
     def _java(self, *arguments: str) -> list[str]:
-        return java("-cp", self._class_path, *arguments, options=self._java_options)
+        return java(*arguments, options=self._java_options, version=self._version)
 
     def _settings(self, node_id: int) -> str:
         listeners = f"PLAINTEXT://{self.bootstrap}"

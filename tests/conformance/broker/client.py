@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tests.conformance.kafka_jars import DEFAULT_VERSION, class_path, ensure_made, target_of, tool
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import JAVA_FOLDER, java
 
@@ -50,9 +51,8 @@ class Client:
 
     def __init__(self, bootstrap: str, scratch: Path) -> None:
         self._scratch = scratch
-        classes = f"{ensure_classes()}:{class_path()}"
         self._process = subprocess.Popen(
-            java("-cp", classes, "Client", bootstrap, level="error"),
+            program("Client", bootstrap),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             encoding="utf-8",
@@ -170,8 +170,26 @@ def _comma(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def ensure_classes() -> Path:
-    """Folder of the compiled program."""
+def program(name: str, *arguments: str) -> list[str]:
+    """Command line of a program of ours that has Kafka's clients."""
+    return java(name, *arguments, classes=_ensure_classes(), level="error")
+
+
+def run_program(name: str, *arguments: str) -> str:
+    """Run a program of ours that has Kafka's clients, and return what it prints."""
+    done = subprocess.run(
+        program(name, *arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def _ensure_classes() -> Path:
+    """Folder of the compiled programs."""
     sources = sorted(JAVA_FOLDER.glob("*.java"))
     stamp = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     folder = target_of(DEFAULT_VERSION) / "broker-client"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.kafka_jars import JudgeUnavailable, class_path, needing_kafka
+from tests.conformance.kafka_jars import JudgeUnavailable, needing_kafka
 from tests.support.command_line import DUMP, ROOT
 from tests.support.timeouts import TIMEOUT_SECONDS
 from tools.docs.console_blocks import OURS, fits, steps_of
@@ -76,7 +76,7 @@ def _program(tool: str) -> list[str]:
         if shutil.which(tool) is None:
             raise JudgeUnavailable("kcat is missing: install Debian's package kcat")
         return [tool]
-    return java("-cp", class_path(), _TOOLS[tool], level="error")
+    return java(_TOOLS[tool], level="error")
 
 
 def _printed(folder: Path, *command: str) -> tuple[str, ...]:

@@ -25,10 +25,9 @@ from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import list_dump
 from tests.conformance.kafka_image import KafkaImage
 from tests.conformance.kafka_jars import class_path, tool
-from tests.support.timeouts import TIMEOUT_SECONDS
 
-from .broker import Broker, Home, java
-from .client import ensure_classes
+from .broker import Broker, Home
+from .client import run_program
 
 #: So that there are snapshots of the metadata log, and share groups on one broker.
 _SETTINGS = """
@@ -68,15 +67,10 @@ def written(room: Path) -> Written:
     settings = home.root / "server.properties"
     settings.write_text(settings.read_text() + _SETTINGS)
     with broker:
-        classes = f"{ensure_classes()}:{class_path()}"
-        command = java("-cp", classes, "ClusterState", broker.bootstrap, level="error")
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-        )
-        assert done.returncode == 0, done.stderr
+        answer = json.loads(run_program("ClusterState", broker.bootstrap))
     paths = [str(home.metadata), str(home.data)]
     found = read_metadata(paths, budget=DecompressionBudget(2**24))
-    return Written(home, json.loads(done.stdout), found)
+    return Written(home, answer, found)
 
 
 def test_nothing_is_unknown_or_damaged(written: Written) -> None:

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conformance.kafka_jars import class_path
 from tests.support.restoring import contents
-from tests.support.timeouts import TIMEOUT_SECONDS
 
-from .broker import Broker, Home, java
-from .client import ISOLATIONS, Client, Digest, Producer, ensure_classes
+from .broker import QUICK_START, Broker, Home
+from .client import ISOLATIONS, Client, Digest, Producer, run_program
 from .topics import Topic, Traffic, Transactions, write_index_settings
 
 if TYPE_CHECKING:
@@ -85,13 +83,7 @@ class Original:
 
 
 def cluster_state(broker: Broker, *mode: str) -> dict[str, Any]:
-    classes = f"{ensure_classes()}:{class_path()}"
-    command = java("-cp", classes, "ClusterState", broker.bootstrap, *mode, level="error")
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(run_program("ClusterState", broker.bootstrap, *mode))
     return found
 
 
@@ -110,7 +102,8 @@ def ask(broker: Broker, room: Path, state: dict[str, Any]) -> Answers:
 @pytest.fixture(scope="module")
 def original(room: Path) -> Original:
     home = Home(room / "restored-original")
-    broker = Broker(home)
+    # What it reads is compared, the classes from jars among it.
+    broker = Broker(home, java_options=QUICK_START)
     add_settings(home)
     with broker, Client(broker.bootstrap, room) as client:
         for topic in TOPICS:
@@ -147,7 +140,7 @@ def restore(dump: Home, output: Path, config: Path, *more: str) -> list[dict[str
 def start(
     home: Home, room: Path, report: list[dict[str, Any]], *, with_followers: bool
 ) -> Restored:
-    broker = Broker(home)
+    broker = Broker(home, java_options=QUICK_START)
     add_settings(home)
     followed = {}
     with broker:

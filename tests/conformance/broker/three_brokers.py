@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.conformance.kafka_jars import class_path
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
-from .broker import Broker, Home, free_ports, java
-from .client import Client, ensure_classes
+from .broker import Broker, Home, free_ports
+from .client import Client, program, run_program
 from .topics import Topic
 
 NODES = (1, 2, 3)
@@ -37,7 +36,6 @@ TOPICS = (
 )
 #: The topics that brokers keep groups and transactions in.
 INTERNAL = ("__consumer_offsets", "__transaction_state")
-_JAVA = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -64,7 +62,7 @@ class Three:
         ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         self.homes = [Home(root / str(node)) for node in NODES]
         self.brokers = [
-            Broker(home, node, java_options=_JAVA, more_settings=_SETTINGS, voters=ports)
+            Broker(home, node, more_settings=_SETTINGS, voters=ports)
             for node, home in zip(NODES, self.homes, strict=True)
         ]
 
@@ -183,7 +181,7 @@ def loading(
 ) -> Iterator[Callable[[], None]]:
     """Put load on a cluster meanwhile; yields what ends it in an orderly way."""
     process = subprocess.Popen(
-        _load(bootstrap, "load", str(path), prefix, *filter(None, [suffix])),
+        program("Load", bootstrap, "load", str(path), prefix, *filter(None, [suffix])),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -215,13 +213,13 @@ def await_load(path: Path, more: int, since: int = 0) -> None:
 
 def consumed(bootstrap: str, path: Path, isolation: str, topics: Sequence[str]) -> Ledger:
     """Consume topics from their starts to their ends."""
-    _run(bootstrap, "consume", str(path), isolation, *topics)
+    run_program("Load", bootstrap, "consume", str(path), isolation, *topics)
     return Ledger.read(path)
 
 
 def committed(bootstrap: str) -> dict[tuple[str, str, int], int]:
     """Return the committed offsets of all groups."""
-    lines = [line.split("\t") for line in _run(bootstrap, "groups").splitlines()]
+    lines = [line.split("\t") for line in run_program("Load", bootstrap, "groups").splitlines()]
     return {(group, topic, int(number)): int(at) for group, topic, number, at in lines}
 
 
@@ -255,20 +253,3 @@ def create_topics(cluster: Three, room: Path) -> None:
     with Client(cluster.bootstrap, room) as client:
         for topic in TOPICS:
             client.create(topic, NODES)
-
-
-def _load(bootstrap: str, *arguments: str) -> list[str]:
-    classes = f"{ensure_classes()}:{class_path()}"
-    return java("-cp", classes, "Load", bootstrap, *arguments, options=_JAVA, level="error")
-
-
-def _run(bootstrap: str, *arguments: str) -> str:
-    done = subprocess.run(
-        _load(bootstrap, *arguments),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
