@@ -3,47 +3,26 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.decoding import HIDDEN, is_public_config
 
-from .kafka_jars import class_path, needing_kafka, tool
+from .java_program import JavaProgram
 
-_SOURCE = Path(__file__).with_name("MetadataState.java")
 _BROKER_FIELDS = ("broker_epoch", "incarnation_id", "rack", "is_fenced", "in_controlled_shutdown")
 
 
-class KafkaImage:
-    """A running `MetadataState`; a context manager."""
+class KafkaImage(JavaProgram):
+    """A running `MetadataState`."""
 
     def __init__(self) -> None:
-        with needing_kafka():
-            command = [tool("java"), "-Xmx512m", "-cp", class_path(), str(_SOURCE)]
-            tool("javac")
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-            bufsize=1,
-        )
-        assert self._line() == "ready"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        super().__init__("MetadataState")
 
     def image_of(self, folder: Path) -> dict[str, Any]:
         """What Kafka makes of a metadata log, secrets hidden."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{folder}\n")
-        line = self._line()
+        line = self.ask(folder)
         assert not line.startswith("error"), line
         image: dict[str, Any] = json.loads(line)
         for resource, configs in image["configs"].items():
@@ -80,7 +59,3 @@ class KafkaImage:
         # Tuples become lists.
         as_json: dict[str, Any] = json.loads(json.dumps(found))
         return as_json
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().rstrip("\n")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +26,9 @@ from kafka_index.layout.messages import (
 )
 
 from .campaign import drawn_cases
-from .kafka_jars import class_path, jars, needing_kafka, tool
+from .java_program import JavaProgram
+from .kafka_jars import jars, needing_kafka
 
-SOURCE = Path(__file__).with_name("Messages.java")
 ALL = (
     *CLUSTER_METADATA,
     *KRAFT_CONTROL,
@@ -57,32 +55,15 @@ Ask = Callable[[MessageSchema, int, bytes], tuple[Any, bytes]]
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Ask]:
     """A function that asks `Messages.java` for JSON and bytes."""
-    with needing_kafka():
-        command = [tool("java"), "-Xmx512m", "-cp", class_path(), str(SOURCE)]
-        tool("javac")
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        encoding="utf-8",
-        bufsize=1,
-    ) as process:
-        questions, answers = process.stdin, process.stdout
-        assert questions is not None
-        assert answers is not None
-        assert answers.readline() == "ready\n"
+    with JavaProgram("Messages") as program:
 
         def ask(schema: MessageSchema, version: int, data: bytes) -> tuple[Any, bytes]:
-            questions.write(f"{schema.name} {version} {data.hex()}\n")
-            questions.flush()
-            answer = answers.readline()
+            answer = program.ask(schema.name, version, data.hex())
             assert not answer.startswith("error"), answer
-            text, written = answer.rstrip("\n").split("\t")
+            text, written = answer.split("\t")
             return json.loads(text), bytes.fromhex(written)
 
         yield ask
-        questions.close()
 
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}

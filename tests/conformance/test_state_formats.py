@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,11 +25,10 @@ from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot, order_of_put
 
 from .campaign import drawn_cases
-from .kafka_jars import class_path, needing_kafka, tool
+from .java_program import JavaProgram
 
 Ask = Callable[..., str]
 
-SOURCE = Path(__file__).with_name("StateFormats.java")
 DUMP = Path(__file__).resolve().parents[2] / "examples" / "dump"
 
 
@@ -42,29 +40,8 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Ask]:
     """A function that asks `StateFormats.java`: words in, a line out."""
-    with needing_kafka():
-        command = [tool("java"), "-Xmx1g", "-cp", class_path(), str(SOURCE)]
-        tool("javac")
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        bufsize=1,
-    ) as process:
-        questions, answers = process.stdin, process.stdout
-        assert questions is not None
-        assert answers is not None
-        assert answers.readline() == "ready\n"
-
-        def ask(*words: object) -> str:
-            questions.write(" ".join(map(str, words)) + "\n")
-            questions.flush()
-            return answers.readline().rstrip("\n")
-
-        yield ask
-        questions.close()
+    with JavaProgram("StateFormats") as program:
+        yield program.ask
 
 
 # ------------------------------------------------------------------------------- snapshots
