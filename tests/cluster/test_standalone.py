@@ -6,10 +6,11 @@ import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 import kafka_index
 from kafka_index.lookup import By
@@ -110,72 +111,52 @@ def test_lookups_give_the_answers_of_the_local_engine(
 PUBLISHED = 4
 
 
-@pytest.fixture
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    step = Step("os.rename", ".index", PUBLISHED + 1)
-    return Gate(tmp_path_factory.mktemp("gate") / "gate", step)
-
-
-def test_a_build_whose_executor_is_killed_gives_the_same_bytes(
-    cluster: Cluster,
-    python: Path,
-    data: Path,
-    expected: dict[str, bytes],
-    tmp_path: Path,
-    gate: Gate,
-) -> None:
-    out, report = tmp_path / "out", tmp_path / "report.parquet"
+def build_with_killed_executors(
+    cluster: Cluster, python: Path, data: Path, folder: Path, count: int, *settings: str
+) -> tuple[subprocess.CompletedProcess[str], pa.Table]:
+    """Kill executors while they publish; return how the build ended, and its report."""
+    gate = Gate(folder / "gate", Step("os.rename", ".index", PUBLISHED + 1))
+    out, report = folder / "out", folder / "report.parquet"
     process = start(
         python,
         *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
         *("--input", data, "--output", out, "--what", "index,timeindex", "--report", report),
-        settings=gate.spark_settings,
+        settings=[*settings, *gate.spark_settings],
     )
     gate.wait(process, lambda: len(published(out)) == PUBLISHED, processes=2)
-    victim = cluster.executors()[0]
-    os.kill(victim, signal.SIGKILL)
-    gate.wait_for_end(1)
+    for pid in cluster.executors()[:count]:
+        os.kill(pid, signal.SIGKILL)
+    gate.wait_for_end(count)
     gate.open()
     done = finish(process)
-
-    assert done.returncode == 0, done.stderr
-    assert index_files(out) == expected
-    assert rubbish(tmp_path) == []
-    # Those of the killed executor that were in place are found so by the next attempt.
     rows = pq.read_table(report)
     assert set(rows["status"].to_pylist()) == {"built"}
+    return done, rows
+
+
+def test_a_build_whose_executor_is_killed_gives_the_same_bytes(
+    cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    done, rows = build_with_killed_executors(cluster, python, data, tmp_path, 1)
+
+    assert done.returncode == 0, done.stderr
+    assert index_files(tmp_path / "out") == expected
+    assert rubbish(tmp_path) == []
+    # Those of the killed executor that were in place are found so by the next attempt.
     assert rows.num_rows == len(expected) // 2
 
 
 def test_the_report_of_a_failed_job_has_what_is_in_place(
-    cluster: Cluster,
-    python: Path,
-    data: Path,
-    expected: dict[str, bytes],
-    tmp_path: Path,
-    gate: Gate,
+    cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    out, report = tmp_path / "out", tmp_path / "report.parquet"
-    process = start(
-        python,
-        *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
-        *("--input", data, "--output", out, "--what", "index,timeindex", "--report", report),
-        settings=["spark.task.maxFailures=1", *gate.spark_settings],
-    )
-    gate.wait(process, lambda: len(published(out)) == PUBLISHED, processes=2)
-    for pid in cluster.executors():
-        os.kill(pid, signal.SIGKILL)
-    gate.wait_for_end(2)
-    gate.open()
-    done = finish(process)
+    once = "spark.task.maxFailures=1"
+    done, rows = build_with_killed_executors(cluster, python, data, tmp_path, 2, once)
 
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith("kafka-index: error: the Spark job failed")
     assert done.stderr.count("\n") == 1
-    found = index_files(out)
+    found = index_files(tmp_path / "out")
     assert sum(name.endswith(".index") for name in found) == PUBLISHED
     assert found.items() <= expected.items()
-    rows = pq.read_table(report)
-    assert set(rows["status"].to_pylist()) == {"built"}
     assert rows.num_rows == PUBLISHED
     assert rubbish(tmp_path) == []

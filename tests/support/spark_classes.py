@@ -20,7 +20,8 @@ from tests.support.java import QUICK, SPARK_CLASSES, dumping
 
 
 def main() -> None:
-    ensure_made(SPARK_CLASSES.parent, f"{pyspark.__file__}\n{java_version()}", _run_driver)
+    stamp = f"{pyspark.__version__} {pyspark.__file__}\n{java_version()}"
+    ensure_made(SPARK_CLASSES.parent, stamp, _run_driver)
 
 
 def _run_driver() -> None:
