@@ -318,27 +318,25 @@ class Filler:
         return best
 
 
-def last_mark(segment: SegmentFile) -> BatchMark | None:
+def last_mark(segment: SegmentFile | None) -> BatchMark | None:
     """Return the mark of the last sound batch of a local log; None for none."""
-    marks = _edge_marks(segment)
-    return None if marks is None else marks[1]
+    return _edge_marks(segment)[1]
 
 
-def first_mark(segment: SegmentFile) -> BatchMark | None:
+def first_mark(segment: SegmentFile | None) -> BatchMark | None:
     """Return the mark of the first batch of a local log, if that is sound; None otherwise."""
-    marks = _edge_marks(segment)
-    return None if marks is None else marks[0]
+    return _edge_marks(segment)[0]
 
 
-def _edge_marks(segment: SegmentFile) -> tuple[BatchMark, BatchMark] | None:
-    if is_remote(segment.log_path):
-        return None
+def _edge_marks(segment: SegmentFile | None) -> tuple[BatchMark | None, BatchMark | None]:
+    if segment is None or is_remote(segment.log_path):
+        return None, None
     last_at = None
     for batches in LogFileSource.of_segment(segment, verify_crc=True).chunks():
         if batches.rows:
             last_at = int(batches.position_bytes[-1])
     if last_at is None:
-        return None
+        return None, None
     with MappedFile(segment.log_path) as file:
         return mark_at(file.array, 0), mark_at(file.array, last_at)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kafka_index.config import LogConfig
 from kafka_index.dump.replicas import read_dumps
 from kafka_index.layout.names import TopicPartition
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
@@ -31,10 +30,8 @@ from kafka_index.restore.old_cluster import OldCluster, read_transactions
 from kafka_index.restore.output import (
     Output,
     check_again,
+    check_output,
     check_same_output,
-    checked_output,
-    checked_seed,
-    directory_names,
     fresh_cluster_identity,
     inputs_of,
     refuse_unknown_topics,
@@ -73,6 +70,7 @@ from kafka_index.restore.restored_partition import (
 from kafka_index.restore.seed import (
     NOT_IN_DUMP,
     SeedDirectory,
+    check_seed,
     partitions_not_in_dump,
     plan_seeding,
     refuse_used,
@@ -85,78 +83,75 @@ from kafka_index.restore.until import (
     cleaned_after,
     open_transactions,
 )
-from kafka_index.storage import DirectoryLock, SegmentFile
+from kafka_index.storage import DirectoryLock
 
 OnRestored = Callable[[RestoredPartition], None]
 OnResult = Callable[[RestoreResult], None]
-
-
-@dataclass(slots=True)
-class Restored:
-    """The partitions of a restore, and how their logs were taken over."""
-
-    partitions: list[RestoredPartition]
-    link: Link
 
 
 def restore_logs(
     plan: RestorePlan,
     output: Output,
     identity: Identity,
-    config: LogConfig,
+    link: Link,
     *,
     runner: Runner,
     on_restored: OnRestored,
-) -> Restored:
+) -> list[RestoredPartition]:
     """Restore the partitions of a plan; what an earlier run has finished is kept.
 
     The output's lock must be held. No file at its root is written but the journal and the identity.
     """
-    # What is refused here has to leave no plan, which would keep other options out.
     journal = Journal(output.path)
     finished = {} if output.begun is None else journal.finished()
-    link = choose_link(plan.request.link, _sample(plan), output.path)
     if output.begun is None:
         until_ms = plan.request.until.time_ms
         journal.begin(BegunPlan(plan.digest, dict(plan.made_ids), until_ms))
     hide_identity(output.path, identity.properties)
     # The run before may have been killed after the marker.
     remove_marker(output.path)
-    _remove_unfinished(plan, output.path, finished)
-    settled = list(finished.values())
-    for restored in settled:
-        on_restored(restored)
+    remove_staging(output.path)
+    unfinished = [each for each in plan.partitions if each.partition not in finished]
+    for each in unfinished:
+        remove_directory(os.path.join(output.path, each.partition.directory_name))
+    settled: list[RestoredPartition] = []
 
-    def settle(group: Sequence[RestoredPartition]) -> None:
-        journal.add(group)
-        settled.extend(group)
+    def settle(group: Iterable[RestoredPartition]) -> None:
         for restored in group:
+            settled.append(restored)
             on_restored(restored)
 
-    tasks = [
-        PartitionTask(each, output.path, config, plan.request.salvage, link)
-        for each in plan.partitions
-        if each.partition not in finished
-    ]
-    if tasks:
-        runner(tasks, settle)
-    for partition, directory in plan.without_logs.items():
-        left_out = RestoredPartition(partition, directory, "")
-        left_out.leave_out(NO_LOGS, f"{directory}: the directory holds no log")
-        settled.append(left_out)
-        on_restored(left_out)
+    def finish(group: Sequence[RestoredPartition]) -> None:
+        journal.add(group)
+        settle(group)
+
+    settle(finished.values())
+    if unfinished:
+        request = plan.request
+        runner(
+            [
+                PartitionTask(each, output.path, request.config, request.salvage, link)
+                for each in unfinished
+            ],
+            finish,
+        )
+    settle(
+        RestoredPartition(partition, directory, "").leave_out(
+            NO_LOGS, f"{directory}: the directory holds no log"
+        )
+        for partition, directory in plan.without_logs.items()
+    )
     remove_staging(output.path)
-    return Restored(sorted(settled, key=lambda each: each.partition), link)
+    return sorted(settled, key=lambda each: each.partition)
 
 
-def write_root(plan: RestorePlan, output: str, restored: Restored) -> None:
+def write_root(plan: RestorePlan, output: str, partitions: Iterable[RestoredPartition]) -> None:
     """Write the checkpoints at the root of an output whose partitions are restored."""
-    kept = [each for each in restored.partitions if not each.is_left_out]
-    bases = {each.partition: each.base for each in plan.partitions}
+    kept = [each for each in partitions if not each.is_left_out]
+    cleaned_to = {each.partition: each.cleaned_to for each in plan.partitions}
     cleaned = {}
     for each in kept:
-        base = bases[each.partition]
-        offset = base.root.cleaned_to(base.partition)
+        offset = cleaned_to[each.partition]
         if offset is not None and each.log_start_offset <= offset <= each.log_end_offset:
             cleaned[each.partition] = offset
     write_checkpoints(
@@ -169,27 +164,6 @@ def write_root(plan: RestorePlan, output: str, restored: Restored) -> None:
         },
         cleaned,
     )
-
-
-def output_lock(
-    output: Output, seeds: Iterable[SeedDirectory], others: Iterable[str]
-) -> DirectoryLock:
-    """Return the lock that keeps brokers and other runs out of all that is written."""
-    return DirectoryLock.of_data_directories([output.path, *(each.path for each in seeds), *others])
-
-
-def _sample(plan: RestorePlan) -> SegmentFile:
-    return plan.partitions[0].segments()[0]
-
-
-def _remove_unfinished(
-    plan: RestorePlan, output: str, finished: Mapping[TopicPartition, RestoredPartition]
-) -> None:
-    """Remove what a killed run left of partitions that it had not finished."""
-    remove_staging(output)
-    for each in plan.partitions:
-        if each.partition not in finished:
-            remove_directory(os.path.join(output, each.partition.directory_name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +198,16 @@ class RestoreJob:
                 plan, strays = without_strays(plan, old.image, identity.properties)
         else:
             refuse_shared_ids(plan)
-        output = checked_output(request, plan)
+        output = check_output(plan)
         if output.begun is not None:
             plan = as_begun(plan, output.begun.topic_ids, output.begun.until_ms)
-        seeds = [checked_seed(path, output, inputs_of(request, dump)) for path in request.seeds]
+        inputs = inputs_of(request, dump)
+        seeds = [
+            check_seed(
+                path, inputs, output.properties if os.path.realpath(path) == output.path else None
+            )
+            for path in request.seeds
+        ]
         if is_same:
             check_same_output(request, dump, output, identity)
         else:
@@ -246,7 +226,8 @@ class RestoreJob:
         separate = self._metadata_outputs()
         for path in separate:
             make_directory(path)
-        with output_lock(self.output, self.seeds, separate):
+        written = [self.output.path, *(each.path for each in self.seeds), *separate]
+        with DirectoryLock.of_data_directories(written):
             job = self._as_it_is_now()
             result = job.restore(runner, on_restored)
             report(result)
@@ -264,7 +245,7 @@ class RestoreJob:
 
     def _as_it_is_now(self) -> RestoreJob:
         """Return the job for the output as it is since the lock is held."""
-        output = check_again(self.output, self.plan.digest, directory_names(self.plan))
+        output = check_again(self.output, self.plan)
         for path in self._metadata_outputs():
             refuse_used_metadata(self.plan.dump, path, is_begun=output.begun is not None)
         for seed in self.seeds:
@@ -283,54 +264,61 @@ class RestoreJob:
     def restore(self, runner: Runner, on_restored: OnRestored) -> RestoreResult:
         """Restore all but what lets a broker start; the output is checked, and its lock held."""
         request, plan, output = self.request, self.plan, self.output
-        restored = restore_logs(
-            plan, output, self.identity, request.config, runner=runner, on_restored=on_restored
+        # A link that is refused has to leave no plan, which would keep other options out.
+        link = choose_link(request.link, plan.partitions[0].segments()[0], output.path)
+        partitions = restore_logs(
+            plan, output, self.identity, link, runner=runner, on_restored=on_restored
         )
-        if any(each.retriable for each in restored.partitions):
-            return RestoreResult(restored.partitions, None, output.path)
-        for stray in self.strays:
-            restored.partitions.append(stray)
-            on_restored(stray)
-        _add_missing(self._not_in_dump(), restored, on_restored)
-        beyond_end, not_renamed = self._group_offsets(restored)
+        if any(each.retriable for each in partitions):
+            return RestoreResult(partitions, None, output.path)
+        known = {each.partition for each in (*partitions, *self.strays)}
+        missing = [
+            RestoredPartition(each, "", "").leave_out(
+                NOT_IN_DUMP, "no dump has this partition; it begins empty"
+            )
+            for each in self._not_in_dump()
+            if each not in known
+        ]
+        for each in (*self.strays, *missing):
+            partitions.append(each)
+            on_restored(each)
+        partitions.sort(key=lambda each: each.partition)
+        beyond_end, not_renamed = self._group_offsets(partitions)
         notes = [
-            *self._not_asked_for(restored),
+            *self._not_asked_for(partitions),
             *plan.dump.notes,
             *self.old.notes,
-            *self._cut_apart(restored),
+            *self._cut_apart(partitions),
         ]
         if self.seeds:
             seeding = plan_seeding(
-                plan, restored.partitions, self.old, request.topic_configs, self.identity.properties
+                plan, partitions, self.old, request.topic_configs, self.identity.properties
             )
             notes += seeding.notes
             for seed in self.seeds:
-                write_seed(seed, seeding.content)
+                write_seed(seed, seeding)
         if request.cluster is ClusterMode.SAME:
             copy_metadata(plan.dump, self._metadata_output)
-        write_root(plan, output.path, restored)
-        facts = RunbookFacts(
-            output.path,
-            restored.partitions,
-            restored.link,
-            self.identity,
-            notes,
-            request.cluster,
-            [each.path for each in self.seeds],
-            self.old.groups_of(set(plan.made_ids).difference(request.renames.values())),
-            beyond_end,
-            not_renamed,
-            request.renames,
-        )
-        return RestoreResult(
-            restored.partitions,
-            runbook(facts),
+        write_root(plan, output.path, partitions)
+        result = RestoreResult(
+            partitions,
+            None,
             output.path,
             beyond_end,
             not_renamed,
             request.clamp_groups,
             request.cluster is ClusterMode.SAME and self.old.is_damaged,
         )
+        facts = RunbookFacts(
+            link,
+            self.identity,
+            notes,
+            request.cluster,
+            [each.path for each in self.seeds],
+            self.old.groups_of(set(plan.made_ids).difference(request.renames.values())),
+            request.renames,
+        )
+        return replace(result, runbook=runbook(result, facts))
 
     def let_start(self) -> None:
         """Write what lets a broker start: who it is, and then the marker of a clean shutdown."""
@@ -339,9 +327,9 @@ class RestoreJob:
         show_identity(self.output.path)
         write_marker(self.output.path, self.identity.broker_epoch)
 
-    def _not_asked_for(self, restored: Restored) -> Iterator[str]:
+    def _not_asked_for(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
         """Yield the parts of the dump that the choices leave out: all else has a row."""
-        limited = sum(each.is_limited for each in restored.partitions)
+        limited = sum(each.is_limited for each in partitions)
         if limited:
             yield f"logs that end early, as --until asks for: {limited}"
         if self.request.topics is not None:
@@ -352,16 +340,15 @@ class RestoreJob:
                 f"first {skipped[0].shown}: {skipped[0].reason}"
             )
 
-    def _cut_apart(self, restored: Restored) -> list[str]:
+    def _cut_apart(self, partitions: Iterable[RestoredPartition]) -> list[str]:
         """Return the transactions and compacted logs that the requested ends cut, for people."""
-        limited = [each for each in restored.partitions if each.is_limited]
+        limited = [each for each in partitions if each.is_limited]
         if not limited:
             return []
-        bases = {each.partition: each.base for each in self.plan.partitions}
-        cleaned = {}
-        for each in limited:
-            base = bases[each.partition]
-            cleaned[each.partition] = base.root.cleaned_to(base.partition) or 0, each.log_end_offset
+        cleaned_to = {each.partition: each.cleaned_to or 0 for each in self.plan.partitions}
+        cleaned = {
+            each.partition: (cleaned_to[each.partition], each.log_end_offset) for each in limited
+        }
         return [
             *open_transactions(
                 {each.partition: each.open_producers for each in limited},
@@ -370,12 +357,14 @@ class RestoreJob:
             *cleaned_after(cleaned),
         ]
 
-    def _group_offsets(self, restored: Restored) -> tuple[list[GroupOffset], list[GroupOffset]]:
+    def _group_offsets(
+        self, partitions: Sequence[RestoredPartition]
+    ) -> tuple[list[GroupOffset], list[GroupOffset]]:
         """Return the offsets that groups committed after the ends of logs, clamped if asked.
 
         The others are those of renamed topics, under the old names.
         """
-        request, output, partitions = self.request, self.output.path, restored.partitions
+        request, output = self.request, self.output.path
         left: list[GroupOffset] = []
         not_renamed: list[GroupOffset] = []
         empty = self._begin_empty(partitions)
@@ -420,17 +409,3 @@ class RestoreJob:
     def _metadata_output(self) -> str:
         """The directory that gets the metadata log."""
         return next(iter(self._metadata_outputs()), self.output.path)
-
-
-def _add_missing(
-    partitions: Sequence[TopicPartition], restored: Restored, on_restored: OnRestored
-) -> None:
-    """Add those of the partitions that the cluster has, and no dump."""
-    known = {each.partition for each in restored.partitions}
-    for partition in partitions:
-        if partition not in known:
-            missing = RestoredPartition(partition, "", "")
-            missing.leave_out(NOT_IN_DUMP, "no dump has this partition; it begins empty")
-            restored.partitions.append(missing)
-            on_restored(missing)
-    restored.partitions.sort(key=lambda each: each.partition)

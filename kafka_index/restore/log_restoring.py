@@ -27,16 +27,17 @@ from kafka_index.dump.missing_offsets import (
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.layout.quoted_content import is_linked
 from kafka_index.records.batch_table import NOT_A_LOG, BatchColumns, ScanStop
+from kafka_index.records.record_sections import Decompressor
 from kafka_index.restore.filling import Fill, first_mark, last_mark, mark_at
 from kafka_index.restore.output_files import Link, cut, take_over, write_log
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import LostRange, Salvage
-from kafka_index.restore.salvaging import LogContext, Salvaging, partition_context
+from kafka_index.restore.salvaging import LogContext, Salvaging
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.log_offsets import Hole, LogOffsets
 from kafka_index.scan.scanner import BatchOrder
 from kafka_index.scan.segment_scan import ObservedSource
-from kafka_index.storage import MappedFile, SegmentFile, publish_error
+from kafka_index.storage import MappedFile, SegmentFile, publishing
 from kafka_index.storage.segment_table import lost_logs_of
 
 #: Names scratch files. A run restores each log once, in a folder that no other run has.
@@ -78,156 +79,138 @@ class RestoredLog:
     keeps_end: bool = True
     is_limited: bool = False
 
+    @property
+    def path(self) -> str:
+        """The path of the log in the output."""
+        return self.staged.segment.log_path
+
     def now(self) -> SegmentFile:
         """Return the log of the output as it is now."""
-        return segment_at(self.staged.segment.log_path, self.source)
+        return segment_at(self.path, self.source)
+
+    def damage(self) -> tuple[int, str, str] | None:
+        """Return the position of the first damage, its code and its reason; None for none.
+
+        Recovery keeps batches that are out of order, and readers do not. The reason quotes nothing
+        of a log that was a link.
+        """
+        row, overlap = self.staged.report, self.facts.overlap
+        at = row.position_bytes
+        if row.status != BUILT and at is None:
+            return None
+        if overlap is not None and (at is None or overlap.position_bytes < at):
+            return overlap.position_bytes, overlap.reason_code, overlap.text
+        if row.status == BUILT or at is None or row.is_preallocated_tail:
+            return None
+        code, reason = row.reason_code or FAILED, row.reason or FAILED
+        is_hidden = code == NOT_A_LOG and is_linked(self.source.log_path)
+        return at, code, "not a Kafka log" if is_hidden else reason
+
+    def begins_at_base(self) -> bool:
+        """Return whether its first batch is at its base offset.
+
+        Otherwise a log before it would hold offsets that are looked for in this one.
+        """
+        return self.facts.offsets.first_offset in (None, self.source.base_offset)
 
 
-def restore_log(
-    source: SegmentFile,
-    directory: str,
-    link: Link,
-    salvage: Salvage,
-    settings: BuildSettings,
-    *,
-    context: LogContext,
-) -> RestoredLog:
-    """Take over a log, and stage its index files."""
-    name = segment_file_name(source.base_offset, LOG_SUFFIX)
-    target = os.path.join(directory, name)
-    take_over(source, target, link)
-    restored = _stage(source, target, settings, context)
-    damage = _damage(restored)
-    if damage is None:
-        row = restored.staged.report
-        if row.is_preallocated_tail and row.position_bytes is not None:
-            cut(target, row.position_bytes)
-        return restored
-    salvaging = Salvaging(source, target, context)
-    mended = salvaging.mend(*damage, salvage)
-    lost, fills = mended.lost, mended.fills
-    if salvage is Salvage.NONE and lost:
-        restored.lost = lost
-        return restored
-    restored = _restage(restored, target, settings, context)
-    for _ in range(_MAX_DROPS):
-        damage = _damage(restored)
+@dataclass(frozen=True, slots=True)
+class LogRestoring:
+    """The restoring of logs of a partition into a folder, as a build with these settings."""
+
+    directory: str
+    settings: BuildSettings
+    context: LogContext
+
+    def restore_log(self, source: SegmentFile, link: Link, salvage: Salvage) -> RestoredLog:
+        """Take over a log, and stage its index files."""
+        target = self._target(source.base_offset)
+        take_over(source, target, link)
+        restored = self._stage(source, target)
+        damage = restored.damage()
         if damage is None:
-            break
-        # What its checksum does not show, such as a marker that cannot be read.
-        again = Salvaging(source, target, context)
-        if salvage is Salvage.BATCHES:
-            lost.append(again.drop_one(*damage))
-        else:
-            lost.append(again.cut_off(*damage))
-        lost[-1] = replace(lost[-1], position_bytes=None)
-        restored = _restage(restored, target, settings, context)
-    restored.lost, restored.fills = lost, fills
-    restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
-    return restored
+            row = restored.staged.report
+            if row.is_preallocated_tail and row.position_bytes is not None:
+                cut(target, row.position_bytes)
+            return restored
+        mended = self._salvaging(restored).mend(*damage, salvage)
+        lost, fills = mended.lost, mended.fills
+        if salvage is Salvage.NONE and lost:
+            restored.lost = lost
+            return restored
+        restored = self._restage(restored)
+        for _ in range(_MAX_DROPS):
+            damage = restored.damage()
+            if damage is None:
+                break
+            # What its checksum does not show, such as a marker that cannot be read.
+            again = self._salvaging(restored)
+            drop = again.drop_one if salvage is Salvage.BATCHES else again.cut_off
+            lost.append(replace(drop(*damage), position_bytes=None))
+            restored = self._restage(restored)
+        restored.lost, restored.fills = lost, fills
+        restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
+        return restored
 
+    def fill_holes(
+        self, log: RestoredLog, holes: Sequence[Hole], *, takes_records: bool
+    ) -> RestoredLog:
+        """Fill offsets that are missing between batches of a log, and stage it anew."""
+        fills = self._salvaging(log).fill_holes(holes, takes_records=takes_records)
+        filled = log
+        if any(each.pieces for each in fills):
+            filled = self._restage(log)
+            filled.keeps_end, filled.is_limited = log.keeps_end, log.is_limited
+        filled.lost, filled.fills = log.lost, [*log.fills, *fills]
+        return filled
 
-def _damage(log: RestoredLog) -> tuple[int, str, str] | None:
-    """Return the position of the first damage of a log, its code and its reason; None for none.
+    def write_fill(self, fill: Fill, like: SegmentFile) -> list[RestoredLog]:
+        """Write the pieces of another copy as logs of the output, and stage them."""
+        restored = []
+        for piece in fill.pieces:
+            with MappedFile(piece.path) as file:
+                data = file.array[piece.start_bytes : piece.end_bytes]
+                base_offset = mark_at(data, 0).base_offset
+                target = self._target(base_offset)
+                write_log(target, [data])
+            source = replace(like, base_offset=base_offset, log_path=piece.path, is_last=False)
+            log = self._stage(source, target)
+            log.fills = [fill]
+            restored.append(log)
+        return restored
 
-    Recovery keeps batches that are out of order, and readers do not. The reason quotes nothing of
-    a log that was a link.
-    """
-    row, overlap = log.staged.report, log.facts.overlap
-    at = row.position_bytes
-    if row.status != BUILT and at is None:
-        return None
-    if overlap is not None and (at is None or overlap.position_bytes < at):
-        return overlap.position_bytes, overlap.reason_code, overlap.text
-    if row.status == BUILT or at is None or row.is_preallocated_tail:
-        return None
-    code, reason = row.reason_code or FAILED, row.reason or FAILED
-    is_hidden = code == NOT_A_LOG and is_linked(log.source.log_path)
-    return at, code, "not a Kafka log" if is_hidden else reason
+    def _target(self, base_offset: int) -> str:
+        return os.path.join(self.directory, segment_file_name(base_offset, LOG_SUFFIX))
 
+    def _salvaging(self, log: RestoredLog) -> Salvaging:
+        return Salvaging(log.source, log.path, self.context)
 
-def fill_holes(
-    log: RestoredLog,
-    holes: Sequence[Hole],
-    settings: BuildSettings,
-    *,
-    context: LogContext,
-    takes_records: bool,
-) -> RestoredLog:
-    """Fill offsets that are missing between batches of a log, and stage it anew."""
-    target = log.staged.segment.log_path
-    fills = Salvaging(log.source, target, context).fill_holes(holes, takes_records=takes_records)
-    filled = log
-    if any(each.pieces for each in fills):
-        filled = _restage(log, target, settings, context)
-        filled.keeps_end, filled.is_limited = log.keeps_end, log.is_limited
-    filled.lost, filled.fills = log.lost, [*log.fills, *fills]
-    return filled
+    def _stage(self, source: SegmentFile, target: str) -> RestoredLog:
+        segment, limit = segment_at(target, source), self.context.limit
+        facts = LogFacts(
+            LogOffsets(source.base_offset, self.context.cleaned_to), BatchOrder(source.base_offset)
+        )
+        log = ObservedSource(
+            LogFileSource.of_segment(segment, verify_crc=True),
+            [facts],
+            None if limit is None else limit.first_beyond,
+        )
+        staged = stage_segment(segment, log, self.settings, ATTEMPT_ID, self.directory)
+        is_sound = staged.report.status == BUILT and facts.overlap is None
+        is_limited = log.cut_at_bytes is not None and is_sound
+        if is_limited and log.cut_at_bytes is not None:
+            cut(target, log.cut_at_bytes)
+        return RestoredLog(source, staged, facts, is_limited=is_limited, keeps_end=not is_limited)
 
-
-def restore_fill(
-    fill: Fill,
-    like: SegmentFile,
-    directory: str,
-    settings: BuildSettings,
-    *,
-    context: LogContext,
-) -> list[RestoredLog]:
-    """Write the pieces of another copy as logs of the output, and stage them."""
-    restored = []
-    for piece in fill.pieces:
-        with MappedFile(piece.path) as file:
-            data = file.array[piece.start_bytes : piece.end_bytes]
-            base_offset = mark_at(data, 0).base_offset
-            target = os.path.join(directory, segment_file_name(base_offset, LOG_SUFFIX))
-            write_log(target, [data])
-        source = replace(like, base_offset=base_offset, log_path=piece.path, is_last=False)
-        log = _stage(source, target, settings, context)
-        log.fills = [fill]
-        restored.append(log)
-    return restored
+    def _restage(self, before: RestoredLog) -> RestoredLog:
+        before.staged.remove_scratch(self.settings)
+        return self._stage(before.source, before.path)
 
 
 def segment_at(path: str, source: SegmentFile) -> SegmentFile:
     """Return the segment whose log lies in the output, as it is now."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise publish_error(error, path, "look at a restored log") from error
-    return source.copied_to(path, found)
-
-
-def _stage(
-    source: SegmentFile,
-    target: str,
-    settings: BuildSettings,
-    context: LogContext,
-) -> RestoredLog:
-    segment = segment_at(target, source)
-    facts = LogFacts(
-        LogOffsets(source.base_offset, context.cleaned_to), BatchOrder(source.base_offset)
-    )
-    log = ObservedSource(
-        LogFileSource.of_segment(segment, verify_crc=True),
-        [facts],
-        None if context.limit is None else context.limit.first_beyond,
-    )
-    staged = stage_segment(segment, log, settings, ATTEMPT_ID, os.path.dirname(target))
-    is_sound = staged.report.status == BUILT and facts.overlap is None
-    is_limited = log.cut_at_bytes is not None and is_sound
-    if is_limited and log.cut_at_bytes is not None:
-        cut(target, log.cut_at_bytes)
-    return RestoredLog(source, staged, facts, is_limited=is_limited, keeps_end=not is_limited)
-
-
-def _restage(
-    before: RestoredLog,
-    target: str,
-    settings: BuildSettings,
-    context: LogContext,
-) -> RestoredLog:
-    before.staged.remove_scratch(settings)
-    return _stage(before.source, target, settings, context)
+    with publishing(path, "look at a restored log"):
+        return source.copied_to(path, os.stat(path))
 
 
 def _touches_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:
@@ -242,13 +225,13 @@ def log_end(last: RestoredLog) -> int:
 
 
 def gap_losses(
-    plan: PartitionPlan, logs: Sequence[RestoredLog], settings: BuildSettings
+    plan: PartitionPlan, logs: Sequence[RestoredLog], decompressor: Decompressor
 ) -> list[LostRange]:
     """Return the missing offsets that compaction does not explain, and that are not lost already.
 
     They are before, within and between segments, in what fills a range, and after the last one.
     """
-    missing = _missing_in(plan, logs, partition_context(plan, settings.config))
+    missing = _missing_in(plan, logs, decompressor)
     known = [lost for each in logs for lost in each.lost]
     fills = [fill for each in logs for fill in each.fills]
     found = []
@@ -260,7 +243,8 @@ def gap_losses(
     for number, count in missing.unnamed.items():
         source = logs[number].source
         reason = f"offsets are missing in {count} more places of the log"
-        found.append(_lost(source.base_offset, source.log_path, None, None, GAP, reason))
+        lost = LostRange(source.base_offset, source.log_path, None, None, GAP, reason)
+        found.append(replace(lost, is_known=False))
     return found
 
 
@@ -270,14 +254,10 @@ def cleaned_places(logs: Sequence[RestoredLog]) -> int:
 
 
 def with_fills(
-    plan: PartitionPlan,
-    logs: Sequence[RestoredLog],
-    directory: str,
-    settings: BuildSettings,
+    plan: PartitionPlan, logs: Sequence[RestoredLog], restoring: LogRestoring
 ) -> Sequence[RestoredLog]:
     """Return the logs, with missing offsets filled from other copies."""
-    context = replace(partition_context(plan, settings.config), limit=None)
-    filler = context.filler
+    filler = restoring.context.filler
     if not filler:
         return logs
     logs = list(logs)
@@ -285,51 +265,34 @@ def with_fills(
     if start is not None:
         fill = filler.find_head(start, first_mark(logs[0].now()))
         if fill is not None:
-            logs = [*_new_logs(fill, logs[0], directory, settings, context), *logs]
-    missing = _missing_in(plan, logs, context)
+            logs = [*restoring.write_fill(fill, logs[0].source), *logs]
+    missing = _missing_in(plan, logs, filler.decompressor)
     # What a cleaner may have removed, nobody knows up to where, is not brought back.
     cleaning = missing.cleaning
     takes_records = not (cleaning.is_compacted and cleaning.cleaned_to is None)
     more: list[RestoredLog] = []
     for number, log in enumerate(list(logs)):
-        gaps = [
-            each
+        gaps = {
+            each.position_bytes
             for each in missing.unexplained
             if each.log == number and each.place is Place.WITHIN
-        ]
-        holes = [each for each in log.facts.offsets.holes if _is_in(each, gaps)]
+        }
+        holes = [each for each in log.facts.offsets.holes if each.position_bytes in gaps]
         if holes:
-            logs[number] = fill_holes(
-                log,
-                holes,
-                settings,
-                context=context,
-                takes_records=takes_records,
-            )
+            logs[number] = restoring.fill_holes(log, holes, takes_records=takes_records)
         before = logs[number - 1] if number else None
-        is_between = any(each.position_bytes == 0 for each in gaps)
-        if before is None or not is_between or not before.keeps_end or not _begins_at_base(log):
+        if before is None or 0 not in gaps or not before.keeps_end or not log.begins_at_base():
             continue
         fill = filler.find(last_mark(before.now()), first_mark(log.now()))
         if fill is None or (fill.pieces and not takes_records):
             continue
         logs[number].fills.append(fill)
-        more += _new_logs(fill, before, directory, settings, context)
+        more += restoring.write_fill(fill, before.source)
     return sorted([*logs, *more], key=lambda each: each.source.base_offset)
 
 
-def _new_logs(
-    fill: Fill,
-    like: RestoredLog,
-    directory: str,
-    settings: BuildSettings,
-    context: LogContext,
-) -> list[RestoredLog]:
-    return restore_fill(fill, like.source, directory, settings, context=context)
-
-
 def _missing_in(
-    plan: PartitionPlan, logs: Sequence[RestoredLog], context: LogContext
+    plan: PartitionPlan, logs: Sequence[RestoredLog], decompressor: Decompressor
 ) -> MissingOffsets:
     base_offset = logs[0].source.base_offset
     known, lost_ends = plan.known, {}
@@ -349,7 +312,7 @@ def _missing_in(
             for each in logs
         ],
         known,
-        context.filler.decompressor,
+        decompressor,
         lost_ends,
     )
 
@@ -361,21 +324,9 @@ def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> int | Non
     deleted does not come back from another copy.
     """
     head, start = logs[0], plan.known.start_offset
-    if start is None or plan.head_offset is None or head.lost or not _begins_at_base(head):
+    if start is None or plan.head_offset is None or head.lost or not head.begins_at_base():
         return None
     return start if start < head.source.base_offset else None
-
-
-def _begins_at_base(log: RestoredLog) -> bool:
-    """Return whether the first batch of a log is at its base offset.
-
-    Otherwise a log before it would hold offsets that are looked for in this one.
-    """
-    return log.facts.offsets.first_offset in (None, log.source.base_offset)
-
-
-def _is_in(hole: Hole, gaps: Sequence[MissingRange]) -> bool:
-    return any(each.position_bytes == hole.position_bytes for each in gaps)
 
 
 def _outside(missing: MissingRange, lost: Sequence[LostRange]) -> Iterator[tuple[int, int]]:
@@ -413,19 +364,5 @@ def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None)
         what = f"offsets {first} to {last} are missing in {fill.replica}, which fills the rest"
     is_known = missing.cause is Cause.LOST
     reason = what if is_checkpointed else f"{what}; {missing.why}"
-    return _lost(source.base_offset, source.log_path, first, last, code, reason, is_known=is_known)
-
-
-def _lost(
-    base_offset: int,
-    path: str,
-    first: int | None,
-    last: int | None,
-    code: str,
-    reason: str,
-    *,
-    is_known: bool = False,
-) -> LostRange:
-    return LostRange(
-        base_offset, path, first, last, None, None, None, 0, None, code, reason, is_known
-    )
+    lost = LostRange(source.base_offset, source.log_path, first, last, code, reason)
+    return replace(lost, is_known=is_known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_index.dump.data_directory import refuse_running
@@ -44,7 +44,7 @@ from kafka_index.restore.old_cluster import OldCluster, check_topic_configs
 from kafka_index.restore.output_files import HIDDEN_PROPERTIES
 from kafka_index.restore.plan import RestorePlan, RestoreRequest
 from kafka_index.restore.restored_partition import JOURNAL_FILE, BegunPlan, Journal
-from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
+from kafka_index.restore.seed import SeedDirectory, one_cluster
 from kafka_index.startup.metadata_log import why_not_metadata_log, why_not_snapshots
 from kafka_index.startup.quorum_state import why_not_quorum_state
 from kafka_index.storage import (
@@ -81,35 +81,34 @@ class Output:
     properties: Mapping[str, str]
 
 
-def check_output(
-    given: str, inputs: Iterable[str], digest: str, partitions: Iterable[str]
-) -> Output:
-    """Check an output directory, and make it if it is missing."""
+def check_output(plan: RestorePlan) -> Output:
+    """Check the output directory, and make it if it is missing."""
+    given = plan.request.output
     if is_remote(given):
         raise InputError(
             "a broker mounts a local directory", path=given, hint="give --output a local path"
         )
     path = os.path.realpath(local_path(given))
     hint = "choose another --output"
-    refuse_overlap(path, given, inputs, hint=hint)
+    refuse_overlap(path, given, inputs_of(plan.request, plan.dump), hint=hint)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise InputError("the output is not a directory", path=given, hint=hint)
     if os.path.isdir(path):
         refuse_running(path, "nothing was written; choose another --output")
-        found = _as_found(path, digest, partitions)
+        found = _as_found(path, plan)
         if found.begun is not None:
             return found
     check_target(path, [])
     return Output(path, None, _properties(path))
 
 
-def check_again(output: Output, digest: str, partitions: Iterable[str]) -> Output:
+def check_again(output: Output, plan: RestorePlan) -> Output:
     """Return an output directory as it is now that its lock is held.
 
     Another run, or a broker, may have used it between the check and the lock.
     """
     # No look at the broker's lock: closing that file would let go of it.
-    found = _as_found(output.path, digest, partitions)
+    found = _as_found(output.path, plan)
     has_begun_since = found.begun is not None and output.begun is None
     if found.properties != output.properties and not has_begun_since:
         raise InputError(
@@ -120,22 +119,23 @@ def check_again(output: Output, digest: str, partitions: Iterable[str]) -> Outpu
     return found
 
 
-def _as_found(path: str, digest: str, partitions: Iterable[str]) -> Output:
+def _as_found(path: str, plan: RestorePlan) -> Output:
     names = set(os.listdir(path))
     if JOURNAL_FILE in names:
-        return _resumed(path, names, digest, partitions)
+        return _resumed(path, names, plan)
     _refuse_foreign(path, names)
     return Output(path, None, _properties(path))
 
 
-def _resumed(path: str, names: set[str], digest: str, partitions: Iterable[str]) -> Output:
+def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
     begun = Journal(path).begun()
-    if begun is None or begun.digest != digest:
+    if begun is None or begun.digest != plan.digest:
         raise InputError(
             "the output holds an unfinished restore of another plan",
             path=path,
             hint="give the same input and options to complete it, or choose another --output",
         )
+    partitions = {each.partition.directory_name for each in plan.partitions}
     foreign = {
         name
         for name in names.difference(_FORMATTED, _SEEDED, _ROOT_FILES, partitions, {BROKER_LOCK})
@@ -181,12 +181,6 @@ def _properties(path: str) -> dict[str, str]:
     return read_properties(os.path.join(path, HIDDEN_PROPERTIES)) or {}
 
 
-def checked_output(request: RestoreRequest, plan: RestorePlan) -> Output:
-    """Return the output directory, as `check_output` checks it."""
-    inputs = inputs_of(request, plan.dump)
-    return check_output(request.output, inputs, plan.digest, directory_names(plan))
-
-
 def refuse_unknown_topics(request: RestoreRequest, plan: RestorePlan) -> None:
     """Refuse settings of topics that are not restored, or that no broker would load."""
     topics = {each.partition.topic for each in plan.partitions}
@@ -206,21 +200,6 @@ def inputs_of(request: RestoreRequest, dump: Dump) -> list[str]:
     directories = (*(each.directory for each in dump.all_replicas), *dump.metadata_logs)
     # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
     return [*request.inputs, *remote, *(each for each in directories if not is_remote(each))]
-
-
-def directory_names(plan: RestorePlan) -> list[str]:
-    """Return the names of the partition directories of a plan."""
-    return [each.partition.directory_name for each in plan.partitions]
-
-
-def checked_seed(path: str, output: Output, inputs: Sequence[str]) -> SeedDirectory:
-    """Return the directory of a controller to seed, as `check_seed` checks it."""
-    if is_remote(path):
-        raise InputError("a controller has a local directory", path=path)
-    hint = "seed the metadata log directory of a fresh cluster"
-    refuse_overlap(os.path.realpath(path), path, inputs, hint=hint)
-    is_output = os.path.realpath(path) == output.path
-    return check_seed(path, output.properties if is_output else None)
 
 
 def fresh_cluster_identity(

@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from enum import StrEnum
 
 from kafka_index.errors import InputError
@@ -40,6 +40,7 @@ from kafka_index.storage import (
     SegmentFile,
     make_durable,
     publish_error,
+    publishing,
 )
 from kafka_index.stores import is_remote
 from kafka_index.stores.durable_files import clone_file
@@ -58,31 +59,21 @@ _PROBE = ".kafka-index-probe"
 
 def make_directory(path: str) -> None:
     """Make a directory, if it is missing."""
-    try:
+    with publishing(path, "make the directory"):
         os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise publish_error(error, path, "make the directory") from error
 
 
 def move_directory(path: str, new_path: str) -> None:
     """Rename a directory within the output."""
-    try:
+    with publishing(new_path, "rename a restored partition"):
         os.rename(path, new_path)
-    except OSError as error:
-        raise publish_error(error, new_path, "rename a restored partition") from error
     sync_directory(os.path.dirname(new_path))
 
 
 def remove_marker(output: str) -> None:
     """Remove the marker of a clean shutdown, durably: what follows changes the output."""
-    path = os.path.join(output, CLEAN_SHUTDOWN)
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise publish_error(error, path, "remove the marker") from error
-    sync_directory(output)
+    if _remove(os.path.join(output, CLEAN_SHUTDOWN), "remove the marker"):
+        sync_directory(output)
 
 
 def write_checkpoints(
@@ -120,14 +111,12 @@ def show_identity(output: str) -> None:
 
 def remove_staging(output: str) -> None:
     """Remove the folders and files of attempts and of killed runs."""
-    try:
+    with publishing(output, "remove what killed runs have left"):
         for entry in list(os.scandir(output)):
             if entry.name.startswith(STAGING):
                 _remove_tree(entry.path)
             elif entry.name.startswith((".kafka-index-probe", ".kafka-index.")):
                 os.unlink(entry.path)
-    except OSError as error:
-        raise publish_error(error, output, "remove what killed runs have left") from error
 
 
 def write_marker(output: str, broker_epoch: int) -> None:
@@ -146,17 +135,21 @@ def write_durably(path: str, data: bytes) -> None:
 
 def sync_directory(path: str) -> None:
     """Make the entries of a directory durable."""
-    for place, error in make_durable([path]).items():
-        raise publish_error(error, place, "make the directory durable")
+    _sync([path], "make the directory durable")
+
+
+def _sync(paths: Iterable[str], action: str) -> None:
+    for place, error in make_durable(paths).items():
+        raise publish_error(error, place, action)
 
 
 def _rename(output: str, name: str, new_name: str) -> None:
-    try:
-        os.rename(os.path.join(output, name), os.path.join(output, new_name))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise publish_error(error, os.path.join(output, name), "rename the file") from error
+    path = os.path.join(output, name)
+    with publishing(path, "rename the file"):
+        try:
+            os.rename(path, os.path.join(output, new_name))
+        except FileNotFoundError:
+            return
     sync_directory(output)
 
 
@@ -175,46 +168,37 @@ def _remove_tree(path: str) -> None:
 
 def remove_directory(directory: str) -> None:
     """Remove a partition of the output that is not finished."""
-    try:
+    with publishing(directory, "remove an unfinished partition"), suppress(FileNotFoundError):
         shutil.rmtree(directory)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise publish_error(error, directory, "remove an unfinished partition") from error
 
 
 def write_partition_metadata(directory: str, topic_id: str) -> None:
     """Write the topic id of a partition."""
     path = os.path.join(directory, PARTITION_METADATA)
-    try:
-        with open(path, "w", encoding="ascii", newline="") as file:
-            file.write(f"version: 0\ntopic_id: {topic_id}")
-    except OSError as error:
-        raise publish_error(error, path, "write the partition metadata") from error
+    with (
+        publishing(path, "write the partition metadata"),
+        open(path, "w", encoding="ascii", newline="") as file,
+    ):
+        file.write(f"version: 0\ntopic_id: {topic_id}")
 
 
 def remove_build_files(directory: str) -> None:
     """Remove the files of a partition that only a build needs."""
-    try:
+    with publishing(directory, "remove a file of the build"):
         for name in os.listdir(directory):
             if name.startswith("."):
                 os.unlink(os.path.join(directory, name))
-    except OSError as error:
-        raise publish_error(error, directory, "remove a file of the build") from error
 
 
 def make_partition_durable(directory: str) -> None:
     """Make all files of a partition durable."""
-    for path, failure in make_durable(paths_of(directory)).items():
-        raise publish_error(failure, path, "make a restored file durable")
+    _sync(paths_of(directory), "make a restored file durable")
 
 
 def paths_of(directory: str) -> list[str]:
     """Return the paths of a partition that have to be durable: its files, and itself."""
-    try:
+    with publishing(directory, "list a restored partition"):
         names = sorted(os.listdir(directory))
-    except OSError as error:
-        raise publish_error(error, directory, "list a restored partition") from error
     return [*(os.path.join(directory, name) for name in names), directory]
 
 
@@ -294,21 +278,19 @@ def own_copy(path: str) -> None:
     found = os.stat(path)
     _copy(path, aside, found.st_size)
     _take_time(aside, found.st_mtime_ns)
-    try:
+    with publishing(path, "replace a link"):
         os.replace(aside, path)
-    except OSError as error:
-        raise publish_error(error, path, "replace a link") from error
 
 
 def cut(path: str, size_bytes: int) -> None:
     """Cut a log of the output, never one of the dump."""
     own_copy(path)
     mtime_ns = os.stat(path).st_mtime_ns
-    try:
-        with open(path, "r+b", opener=_open_unlinked) as file:
-            file.truncate(size_bytes)
-    except OSError as error:
-        raise publish_error(error, path, "cut the copy of a log") from error
+    with (
+        publishing(path, "cut the copy of a log"),
+        open(path, "r+b", opener=_open_unlinked) as file,
+    ):
+        file.truncate(size_bytes)
     _take_time(path, mtime_ns)
 
 
@@ -326,35 +308,31 @@ def _open_unlinked(path: str, flags: int) -> int:
 
 
 def _link(source: str, target: str) -> bool:
-    try:
-        # A log may be a symbolic link, which is not followed otherwise.
-        os.link(os.path.realpath(source), target)
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            return False
-        raise publish_error(error, target, "link a log") from error
+    with publishing(target, "link a log"):
+        try:
+            # A log may be a symbolic link, which is not followed otherwise.
+            os.link(os.path.realpath(source), target)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise
     return True
 
 
 def _clone(source: str, target: str) -> bool:
-    try:
+    with publishing(target, "clone a log"):
         return clone_file(source, target)
-    except OSError as error:
-        raise publish_error(error, target, "clone a log") from error
 
 
 def _copy(source: str, target: str, size_bytes: int) -> None:
-    try:
-        with open(source, "rb") as old, open(target, "wb") as new:
-            done = 0
-            while done < size_bytes:
-                wanted = min(_COPY_BYTES, size_bytes - done)
-                moved = _copy_range(old.fileno(), new.fileno(), wanted, done)
-                if moved == 0:
-                    break
-                done += moved
-    except OSError as error:
-        raise publish_error(error, target, "copy a log") from error
+    with publishing(target, "copy a log"), open(source, "rb") as old, open(target, "wb") as new:
+        done = 0
+        while done < size_bytes:
+            wanted = min(_COPY_BYTES, size_bytes - done)
+            moved = _copy_range(old.fileno(), new.fileno(), wanted, done)
+            if moved == 0:
+                break
+            done += moved
 
 
 def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
@@ -369,25 +347,21 @@ def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
 
 def write_log(target: str, pieces: Iterable[Bytes]) -> None:
     """Write a log of the output."""
-    try:
-        with open(target, "wb") as new:
-            new.writelines(piece.data for piece in pieces)
-    except OSError as error:
-        raise publish_error(error, target, "copy a log") from error
+    with publishing(target, "copy a log"), open(target, "wb") as new:
+        new.writelines(piece.data for piece in pieces)
 
 
 def _take_time(path: str, mtime_ns: int) -> None:
     # Retention goes by it where a segment has no timestamps.
-    try:
+    with publishing(path, "set the modification time"):
         os.utime(path, ns=(mtime_ns, mtime_ns))
-    except OSError as error:
-        raise publish_error(error, path, "set the modification time") from error
 
 
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise publish_error(error, path, "replace a file") from error
+def _remove(path: str, action: str = "replace a file") -> bool:
+    """Remove a file; return whether it was there."""
+    with publishing(path, action):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+    return True

@@ -28,11 +28,11 @@ from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.restore.log_restoring import (
     ATTEMPT_ID,
+    LogRestoring,
     RestoredLog,
     cleaned_places,
     gap_losses,
     log_end,
-    restore_log,
     with_fills,
 )
 from kafka_index.restore.output_files import (
@@ -52,7 +52,7 @@ from kafka_index.restore.restored_partition import (
     Salvage,
 )
 from kafka_index.restore.salvaging import LogContext, partition_context
-from kafka_index.storage import SegmentFile, make_durable, publish_error
+from kafka_index.storage import SegmentFile, make_durable, publish_error, publishing
 
 # Partitions of fewer bytes of logs share a group, and the cost of making files durable.
 _GROUP_BYTES = 64 << 20
@@ -187,7 +187,8 @@ def _restore_log(
     directory = task.directory_in(settings.target_root or "")
     try:
         make_directory(directory)
-        return restore_log(source, directory, task.link, task.salvage, settings, context=context)
+        restoring = LogRestoring(directory, settings, context)
+        return restoring.restore_log(source, task.link, task.salvage)
     except KafkaIndexError as error:
         return without_frames(error)
 
@@ -257,8 +258,9 @@ def _prepare(
 ) -> _Sound | None:
     """Return a partition with all that is to be published of it; None where it is left out."""
     plan, directory = task.plan, task.directory_in(settings.target_root or "")
+    context = replace(partition_context(plan, settings.config), limit=None)
     logs = _up_to_limit(logs, settings)
-    logs = with_fills(plan, logs, directory, settings)
+    logs = with_fills(plan, logs, LogRestoring(directory, settings, context))
     fills = dict.fromkeys(fill for each in logs for fill in each.fills if fill.pieces)
     found.notes += [
         f"offsets {fill.first_offset} to {fill.end_offset - 1}: filled from {fill.replica}"
@@ -269,7 +271,7 @@ def _prepare(
     if failed is not None and salvage is not Salvage.NONE:
         _leave_failed_out(found, failed.staged.report, logs)
         return None
-    found.lost += gap_losses(plan, logs, settings)
+    found.lost += gap_losses(plan, logs, context.filler.decompressor)
     cleaned = cleaned_places(logs)
     if cleaned:
         found.notes.append(f"offsets are missing in {cleaned} places, as compaction leaves them")
@@ -324,7 +326,7 @@ def _complete(sound: _Sound, rows: Sequence[SegmentReport]) -> None:
     write_partition_metadata(sound.directory, found.topic_id)
     remove_build_files(sound.directory)
     found.segments = len(logs)
-    found.size_bytes = sum(os.path.getsize(each.staged.segment.log_path) for each in logs)
+    found.size_bytes = sum(os.path.getsize(each.path) for each in logs)
 
 
 def _up_to_limit(logs: Sequence[RestoredLog], settings: BuildSettings) -> Sequence[RestoredLog]:
@@ -334,11 +336,8 @@ def _up_to_limit(logs: Sequence[RestoredLog], settings: BuildSettings) -> Sequen
         return logs
     for each in logs[last + 1 :]:
         each.staged.remove_scratch(settings)
-        path = each.staged.segment.log_path
-        try:
-            os.unlink(path)
-        except OSError as error:
-            raise publish_error(error, path, "remove a log after the end") from error
+        with publishing(each.path, "remove a log after the end"):
+            os.unlink(each.path)
     return logs[: last + 1]
 
 

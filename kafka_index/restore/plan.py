@@ -123,6 +123,11 @@ class PartitionPlan:
             return None
         return max(int(self.base.segments.base_offsets[0]), self.log_start_offset)
 
+    @property
+    def cleaned_to(self) -> int | None:
+        """The entry of the base in the cleaner's checkpoint; None for none."""
+        return self.base.root.cleaned_to(self.base.partition)
+
     def segments(self) -> list[SegmentFile]:
         """Return the segments of the base, under the name that they have in the output."""
         topic = self.partition.topic
@@ -385,9 +390,8 @@ def without_strays(
         if why is None:
             kept.append(each)
         else:
-            left_out = RestoredPartition(each.partition, each.base.directory, each.topic_id)
-            left_out.leave_out(code, f"{why}; restore it to a fresh cluster")
-            strays.append(left_out)
+            stray = RestoredPartition(each.partition, each.base.directory, each.topic_id)
+            strays.append(stray.leave_out(code, f"{why}; restore it to a fresh cluster"))
     if not kept:
         raise InputError(
             "the metadata log knows none of the partitions at this broker",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -217,29 +217,25 @@ def _offset_row(one: GroupOffset) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class RunbookFacts:
-    """The facts that the runbook is written from."""
+    """The facts that the runbook is written from, besides the result."""
 
-    output: str
-    partitions: Sequence[RestoredPartition]
     link: Link
     identity: Identity
     notes: Sequence[str]
     cluster: ClusterMode
     seeds: Sequence[str]
     groups: Mapping[str, Sequence[str]]
-    beyond_end: Sequence[GroupOffset]
-    not_renamed: Sequence[GroupOffset] = ()
-    renames: Mapping[str, str] = field(default_factory=dict)
+    renames: Mapping[str, str]
 
 
-def runbook(facts: RunbookFacts) -> str:
+def runbook(result: RestoreResult, facts: RunbookFacts) -> str:
     """Return the runbook as text."""
     lines = [
-        *_written(facts),
+        *_written(result, facts),
         "",
-        *_remaining(facts),
+        *_remaining(result, facts),
         "",
-        *_not_restored(facts),
+        *_not_restored(result, facts),
         "",
         *_one_topic(),
         "",
@@ -247,8 +243,8 @@ def runbook(facts: RunbookFacts) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _written(facts: RunbookFacts) -> Iterator[str]:
-    kept = [each for each in facts.partitions if not each.is_left_out]
+def _written(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
+    kept = [each for each in result.partitions if not each.is_left_out]
     logs = {
         Link.COPY: "copies: the dump can be changed or removed",
         Link.REFLINK: "clones, which share blocks with the dump until one of them is written",
@@ -256,17 +252,17 @@ def _written(facts: RunbookFacts) -> Iterator[str]:
     }[facts.link]
     yield "WHAT WAS WRITTEN"
     segments = sum(each.segments for each in kept)
-    yield f"  {facts.output}: {len(kept)} partitions, {segments} segments"
+    yield f"  {result.output}: {len(kept)} partitions, {segments} segments"
     yield f"  The logs are {logs}."
     yield "  Every log was verified with its checksums, and .kafka_cleanshutdown says so: the"
     yield "  broker recovers no log. Do not change a file before the broker has started."
 
 
-def _remaining(facts: RunbookFacts) -> Iterator[str]:
+def _remaining(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield "WHAT REMAINS"
     yield "  1. The old cluster must never run beside this one: stop its brokers for good. Both"
     yield "     would accept records for the same topics."
-    yield f"  2. Give the files to the broker's user: chown -R kafka: {facts.output}"
+    yield f"  2. Give the files to the broker's user: chown -R kafka: {result.output}"
     named = facts.identity.properties
     if named:
         whose = f"cluster {named.get(CLUSTER_ID)}, node {named.get(NODE_ID)}"
@@ -275,10 +271,10 @@ def _remaining(facts: RunbookFacts) -> Iterator[str]:
     else:
         yield "  3. There is no meta.properties yet. Format the directory; what is there stays:"
         yield "       kafka-storage.sh format -t CLUSTER_ID -c server.properties"
-    yield f"  4. Set log.dirs={facts.output} in server.properties."
+    yield f"  4. Set log.dirs={result.output} in server.properties."
     yield from _cluster_steps(facts)
     yield "  6. Before the start, look at what it will do:"
-    yield f"       kafka-index predict --input {facts.output} --metadata METADATA_DIR"
+    yield f"       kafka-index predict --input {result.output} --metadata METADATA_DIR"
 
 
 def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
@@ -300,11 +296,11 @@ def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
         yield "     cluster that the dump is from has them (--cluster same)."
 
 
-def _not_restored(facts: RunbookFacts) -> Iterator[str]:
-    left_out = [each for each in facts.partitions if each.is_left_out]
-    salvaged = [each for each in facts.partitions if each.lost and not each.is_left_out]
+def _not_restored(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
+    left_out = [each for each in result.partitions if each.is_left_out]
+    salvaged = [each for each in result.partitions if each.lost and not each.is_left_out]
     yield "WHAT CANNOT BE RESTORED"
-    offsets = (*facts.beyond_end, *facts.not_renamed)
+    offsets = (*result.beyond_end, *result.not_renamed)
     if not (left_out or salvaged or facts.notes or facts.groups or offsets):
         yield "  Nothing is missing that the dump shows. What it cannot show: records that no log,"
         yield "  checkpoint or header of it has."
@@ -325,15 +321,15 @@ def _not_restored(facts: RunbookFacts) -> Iterator[str]:
         yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
     for topic, groups in facts.groups.items():
         yield f"  {topic} has a new id: these groups may lose their offsets: {', '.join(groups)}"
-    yield from _renamed(facts)
-    yield from _first(list(map(str, facts.beyond_end)), "committed offsets more, in the report")
+    yield from _renamed(result, facts)
+    yield from _first(list(map(str, result.beyond_end)), "committed offsets more, in the report")
     yield from _first(facts.notes, "notes more")
 
 
-def _renamed(facts: RunbookFacts) -> Iterator[str]:
+def _renamed(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     """Yield the number of offsets that groups committed of each topic under its old name."""
     for old, new in facts.renames.items():
-        groups = Counter(one.group for one in facts.not_renamed if one.topic == old)
+        groups = Counter(one.group for one in result.not_renamed if one.topic == old)
         if groups:
             shown = ", ".join(sorted(groups)[:_SHOWN])
             yield (

@@ -14,10 +14,11 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Self
 
-from kafka_index.errors import InputError, PublishError, printable
+from kafka_index.errors import InputError, printable
 from kafka_index.layout.names import TopicPartition
-from kafka_index.storage import AtomicFile, make_durable, publish_error
+from kafka_index.storage import AtomicFile, make_durable, publish_error, publishing
 
 #: The outcome of an offset that a group committed: it is the end of the log now, or what it was,
 #: after that end, or under the old name of the topic.
@@ -46,41 +47,25 @@ class Salvage(StrEnum):
 class LostRange:
     """Records that were in the log, or should be, and are not in the output.
 
-    Parameters
-    ----------
-    segment_base_offset : int
-        Of the segment that they were in, or would follow.
-    path : str
-        Its log in the dump.
-    first_offset, last_offset : int or None
-        The offsets that are missing; where the log was compacted, not all of them had a record.
-    first_timestamp_ms, last_timestamp_ms : int or None
-        The smallest and the largest timestamp, as far as headers say.
-    records : int or None
-        How many; None where that cannot be known.
-    size_bytes : int
-        The bytes that were left out; 0 where they are not in the dump.
-    position_bytes : int or None
-        Where they begin in the log of the dump.
-    code, reason : str
-        Why, for programs and for people.
-    is_known : bool
-        Whether it is known that they are lost: compaction or retention may have removed others.
-    kept_by_batches : int
-        How many of the offsets are in sound batches, which ``--salvage batches`` keeps.
+    The segment is the one that they were in, or would follow, and `path` its log in the dump. Both
+    offsets are missing; in a compacted log, not every offset between them had a record. The
+    timestamps are the smallest and the largest, as far as headers say, and `records` is None where
+    it cannot be known. `size_bytes` is 0 for bytes that are not in the dump; the others begin at
+    `position_bytes`. `is_known`: they are lost for sure; compaction or retention may have removed
+    others. `kept_by_batches` counts offsets in sound batches, which ``--salvage batches`` keeps.
     """
 
     segment_base_offset: int
     path: str
     first_offset: int | None
     last_offset: int | None
-    first_timestamp_ms: int | None
-    last_timestamp_ms: int | None
-    records: int | None
-    size_bytes: int
-    position_bytes: int | None
     code: str
     reason: str
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+    records: int | None = None
+    size_bytes: int = 0
+    position_bytes: int | None = None
     is_known: bool = True
     kept_by_batches: int = 0
 
@@ -178,9 +163,10 @@ class RestoredPartition:
         """Whether it is not in the output."""
         return self.code is not None
 
-    def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> None:
-        """Record that it is not in the output."""
+    def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> Self:
+        """Record that it is not in the output; return it."""
         self.code, self.reason, self.retriable = code, reason, retriable
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +193,7 @@ class Journal:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._error(error, "read") from error
+            raise publish_error(error, self._path, "read the journal") from error
         except ValueError:
             plan = None
         if not isinstance(plan, dict) or plan.get("version") != _VERSION:
@@ -261,13 +247,13 @@ class Journal:
         self._append([asdict(restored) | {"files": None}])
 
     def _append(self, lines: Iterable[Mapping[str, object]]) -> None:
-        try:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise self._error(error, "write") from error
+        with (
+            publishing(self._path, "write the journal"),
+            open(self._path, "a", encoding="utf-8") as file,
+        ):
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
 
     def remove(self) -> None:
         """Remove the journal: the restore is complete, and its exit code and losses are printed.
@@ -286,9 +272,6 @@ class Journal:
                 error.strerror,
             )
 
-    def _error(self, error: OSError, verb: str) -> PublishError:
-        return publish_error(error, self._path, f"{verb} the journal")
-
     def _lines(self) -> list[dict[str, object]]:
         try:
             with open(self._path, "r+b") as file:
@@ -299,7 +282,7 @@ class Journal:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise self._error(error, "read") from error
+            raise publish_error(error, self._path, "read the journal") from error
         return list(filter(None, map(_parsed, data[:whole].splitlines()[1:])))
 
 

@@ -17,7 +17,6 @@ from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_table import OVERLAP, ScanStop
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.filling import (
-    BatchMark,
     Fill,
     Filler,
     HoleContent,
@@ -37,7 +36,7 @@ from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.log_offsets import Hole, LogOffsets
-from kafka_index.storage import Bytes, MappedFile, SegmentFile, publish_error
+from kafka_index.storage import Bytes, MappedFile, SegmentFile, publishing
 
 _Hole = tuple[int, int]
 
@@ -194,13 +193,13 @@ class Salvaging:
             self._source.log_path,
             first,
             last,
+            code,
+            reason or code,
             content.first_timestamp_ms,
             content.last_timestamp_ms,
             records,
             end - start,
             start,
-            code,
-            reason or code,
         )
         # Where no other offset is missing, what batches that go back held is lost all the same.
         back = earlier_batches(log, start, end, first, is_searched=lost.is_empty)
@@ -224,9 +223,9 @@ class Salvaging:
         before = next((each.last for each in ranges if each.end_bytes == hole[0]), None)
         after = next((each.first for each in ranges if each.start_bytes == hole[1]), None)
         if before is None and hole[0] == 0:
-            before = _mark_of(self._context.before, is_last=True)
+            before = last_mark(self._context.before)
         if after is None and hole[1] == size_bytes:
-            after = _mark_of(self._context.after, is_last=False)
+            after = first_mark(self._context.after)
         if before is None and hole[0] == 0 and self._context.head_offset is not None:
             # Without a policy, a cleaner may have removed the missing offsets.
             if not self._context.is_policy_known and self._has_holes(ranges):
@@ -284,15 +283,13 @@ class Salvaging:
             files = {
                 path: stack.enter_context(MappedFile(path)) for path in {p.path for p in pieces}
             }
-            try:
+            with publishing(self._target, "write a salvaged log"):
                 with open(aside, "wb") as file:
                     for piece in pieces:
                         found = files[piece.path].array
                         file.write(found[piece.start_bytes : piece.end_bytes].data)
                 os.utime(aside, ns=(mtime_ns, mtime_ns))
                 os.replace(aside, self._target)
-            except OSError as error:
-                raise publish_error(error, self._target, "write a salvaged log") from error
 
 
 def _with_kept(lost: LostRange, cut_at: int, ranges: Sequence[SoundRange]) -> LostRange:
@@ -306,12 +303,6 @@ def _holes(ranges: Sequence[SoundRange], size_bytes: int) -> list[_Hole]:
     starts = [0, *(each.end_bytes for each in ranges)]
     ends = [*(each.start_bytes for each in ranges), size_bytes]
     return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
-
-
-def _mark_of(segment: SegmentFile | None, *, is_last: bool) -> BatchMark | None:
-    if segment is None:
-        return None
-    return last_mark(segment) if is_last else first_mark(segment)
 
 
 def _content(

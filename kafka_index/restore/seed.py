@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kafka_index.dump.data_directory import refuse_running
 from kafka_index.dump.meta_properties import read_properties
@@ -33,7 +33,8 @@ from kafka_index.restore.output_files import sync_directory, write_durably
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.scan import LogFileSource
-from kafka_index.storage import SegmentFile, publish_error
+from kafka_index.storage import SegmentFile, publishing, refuse_overlap
+from kafka_index.stores import is_remote
 
 ORIGINAL_SUFFIX = ".orig"
 _FOOTER = 4
@@ -61,9 +62,18 @@ class SeedDirectory:
         return self.bootstrap + ORIGINAL_SUFFIX
 
 
-def check_seed(given: str, properties: Mapping[str, str] | None = None) -> SeedDirectory:
-    """Check a metadata log directory; nothing is written."""
+def check_seed(
+    given: str, inputs: Sequence[str], properties: Mapping[str, str] | None
+) -> SeedDirectory:
+    """Check a metadata log directory; nothing is written.
+
+    The properties are those of the output if that is the same directory.
+    """
+    if is_remote(given):
+        raise InputError("a controller has a local directory", path=given)
     path = os.path.realpath(given)
+    hint = "seed the metadata log directory of a fresh cluster"
+    refuse_overlap(path, given, inputs, hint=hint)
     if not os.path.isdir(path):
         raise InputError("the metadata log directory does not exist", path=given)
     refuse_running(path, "a cluster can be seeded only before its first start")
@@ -194,34 +204,30 @@ def _not_formatted(given: str, name: str) -> InputError:
 
 
 @dataclass(frozen=True, slots=True)
-class SeededPartition:
-    """A partition as the new cluster is to have it."""
-
-    number: int
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
 class SeededTopic:
-    """A topic as the new cluster is to have it."""
+    """A topic as the new cluster is to have it, with the leader epoch of each partition."""
 
     name: str
     topic_id: str
     configs: Mapping[str, str]
-    partitions: Sequence[SeededPartition]
+    leader_epochs: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class SeedContent:
-    """The topics and the first free producer id, which are added to the bootstrap records."""
+class Seeding:
+    """The topics and the first free producer id, which are added to the bootstrap records.
+
+    The notes are the assumptions in them, for people.
+    """
 
     topics: Sequence[SeededTopic]
     node_id: int
     directory_id: str
     next_producer_id: int
+    notes: Sequence[str] = ()
 
 
-def write_seed(directory: SeedDirectory, content: SeedContent) -> None:
+def write_seed(directory: SeedDirectory, content: Seeding) -> None:
     """Add records to the bootstrap records of a controller; the old file stays as ``.orig``.
 
     Written again after an interruption, it is the same.
@@ -237,17 +243,15 @@ def write_seed(directory: SeedDirectory, content: SeedContent) -> None:
         )
         offset += len(some)
     data += offset.to_bytes(_OFFSET_BYTES, "big") + before.footer[_OFFSET_BYTES:]
-    try:
+    with publishing(directory.original, "keep the bootstrap records"):
         if not os.path.exists(directory.original):
             os.link(directory.bootstrap, directory.original)
             sync_directory(directory.path)
-    except OSError as error:
-        raise publish_error(error, directory.original, "keep the bootstrap records") from error
     write_durably(directory.bootstrap, bytes(data))
     sync_directory(directory.path)
 
 
-def _records(content: SeedContent, partition_version: int) -> Iterator[bytes]:
+def _records(content: Seeding, partition_version: int) -> Iterator[bytes]:
     for topic in content.topics:
         named: dict[str, Value] = {"name": topic.name, "topicId": topic.topic_id}
         yield METADATA_CODEC.encode("TopicRecord", 0, named)
@@ -259,16 +263,16 @@ def _records(content: SeedContent, partition_version: int) -> Iterator[bytes]:
                 "value": value,
             }
             yield METADATA_CODEC.encode("ConfigRecord", 0, config)
-        for partition in topic.partitions:
+        for number, leader_epoch in enumerate(topic.leader_epochs):
             message: dict[str, Value] = {
-                "partitionId": partition.number,
+                "partitionId": number,
                 "topicId": topic.topic_id,
                 "replicas": [content.node_id],
                 "isr": [content.node_id],
                 "removingReplicas": [],
                 "addingReplicas": [],
                 "leader": content.node_id,
-                "leaderEpoch": partition.leader_epoch,
+                "leaderEpoch": leader_epoch,
                 "partitionEpoch": 0,
                 "directories": [content.directory_id],
             }
@@ -285,14 +289,6 @@ def _records(content: SeedContent, partition_version: int) -> Iterator[bytes]:
 NOT_IN_DUMP = "not_in_dump"
 
 
-@dataclass(slots=True)
-class Seeding:
-    """The content of a seed, and the assumptions in it."""
-
-    content: SeedContent
-    notes: list[str] = field(default_factory=list)
-
-
 def plan_seeding(
     plan: RestorePlan,
     restored: Iterable[RestoredPartition],
@@ -304,38 +300,36 @@ def plan_seeding(
     by_topic: dict[str, dict[int, RestoredPartition]] = {}
     for each in restored:
         by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each
+    plans = {each.partition.topic: each for each in plan.partitions}
     compacted = {
         each.partition.topic for each in plan.partitions if each.known.cleaning.is_compacted
     }
-    ids = {each.partition.topic: each.topic_id for each in plan.partitions}
-    content = SeedContent([], int(properties[NODE_ID]), properties[DIRECTORY_ID], 0)
-    seeding = Seeding(content)
-    topics, assumed = [], []
+    topics: list[SeededTopic] = []
+    assumed, notes = [], []
     largest = -1
-    before = {new: name for name, new in plan.request.renames.items()}
     for topic, partitions in sorted(by_topic.items()):
-        if topic not in ids:
+        if topic not in plans:
             continue
-        old_name = before.get(topic, topic)
+        old_name = _old_name(plan, topic)
         found = old.configs(old_name, configs.get(topic, {}), is_compacted=topic in compacted)
         if found.is_assumed:
             assumed.append(topic)
         if found.withheld:
             names = ", ".join(found.withheld)
-            seeding.notes.append(f"{topic}: these settings were not taken over: {names}")
+            notes.append(f"{topic}: these settings were not taken over: {names}")
         largest = max([largest, *(each.max_producer_id for each in partitions.values())])
         numbers = range(max(old.partition_count(old_name), max(partitions) + 1))
-        seeded = [_seeded(old_name, number, partitions.get(number), old) for number in numbers]
-        topics.append(SeededTopic(topic, ids[topic], found.values, seeded))
+        epochs = [
+            _leader_epoch(old_name, number, partitions.get(number), old) for number in numbers
+        ]
+        topics.append(SeededTopic(topic, plans[topic].topic_id, found.values, epochs))
     if assumed:
-        seeding.notes.append(
+        notes.append(
             "the settings of these topics are not known, so that nothing of them is deleted for "
             f"its age or size until you set them: {', '.join(assumed)}"
         )
-    seeding.content = SeedContent(
-        topics, content.node_id, content.directory_id, old.next_producer_id(largest)
-    )
-    return seeding
+    node_id, directory_id = int(properties[NODE_ID]), properties[DIRECTORY_ID]
+    return Seeding(topics, node_id, directory_id, old.next_producer_id(largest), notes)
 
 
 def partitions_not_in_dump(plan: RestorePlan, old: OldCluster) -> Sequence[TopicPartition]:
@@ -344,20 +338,23 @@ def partitions_not_in_dump(plan: RestorePlan, old: OldCluster) -> Sequence[Topic
     largest: dict[str, int] = {}
     for partition in known:
         largest[partition.topic] = max(largest.get(partition.topic, -1), partition.partition)
-    before = {new: name for name, new in plan.request.renames.items()}
     return [
         partition
         for topic, last in sorted(largest.items())
-        for number in range(max(last + 1, old.partition_count(before.get(topic, topic))))
+        for number in range(max(last + 1, old.partition_count(_old_name(plan, topic))))
         if (partition := TopicPartition(topic, number)) not in known
     ]
 
 
-def _seeded(
+def _old_name(plan: RestorePlan, topic: str) -> str:
+    """Return the name that a topic has in the dump."""
+    return next((old for old, new in plan.request.renames.items() if new == topic), topic)
+
+
+def _leader_epoch(
     topic: str, number: int, restored: RestoredPartition | None, old: OldCluster
-) -> SeededPartition:
+) -> int:
+    """Return an epoch above all that were: what is appended from now on has one of its own."""
     partition = TopicPartition(topic, number)
     last = -1 if restored is None else restored.last_epoch
-    epochs = (last, old.committed_epoch(partition), old.leader_epoch(partition))
-    # What is appended from now on is of an epoch of its own.
-    return SeededPartition(number, max(epochs) + 1)
+    return max(last, old.committed_epoch(partition), old.leader_epoch(partition)) + 1

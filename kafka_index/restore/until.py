@@ -131,10 +131,7 @@ def open_transactions(
 def cleaned_after(partitions: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
     """Return the partitions whose cleaner had passed their new end, for people.
 
-    Parameters
-    ----------
-    partitions : mapping of TopicPartition to tuple of int
-        Up to which offset the log was cleaned, and where it ends now.
+    By partition: the offset up to which the log was cleaned, and the end of it now.
     """
     return [
         f"{partition.directory_name} ends at offset {end}, and was cleaned up to offset {cleaned}: "

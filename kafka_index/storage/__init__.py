@@ -30,7 +30,7 @@ from kafka_index.storage.scratch import (
 )
 from kafka_index.storage.window import WINDOW_BYTES, StreamWalk, WindowWalk
 from kafka_index.stores import Bytes, ByteSource
-from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error, publishing
 from kafka_index.stores.inputs import Skipped
 from kafka_index.stores.local_store import MappedFile
 
@@ -62,6 +62,7 @@ __all__ = [
     "prepare_target_directory",
     "publish_error",
     "publish_group",
+    "publishing",
     "refuse_overlap",
     "remove_scratch",
     "scratch_path",

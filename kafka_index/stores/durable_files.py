@@ -12,8 +12,8 @@ import fcntl
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Self
 
@@ -184,6 +184,15 @@ def publish_error(error: OSError, path: str, action: str) -> PublishError:
     code = error.errno or 0
     reason, hint = _KNOWN.get(code, (error.strerror or os.strerror(code), "check the target"))
     return PublishError(f"cannot {action}: {reason}", path=path, hint=hint)
+
+
+@contextmanager
+def publishing(path: str, action: str) -> Iterator[None]:
+    """Raise the error of the operating system in a block as the `publish_error` of a path."""
+    try:
+        yield
+    except OSError as error:
+        raise publish_error(error, path, action) from error
 
 
 def make_durable(paths: Iterable[str]) -> dict[str, OSError]:
