@@ -187,10 +187,7 @@ def describe(
 ) -> PartitionPrediction:
     """Return the prediction of a partition that is loaded.
 
-    Raises
-    ------
-    KafkaIndexError
-        A log cannot be read.
+    Raises `KafkaIndexError` if a log cannot be read.
     """
     is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
     visible_from = 0 if is_emptied else loading.log_start_offset

@@ -73,26 +73,14 @@ _SERVED = (Outcome.LOADED, Outcome.REPLACED)
 class StartConditions:
     """The conditions of a start, besides the directories.
 
-    Parameters
-    ----------
-    config : LogConfig
-        The broker's settings, and those of topics that they name.
-    cluster : ClusterImage or None
-        The metadata; without it, what is stray is not known.
-    node_id : int or None
-        Of the broker; by default that of its settings, or of ``meta.properties``.
-    has_marker : bool or None
-        Whether the marker of a clean shutdown is there; by default as it is.
-    clock : callable
-        Returns the time in ms.
-    properties : mapping of str to str, or None
-        All of the broker's settings; without them, retention is known only of topics that have
-        settings of their own.
-    metadata_directory : str or None
-        The directory of its metadata log; by default that of its settings, where it is here, or
-        the data directory that has one.
-    metadata_fault : str or None
-        Why the metadata are not known that a broker has then, where the metadata log is damaged.
+    `config` has the broker's settings, and those of topics that they name. Without the metadata
+    (`cluster`) nobody knows which partitions are stray. The node id is by default that of the
+    settings, or of ``meta.properties``, and the marker of a clean shutdown is by default there or
+    not as it is. `clock` returns the time in ms. `properties` are all of the broker's settings;
+    without them, retention is known of topics only that have settings of their own. The directory
+    of the metadata log is by default that of the settings, if it is here, or the data directory
+    that has one. `metadata_fault` is the reason why the metadata are not known that a broker has
+    then, because the metadata log is damaged.
     """
 
     config: LogConfig
@@ -108,10 +96,7 @@ class StartConditions:
 def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Prediction:
     """Predict the start of a broker with these data directories, in whatever order.
 
-    Raises
-    ------
-    InputError
-        A directory cannot be read, or a running broker holds it.
+    Raises `InputError` if a directory cannot be read, or a running broker holds it.
     """
     # A broker follows every link.
     with reading_inputs(follow_links=True):
@@ -436,9 +421,7 @@ class _Start:
     def _replace_by_futures(self) -> None:
         """Let future replicas replace current ones where the metadata places them already.
 
-        Notes
-        -----
-        LogManager.recoverAbandonedFutureLogs
+        Source: ``LogManager.recoverAbandonedFutureLogs``.
         """
         by_path = {one.directory: one for one in self._partitions}
         for (partition, kind), path in self._seen.items():

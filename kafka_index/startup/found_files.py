@@ -67,22 +67,11 @@ class FoundSegment:
 
 @dataclass(slots=True)
 class FoundFiles:
-    """The files of a partition.
+    """The files of a partition: its live segments by base offset, and the offsets of its snapshots.
 
-    Parameters
-    ----------
-    segments : list of FoundSegment
-        Live ones, by base offset.
-    replaced : dict of int to SegmentFile
-        Logs that finished compactions replace.
-    replaced_end : int
-        The offset up to which the swapped files hold what they replace.
-    snapshots : list of int
-        Offsets of the snapshots that are left.
-    unserved : tuple of str
-        Why records of it are hidden.
-    lost_ends : mapping of int to int
-        Logs that are gone, as `lost_logs` finds them.
+    `replaced` has the logs that finished compactions replace, by base offset; the swapped files
+    hold what they replace up to `replaced_end`. `unserved` are the reasons why records are hidden.
+    `lost_ends` has the logs that are gone, as `lost_logs` finds them.
     """
 
     segments: list[FoundSegment]
@@ -96,12 +85,8 @@ class FoundFiles:
 def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     """List the files of a partition directory, whose leader epochs a broker reads first.
 
-    Raises
-    ------
-    StartRefusedError
-        A broker fails on the leader epochs, the name of a file, or the content of a swapped log.
-    InputError
-        The directory cannot be read.
+    Raises `StartRefusedError` if a broker fails on the leader epochs, the name of a file, or the
+    content of a swapped log, and `InputError` if the directory cannot be read.
     """
     scanned = sorted(scan_directory(directory), key=lambda one: one.name)
     _check_epochs(directory)
@@ -172,12 +157,8 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
 def _check_epochs(directory: str) -> None:
     """Refuse leader epochs that a broker does not read.
 
-    Raises
-    ------
-    OfflineAtOnceError
-        It takes the data directory offline.
-    StartRefusedError
-        It exits.
+    Raises `OfflineAtOnceError` if it takes the data directory offline, and `StartRefusedError` if
+    it exits.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     lines = java_lines(read_text(path) or "")
@@ -225,9 +206,7 @@ def _is_overwritten(segment: FoundSegment, suffix: str) -> bool:
 def parse_log_directory(name: str) -> tuple[TopicPartition, DirectoryKind] | None:
     """Return the partition that a broker takes a directory for; None where it exits.
 
-    Notes
-    -----
-    LocalLog.parseTopicPartitionName
+    Source: ``LocalLog.parseTopicPartitionName``.
     """
     kind = next((one for one in _MARKS if name.endswith(f"-{one.value}")), DirectoryKind.LIVE)
     if kind is not DirectoryKind.LIVE:
@@ -242,19 +221,9 @@ def parse_log_directory(name: str) -> tuple[TopicPartition, DirectoryKind] | Non
 
 
 def check_segment_file_name(name: str, directory: str) -> None:
-    """Refuse the name of a segment's file over which a broker exits.
+    """Refuse the name of a regular file of a segment over which a broker exits.
 
-    Parameters
-    ----------
-    name : str
-        Of a regular file, or a link to one.
-    directory : str
-        The partition directory.
-
-    Raises
-    ------
-    StartRefusedError
-        It does not begin with an offset, of 64 bits.
+    Raises `StartRefusedError` if it does not begin with an offset, of 64 bits.
     """
     if name.endswith((DELETED_SUFFIX, _KRAFT_SNAPSHOT)) or not name.endswith(_ENDINGS):
         return

@@ -25,14 +25,8 @@ from kafka_index.storage.directories import scan_directory
 class Identity:
     """The identity of a broker, from all of its directories.
 
-    Parameters
-    ----------
-    by_directory : mapping of str to MetaProperties
-        The contents that could be read.
-    offline : mapping of str to Refusal
-        Directories that a broker takes offline, and why.
-    refused : tuple of Refusal
-        Why a broker exits before it touches anything.
+    `by_directory` has the contents that could be read, `offline` the directories that a broker
+    takes offline, and `refused` the reasons why a broker exits before it touches anything.
     """
 
     by_directory: Mapping[str, MetaProperties]
@@ -78,21 +72,9 @@ def metadata_directory_of(
 ) -> str | None:
     """Return the directory of a broker's metadata log; None where it is not at hand.
 
-    Where the settings are those of these very directories, it is the directory that they name,
-    there or not: a broker exits that does not find it.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        Its data directories, perhaps with that of its metadata log.
-    properties : mapping of str to str, or None
-        Its settings.
-    given : str, optional
-        As it was given.
-
-    Notes
-    -----
-    KafkaConfig.metadataLogDir
+    The paths are its data directories, perhaps with that of its metadata log. Where the settings
+    are those of these very directories, it is the directory that they name, there or not: a broker
+    exits that does not find it. Source: ``KafkaConfig.metadataLogDir``.
     """
     directories = [os.path.abspath(path) for path in paths]
     if given is not None:
@@ -168,14 +150,8 @@ def check_identity(
 ) -> Identity:
     """Read and compare the ``meta.properties`` of all directories of a broker.
 
-    Parameters
-    ----------
-    directories : sequence of str
-        Its data directories.
-    metadata_directory : str or None
-        That of its metadata log; None where it is not known.
-    node_id : int or None
-        As configured; None where that is not known.
+    The directory of its metadata log and its node id, as configured, are None where they are not
+    known.
     """
     everything = sorted({*directories, *([metadata_directory] if metadata_directory else [])})
     found: dict[str, MetaProperties] = {}

@@ -39,25 +39,10 @@ _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 
 
 class LoadedSegment:
-    """A segment of a partition that is being loaded.
+    """A segment of a partition that is being loaded; without files it is created, empty.
 
-    Parameters
-    ----------
-    base_offset : int
-        Of the segment.
-    settings : LogSettings
-        Of its topic.
-    found : FoundSegment, optional
-        Its files; without them it is created, empty.
-
-    Attributes
-    ----------
-    whole_bytes, size_bytes : int
-        Size of its log, and after what was cut.
-    bytes_read : int
-        How much of its log was recovered or replayed.
-    is_rebuilt : bool
-        Whether it was recovered.
+    `whole_bytes` and `size_bytes` are the size of its log, and after what was cut. `bytes_read` of
+    its log were recovered or replayed. `is_rebuilt`: it was recovered.
     """
 
     def __init__(
@@ -158,11 +143,8 @@ class LoadedSegment:
     def next_offset(self) -> int:
         """Return the offset after the last batch (``LogSegment.readNextOffset``).
 
-        Raises
-        ------
-        StartRefusedError
-            A batch after the last index entry has a length that no batch has, or a message that is
-            searched through cannot be read.
+        Raises `StartRefusedError` if a batch after the last index entry has a length that no batch
+        has, or a message that is searched through cannot be read.
         """
         if not self.size_bytes:
             return self.base_offset
@@ -188,16 +170,9 @@ class LoadedSegment:
     def recover(self) -> int:
         """Rebuild the index, cut at the first invalid byte, and return the bytes that are cut.
 
-        Raises
-        ------
-        OffsetsGoBackError
-            Kafka throws ``InvalidOffsetException``.
-        StartRefusedError
-            A broker does not start over such a log.
-
-        Notes
-        -----
-        LogSegment.recover
+        Raises `OffsetsGoBackError` if Kafka throws ``InvalidOffsetException``, and
+        `StartRefusedError` if a broker does not start over such a log. Source:
+        ``LogSegment.recover``.
         """
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if suffix in self._unsized:
@@ -300,10 +275,7 @@ class LoadedSegment:
     def largest_timestamp_ms(self, now_ms: int) -> int:
         """Return the time that retention goes by (``LogSegment.largestTimestamp``).
 
-        Parameters
-        ----------
-        now_ms : int
-            When the log was cut, if it was.
+        If the log was cut, it was cut at `now_ms`.
         """
         if self.found is None:
             return now_ms

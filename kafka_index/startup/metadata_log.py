@@ -77,19 +77,8 @@ _SIZE = struct.Struct(">8xi")
 def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) -> Refusal | None:
     """Return why a node exits over its metadata log; None where it does not, or has none.
 
-    Parameters
-    ----------
-    directory : str
-        The local directory that ``__cluster_metadata-0`` is in.
-    settings : LogSettings
-        Of the metadata log.
-    clock : callable
-        Returns the time in ms.
-
-    Raises
-    ------
-    KafkaIndexError
-        This process may not read a file.
+    The local directory is the one that ``__cluster_metadata-0`` is in. Raises `KafkaIndexError` if
+    this process may not read a file.
     """
     path = os.path.join(directory, METADATA_LOG)
     if not os.path.isdir(path):
@@ -116,15 +105,7 @@ def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) ->
 def why_not_topic_id(path: str) -> Refusal | None:
     """Return why a node exits over the topic id of its metadata log; None where it does not.
 
-    Parameters
-    ----------
-    path : str
-        The directory of the log.
-
-    Raises
-    ------
-    StartRefusedError
-        A node exits over the file as over that of any partition.
+    Raises `StartRefusedError` if a node exits over the file as over that of any partition.
     """
     topic_id = read_topic_id(path)
     if topic_id in (None, _TOPIC_ID):
@@ -137,24 +118,10 @@ def read_started_cluster(
 ) -> tuple[ClusterImage | None, str | None]:
     """Return the metadata that a node has once it has started, or why they are not known.
 
-    Parameters
-    ----------
-    path : str
-        The directory of its metadata log, or the directory that this is in.
-    properties : mapping of str to str, or None
-        Its settings.
-    budget : DecompressionBudget
-        Of the process.
-
-    Raises
-    ------
-    InputError
-        There is no metadata log, or it may not be read.
-
-    Notes
-    -----
-    A node cuts its log at the first damage. What others have of it comes back, unless it is the
-    only controller.
+    The path is the directory of its metadata log, or the directory that this is in; the properties
+    are its settings, None if they are not known. A node cuts its log at the first damage. Other
+    controllers may have the rest, which comes back then. Raises `InputError` if there is no
+    metadata log, or it may not be read.
     """
     found = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
     raise_retriable(found.faults.first)
@@ -196,17 +163,8 @@ def _is_sole_controller(metadata_log: str, properties: Mapping[str, str] | None)
 def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
     """Return why a node exits over the snapshots of its metadata log; None where it does not.
 
-    Parameters
-    ----------
-    path : str
-        The directory of the log, or its URI.
-    log_start_offset : int
-        The log start once it is loaded.
-
-    Raises
-    ------
-    KafkaIndexError
-        A file cannot be read.
+    The path is the directory of the log, or its URI; the log start is that of the loaded log.
+    Raises `KafkaIndexError` if a file cannot be read.
     """
     found = []
     for entry in scan_directory(path):
@@ -262,10 +220,8 @@ def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:
 def why_not_bootstrap(path: str) -> str | None:
     """Return why a broker exits over the file; None where it does not.
 
-    Raises
-    ------
-    KafkaIndexError
-        This process may not read it, or it has what a broker may read or not.
+    Raises `KafkaIndexError` if this process may not read it, or it has what a broker may read or
+    not.
     """
     try:
         data = read_file(path)

@@ -34,15 +34,8 @@ def find_batch(
 ) -> LogOffsetPosition | None:
     """Find the batch that holds an offset, or the next one; None when there is none.
 
-    Raises
-    ------
-    StartRefusedError
-        On the way a broker meets what it cannot read; a batch that is cut off is the end of the log
-        to it.
-
-    Notes
-    -----
-    LogSegment.translateOffset
+    Raises `StartRefusedError` if a broker meets on the way what it cannot read; a batch that is cut
+    off is the end of the log to it. Source: ``LogSegment.translateOffset``.
     """
     floor = offset_index.lookup(offset)
     start = max(floor.position, 0)

@@ -48,10 +48,7 @@ from kafka_index.storage.directories import leads_nowhere, why_not_opened
 class PredictedSnapshots(SnapshotFiles):
     """The snapshots of a partition directory with the changes that a broker would make.
 
-    Attributes
-    ----------
-    bytes_read : int
-        Of the files.
+    `bytes_read` counts the bytes of files.
     """
 
     def __init__(self, directory: str, offsets: Iterable[int]) -> None:
@@ -85,13 +82,9 @@ class PredictedSnapshots(SnapshotFiles):
     def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
         """Keep one in memory.
 
-        Raises
-        ------
-        OffsetsGoBackError
-            Its name is that of a directory, a socket or a device, or of a link to nothing: recovery
-            that fails so cuts the whole log.
-        StartRefusedError
-            Its name is that of a pipe: a broker waits until somebody reads from it.
+        Raises `OffsetsGoBackError` if its name is that of a directory, a socket or a device:
+        recovery that fails so cuts the whole log; and `StartRefusedError` if it is that of a pipe:
+        a broker waits until somebody reads from it.
         """
         path = snapshot_path(self._directory, offset)
         if os.path.exists(path) and not os.path.isfile(path):
@@ -153,18 +146,8 @@ class Loading:
 class LoadedPartition:
     """A partition after loading; a context manager's value, as its logs stay mapped.
 
-    Parameters
-    ----------
-    log : LoadedLog
-        What a broker has then.
-    segments : list of LoadedSegment
-        The segments that are left.
-    deleted : dict of int to LoadedSegment
-        The deleted segments, by base offset.
-    reasons : dict of int to str
-        Why segments are deleted, cut or rebuilt.
-    bytes_read : int
-        Approximately, of logs and snapshots.
+    `segments` are left, and `deleted` has the others by base offset. `reasons` has by base offset
+    why segments are deleted, cut or rebuilt. `bytes_read`, of logs and snapshots, is approximate.
     """
 
     log: LoadedLog
@@ -180,12 +163,8 @@ def load_partition(
 ) -> Iterator[LoadedPartition]:
     """Load a partition, and keep its logs mapped while the context lasts.
 
-    Raises
-    ------
-    StartRefusedError
-        A broker does not start with it.
-    InputError
-        A file cannot be read.
+    Raises `StartRefusedError` if a broker does not start with it, and `InputError` if a file cannot
+    be read.
     """
     predicted = _PredictedFiles(directory, files, loading.settings)
     try:

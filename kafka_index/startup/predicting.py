@@ -54,15 +54,7 @@ def predict_start(directories: Sequence[str], conditions: StartConditions) -> Pr
 def suggest(
     paths: Sequence[str], conditions: StartConditions, prediction: Prediction
 ) -> str | None:
-    """Return what the same start does without the marker, where that is better; None otherwise.
-
-    Parameters
-    ----------
-    paths, conditions
-        Those of the prediction.
-    prediction : Prediction
-        With the marker, or whatever lies there.
-    """
+    """Return what the same start does without the marker, where that is better; None otherwise."""
     if prediction.verdict is Verdict.SAFE or not prediction.has_marker:
         return None
     without = predict_directories(paths, replace(conditions, has_marker=False))

@@ -73,18 +73,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPrediction:
-    """The prediction for a segment.
+    """The prediction for a segment: the action of a broker, and why, as a code and a detail.
 
-    Parameters
-    ----------
-    base_offset : int
-        Of the segment.
-    action : SegmentAction
-        What a broker does.
-    cut_at_bytes : int or None
-        The size of its log afterwards, where it is cut.
-    reason : str or None
-        Why, as a code and a detail.
+    `cut_at_bytes` is the size of its log afterwards, None if it is not cut.
     """
 
     base_offset: int
@@ -97,14 +88,8 @@ class SegmentPrediction:
 class LostRecords:
     """Records that are in the files, and that no consumer gets after the start.
 
-    Parameters
-    ----------
-    records : int
-        How many.
-    first_offset, last_offset : int or None
-        The range that they lie in.
-    first_timestamp_ms, last_timestamp_ms : int or None
-        The smallest and the largest timestamp of their batches.
+    The offsets are the range that they lie in, the timestamps the smallest and the largest of their
+    batches.
     """
 
     records: int = 0
@@ -124,20 +109,10 @@ class LostRecords:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log as a broker has it after loading.
+    """A log as a broker has it after loading; the base offsets are those of its segments.
 
-    Parameters
-    ----------
-    log_start_offset, log_end_offset, recovery_point : int
-        Its offsets.
-    base_offsets : tuple of int
-        Of its segments.
-    epochs : tuple of EpochEntry
-        Its leader epochs.
-    producers : ndarray of PRODUCER_STATE_ENTRY
-        Its producers, in the order of a snapshot.
-    first_unstable_offset : int or None
-        Where the earliest open transaction begins.
+    `producers` are rows of PRODUCER_STATE_ENTRY, in the order of a snapshot. The earliest open
+    transaction begins at `first_unstable_offset`.
     """
 
     log_start_offset: int

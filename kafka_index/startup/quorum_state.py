@@ -30,19 +30,8 @@ _BLANKS = " \t\r\n"
 def why_not_quorum_state(metadata_log: str) -> Refusal | None:
     """Return why a node exits over the quorum state of its metadata log; None where it does not.
 
-    Parameters
-    ----------
-    metadata_log : str
-        The directory ``__cluster_metadata-0``, or its URI.
-
-    Raises
-    ------
-    InputError
-        This process may not read the file.
-
-    Notes
-    -----
-    Without the file the epoch is that of the log.
+    The metadata log is the directory ``__cluster_metadata-0``, or its URI. Without the file the
+    epoch is that of the log. Raises `InputError` if this process may not read the file.
     """
     path = os.path.join(metadata_log, QUORUM_STATE)
     try:
@@ -62,10 +51,7 @@ def why_not_quorum_state(metadata_log: str) -> Refusal | None:
 def sole_voter(metadata_log: str) -> int | None:
     """Return the only controller that the quorum state names; None for several, or for none.
 
-    Raises
-    ------
-    InputError
-        This process may not read the file.
+    Raises `InputError` if this process may not read the file.
     """
     try:
         data = read_file(os.path.join(metadata_log, QUORUM_STATE))
@@ -97,13 +83,7 @@ def _refuse(name: str) -> None:
 
 
 def _check(state: Mapping[str, object]) -> None:
-    """Check the fields as they are read.
-
-    Raises
-    ------
-    ValueError
-        One is missing or cannot be read.
-    """
+    """Check the fields as they are read; raises `ValueError` if a field is missing or malformed."""
     if _DATA_VERSION not in state:
         raise ValueError(f"{_DATA_VERSION} is missing")
     version = _short(state[_DATA_VERSION])

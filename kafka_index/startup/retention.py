@@ -18,16 +18,10 @@ from kafka_index.startup.prediction import PartitionPrediction
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Up to where a broker keeps a log: negative for no limit, None for not known.
+    """The limits up to which a broker keeps a log: negative for no limit, None for not known.
 
-    Parameters
-    ----------
-    retention_ms : int or None
-        ``retention.ms``.
-    retention_bytes : int or None
-        ``retention.bytes``.
-    malformed : tuple of str
-        The settings that are not numbers, because of which it is not known: ``name=value``.
+    `malformed` are the settings that are not numbers, because of which it is not known:
+    ``name=value``.
     """
 
     retention_ms: int | None
@@ -43,18 +37,9 @@ class Retention:
 def with_retention(
     predicted: PartitionPrediction, loaded: LoadedPartition, retention: Retention, now_ms: int
 ) -> PartitionPrediction:
-    """Return a prediction with what retention makes of the log that was loaded.
+    """Return a prediction with what retention makes of the log at a time.
 
-    Parameters
-    ----------
-    predicted : PartitionPrediction
-        Of the start.
-    loaded : LoadedPartition
-        The partition after loading.
-    retention : Retention
-        Of its topic; nothing is predicted where that is not known.
-    now_ms : int
-        When it is deleted.
+    Nothing is predicted where the retention of the topic is not known.
     """
     if not retention.is_known:
         return predicted
@@ -132,15 +117,9 @@ _NO_RETENTION = Retention(-1, -1)
 class TopicSettings:
     """Settings of topics.
 
-    Parameters
-    ----------
-    config : LogConfig
-        The broker's settings of indexes, and those of topics that they name.
-    properties : mapping of str to str, or None
-        All of the broker's settings, as in its ``server.properties``; None where they are not
-        known.
-    cluster : ClusterImage or None
-        The metadata.
+    `config` has the broker's settings of indexes, and those of topics that they name. `properties`
+    are all of the broker's settings, as in its ``server.properties``; None where they are not
+    known.
     """
 
     config: LogConfig

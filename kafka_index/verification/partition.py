@@ -369,17 +369,7 @@ def _with_unread_log(row: Finding) -> Finding:
 def verify_partitions(
     workers: Workers, segments: SegmentTable, settings: VerifySettings
 ) -> Generator[PartitionFindings, None, None]:
-    """Verify partitions, the largest first; yield what was found in each.
-
-    Parameters
-    ----------
-    workers : Workers
-        What verifies.
-    segments : SegmentTable
-        Every segment of each partition.
-    settings : VerifySettings
-        How to verify.
-    """
+    """Verify partitions, the largest first; yield their findings."""
     partitions = sorted(segments.partitions, key=lambda each: -each.size_bytes)
     try:
         yield from workers.run_parts(
