@@ -97,7 +97,7 @@ def sound_ranges(log: Bytes, segment_base_offset: int, end_offset: int) -> list[
 
 def mark_at(log: Bytes, position_bytes: int) -> BatchMark:
     """Return the mark of the batch at a position."""
-    base_offset = int(_overhead(log, position_bytes)["base_offset"])
+    base_offset = int(np.frombuffer(log, LOG_OVERHEAD, 1, position_bytes)[0]["base_offset"])
     if int(log[position_bytes + MAGIC_POSITION]) < MAGIC_RECORD_BATCH:
         # Offset and checksum of its wrapper, for a compressed one.
         at = position_bytes + LOG_OVERHEAD_BYTES
@@ -119,16 +119,18 @@ def hole_content(log: Bytes, start_bytes: int, end_bytes: int, next_offset: int)
     position = start_bytes
     while position < end_bytes:
         header = _plausible(log, position, next_offset)
+        size_bytes = 0 if header is None else LOG_OVERHEAD_BYTES + int(header["length"])
         # The last batch of a log may be torn: its header counts all the same.
-        if header is None or (position + header.size_bytes > end_bytes < len(log)):
+        if header is None or (position + size_bytes > end_bytes < len(log)):
             return HoleContent(None, largest, first_ms, last_ms)
-        records += header.records
-        largest = header.last_offset
+        records += int(header["record_count"])
+        largest = int(header["base_offset"]) + int(header["last_offset_delta"])
         next_offset = largest + 1
-        if header.first_timestamp_ms >= 0:
-            first_ms = min(header.first_timestamp_ms, first_ms or header.first_timestamp_ms)
-            last_ms = max(header.last_timestamp_ms, last_ms or header.last_timestamp_ms)
-        position += header.size_bytes
+        least_ms, most_ms = int(header["base_timestamp_ms"]), int(header["max_timestamp_ms"])
+        if least_ms >= 0:
+            first_ms = min(least_ms, first_ms or least_ms)
+            last_ms = max(most_ms, last_ms or most_ms)
+        position += size_bytes
     return HoleContent(records, largest, first_ms, last_ms, is_torn=position > end_bytes)
 
 
@@ -177,37 +179,16 @@ def earlier_batches(
     )
 
 
-class _Header(NamedTuple):
-    size_bytes: int
-    last_offset: int
-    records: int
-    first_timestamp_ms: int
-    last_timestamp_ms: int
-
-
-def _plausible(log: Bytes, position: int, next_offset: int) -> _Header | None:
+def _plausible(log: Bytes, position: int, next_offset: int) -> np.void | None:
     """Return the header of a batch that may be at a position, whatever its checksum."""
     if len(log) - position < RECORD_BATCH_OVERHEAD_BYTES:
         return None
     header = _header(log, position)
-    if not plausible_headers(header, OffsetBounds(next_offset, INT64_MAX)):
-        return None
-    return _Header(
-        LOG_OVERHEAD_BYTES + int(header["length"]),
-        int(header["base_offset"]) + int(header["last_offset_delta"]),
-        int(header["record_count"]),
-        int(header["base_timestamp_ms"]),
-        int(header["max_timestamp_ms"]),
-    )
+    return header if plausible_headers(header, OffsetBounds(next_offset, INT64_MAX)) else None
 
 
 def _header(log: Bytes, position: int) -> np.void:
     found: np.void = np.frombuffer(log, RECORD_BATCH_HEADER, 1, position)[0]
-    return found
-
-
-def _overhead(log: Bytes, position: int) -> np.void:
-    found: np.void = np.frombuffer(log, LOG_OVERHEAD, 1, position)[0]
     return found
 
 

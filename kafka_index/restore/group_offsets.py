@@ -54,21 +54,19 @@ _DAMAGED = "records of its partition of __consumer_offsets are lost or unreadabl
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """A partition of ``__consumer_offsets``, and offsets that it has."""
+    """A partition of ``__consumer_offsets`` in an output, and offsets that it has."""
 
     home: RestoredPartition
+    path: str
     committed: Sequence[CommittedOffset]
     pending: Sequence[CommittedOffset]
     is_damaged: bool
 
-    def beyond_end(
-        self, ends: Mapping[TopicPartition, int], output: str, reason: str
-    ) -> list[GroupOffset]:
+    def beyond_end(self, ends: Mapping[TopicPartition, int], reason: str) -> list[GroupOffset]:
         """Return all of them as they are; `reason` is why offsets that count were not clamped."""
-        path = os.path.join(output, self.home.partition.directory_name)
         return [
-            *(_beyond(one, ends, path, reason) for one in self.committed),
-            *(_beyond(one, ends, path, _IN_TRANSACTION) for one in self.pending),
+            *(_beyond(one, ends, self.path, reason) for one in self.committed),
+            *(_beyond(one, ends, self.path, _IN_TRANSACTION) for one in self.pending),
         ]
 
 
@@ -91,7 +89,9 @@ def read_offsets(
         directory = os.path.join(output, each.partition.directory_name)
         read = read_metadata([directory], budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
         is_damaged = bool(each.lost or read.faults.total)
-        found.append(GroupOffsets(each, read.offsets or (), read.open_offsets, is_damaged))
+        found.append(
+            GroupOffsets(each, directory, read.offsets or (), read.open_offsets, is_damaged)
+        )
     return found
 
 
@@ -114,12 +114,10 @@ def offsets_of_renamed(
     groups: Iterable[GroupOffsets],
     renames: Mapping[str, str],
     ends: Mapping[TopicPartition, int],
-    output: str,
 ) -> list[GroupOffset]:
     """Return the offsets that stay under the old names of topics."""
     found = []
     for each in groups:
-        path = os.path.join(output, each.home.partition.directory_name)
         for one in (*each.committed, *each.pending):
             if one.topic in renames:
                 renamed = TopicPartition(renames[one.topic], one.partition)
@@ -130,7 +128,7 @@ def offsets_of_renamed(
                         one.group,
                         one.offset,
                         ends.get(renamed),
-                        path,
+                        each.path,
                         NOT_RENAMED,
                         f"the topic is restored as {renamed.topic}",
                     )
@@ -149,11 +147,11 @@ def clamp_offsets(
     left: list[GroupOffset] = []
     for found in groups:
         if found.is_damaged:
-            left += found.beyond_end(ends, output, _DAMAGED)
+            left += found.beyond_end(ends, _DAMAGED)
             continue
         if found.committed:
             _clamp(found, ends, output, settings)
-        left += replace(found, committed=()).beyond_end(ends, output, "")
+        left += replace(found, committed=()).beyond_end(ends, "")
     remove_staging(output)
     return left
 
@@ -166,19 +164,17 @@ def _clamp(
     The partition is moved aside meanwhile; the journal says that it is not finished, so that a run
     that is killed restores it again.
     """
-    home = found.home
-    name = home.partition.directory_name
-    directory = os.path.join(output, name)
+    home, directory = found.home, found.path
     journal = Journal(output)
     journal.reopen(home)
     # The lock of the output is held already, and opening it again would let go of it.
     aside = os.path.join(output, f"{STAGING}clamped")
     make_directory(aside)
-    move_directory(directory, os.path.join(aside, name))
-    records = [_record(one, ends, output) for one in found.committed]
-    _append(os.path.join(aside, name), home, records, settings)
-    make_partition_durable(os.path.join(aside, name))
-    move_directory(os.path.join(aside, name), directory)
+    moved = os.path.join(aside, home.partition.directory_name)
+    move_directory(directory, moved)
+    _append(moved, home, [_record(one, ends, output) for one in found.committed], settings)
+    make_partition_durable(moved)
+    move_directory(moved, directory)
     logs = [each for each in os.scandir(directory) if each.name.endswith(LOG_SUFFIX)]
     home.segments, home.size_bytes = len(logs), sum(each.stat().st_size for each in logs)
     home.clamped += [

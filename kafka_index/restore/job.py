@@ -372,12 +372,12 @@ class RestoreJob:
         if is_cut or request.clamp_groups or request.renames:
             ends = ends_of(partitions, empty)
             groups = read_offsets(output, partitions, self._budget())
-            not_renamed = offsets_of_renamed(groups, request.renames, ends, output)
+            not_renamed = offsets_of_renamed(groups, request.renames, ends)
             groups = offsets_beyond(groups, ends)
             if request.clamp_groups:
                 left = clamp_offsets(output, ends, groups, request.config)
             elif is_cut:
-                left = [one for each in groups for one in each.beyond_end(ends, output, "")]
+                left = [one for each in groups for one in each.beyond_end(ends, "")]
         return [*(one for each in partitions for one in each.clamped), *left], not_renamed
 
     def _budget(self) -> DecompressionBudget:

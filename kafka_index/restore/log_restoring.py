@@ -133,8 +133,7 @@ class LogRestoring:
             if row.is_preallocated_tail and row.position_bytes is not None:
                 cut(target, row.position_bytes)
             return restored
-        mended = self._salvaging(restored).mend(*damage, salvage)
-        lost, fills = mended.lost, mended.fills
+        lost, fills = self._salvaging(restored).mend(*damage, salvage)
         if salvage is Salvage.NONE and lost:
             restored.lost = lost
             return restored

@@ -60,14 +60,6 @@ class LogContext:
         return None if self.after is None else self.after.base_offset
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
-    """The lost ranges of a damaged log, and its filled ranges."""
-
-    lost: list[LostRange]
-    fills: list[Fill] = field(default_factory=list)
-
-
 def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
     """Return the surroundings that all segments of a partition share."""
     return LogContext(
@@ -87,8 +79,10 @@ class Salvaging:
         self._context = context
         self._next_base_offset = context.next_base_offset
 
-    def mend(self, position_bytes: int, code: str, reason: str, salvage: Salvage) -> Mended:
-        """Fill damaged ranges from other copies, and leave the others out."""
+    def mend(
+        self, position_bytes: int, code: str, reason: str, salvage: Salvage
+    ) -> tuple[list[LostRange], list[Fill]]:
+        """Fill damaged ranges from other copies, and leave the others out; return both."""
         with MappedFile(self._target) as file:
             log = file.array
             ranges = self._ranges(log)
@@ -96,10 +90,10 @@ class Salvaging:
             fills = {hole: self._fill(hole, ranges, len(log)) for hole in holes}
             missing = [hole for hole in holes if fills[hole] is None]
             if salvage is Salvage.NONE and missing:
-                return Mended(self._all_lost(log, missing, ranges, code, reason))
+                return self._all_lost(log, missing, ranges, code, reason), []
             is_filled = len(missing) < len(holes)
             if salvage is not Salvage.BATCHES and not is_filled:
-                return Mended([self.cut_off(position_bytes, code, reason)])
+                return [self.cut_off(position_bytes, code, reason)], []
             end = len(log)
             if salvage is Salvage.PREFIX and missing:
                 end = missing[0][0]
@@ -107,12 +101,9 @@ class Salvaging:
             lost = self._all_lost(log, missing, ranges, code, reason)
             if end < len(log):
                 lost = [_with_kept(each, end, ranges) for each in lost]
-            mended = Mended(lost)
-            for hole, fill in fills.items():
-                if fill is not None and hole[0] < end:
-                    mended.fills.append(fill)
+            filled = [fill for hole, fill in fills.items() if fill is not None and hole[0] < end]
             self._rewrite(self._pieces(ranges, fills, end))
-        return mended
+        return lost, filled
 
     def fill_holes(self, holes: Sequence[Hole], *, takes_records: bool) -> list[Fill]:
         """Fill missing offsets between batches, as far as another copy has them."""

@@ -40,7 +40,6 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.entry_fit import OffsetEntryFit, read_offset_entries
 from kafka_index.scan.file_records import LogBatches
 from kafka_index.scan.scanner import BatchOrder
-from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
 from kafka_index.startup.prediction import (
@@ -115,9 +114,7 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def lost_records(
-    loaded: LoadedPartition, files: FoundFiles, log_start_before: int
-) -> tuple[LostRecords, int]:
+def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRecords, int]:
     """Return what is lost, and the log end before the start, as the files have it.
 
     Records before `log_start_before` were not visible.
@@ -137,10 +134,10 @@ def lost_records(
         if cut_from is not None:
             log = segment.whole_log
             ends.append(_add_batches(lost, log, cut_from, segment.base_offset, log_start_before))
-    for base_offset, path in files.replaced.items():
+    for base_offset, path in loaded.files.replaced.items():
         file = MappedFile(path)
         try:
-            hidden_from = max(log_start_before, files.replaced_end)
+            hidden_from = max(log_start_before, loaded.files.replaced_end)
             ends.append(_add_batches(lost, file.array, 0, base_offset, hidden_from))
         finally:
             file.close()
@@ -180,7 +177,6 @@ def _batches(log: Bytes, start: int, base_offset: int) -> Iterator[tuple[BatchCo
 
 def describe(
     predicted: PartitionPrediction,
-    files: FoundFiles,
     loaded: LoadedPartition,
     loading: Loading,
     known: KnownOffsets,
@@ -189,9 +185,10 @@ def describe(
 
     Raises `KafkaIndexError` if a log cannot be read.
     """
+    files = loaded.files
     is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
     visible_from = 0 if is_emptied else loading.log_start_offset
-    lost, end_before = lost_records(loaded, files, visible_from)
+    lost, end_before = lost_records(loaded, visible_from)
     bases = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(bases, default=0))
     logs = [
@@ -209,7 +206,7 @@ def describe(
         loaded=loaded.log,
         lost=lost,
         bytes_read=loaded.bytes_read,
-        segments=tuple(_segments(files, loaded)),
+        segments=tuple(_segments(loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
         missing=tuple(missing.unexplained),
         unserved=_why_hidden(logs, loaded.log.log_start_offset),
@@ -249,7 +246,8 @@ def _why_hidden(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
     return None
 
 
-def _segments(files: FoundFiles, loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
+def _segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
+    files = loaded.files
     swapped = {one.log.base_offset for one in files.segments if one.is_swapped}
     actions: dict[int, list[SegmentPrediction]] = {}
     for base_offset in files.replaced:

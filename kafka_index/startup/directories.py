@@ -40,7 +40,7 @@ from kafka_index.startup.description import (
     why_unreadable,
     with_known_start,
 )
-from kafka_index.startup.found_files import FoundFiles, find_files, parse_log_directory
+from kafka_index.startup.found_files import parse_log_directory
 from kafka_index.startup.identity import (
     Identity,
     check_identity,
@@ -318,8 +318,7 @@ class _Start:
         predicted = PartitionPrediction(partition.topic, partition.partition, path, Outcome.REFUSED)
         self._here.add((partition, kind))
         try:
-            files = find_files(partition, path)
-            with load_partition(path, files, loading) as loaded:
+            with load_partition(partition, path, loading) as loaded:
                 topic_id = read_topic_id(path)
                 why = self._why_stray(topic_id, partition) if is_used else None
                 if why is not None and loading.is_offline:
@@ -329,9 +328,9 @@ class _Start:
                     )
                 if is_used:
                     known = self._known_offsets(partition, directory)
-                    predicted = describe(predicted, files, loaded, loading, known)
+                    predicted = describe(predicted, loaded, loading, known)
                 if is_used and why is None:
-                    predicted = self._judged(predicted, files, loaded, topic_id, directory)
+                    predicted = self._judged(predicted, loaded, topic_id, directory)
         except KafkaIndexError as error:
             # What this process may not read, or what changes meanwhile, says nothing of a broker.
             if is_retriable(error):
@@ -380,7 +379,6 @@ class _Start:
     def _judged(
         self,
         predicted: PartitionPrediction,
-        files: FoundFiles,
         loaded: LoadedPartition,
         topic_id: str | None,
         directory: DataDirectory,
@@ -389,7 +387,7 @@ class _Start:
         partition = TopicPartition(predicted.topic, predicted.partition)
         unserved = [
             *filter(None, [predicted.unserved]),
-            *files.unserved,
+            *loaded.files.unserved,
             *filter(None, [why_unreadable(loaded)]),
             *filter(None, [self._why_unreachable(topic_id, partition)]),
         ]

@@ -46,7 +46,6 @@ from kafka_index.metadata.decoding import METADATA_CODEC, LaterVersionError, Log
 from kafka_index.records.batch_table import TORN_BATCH, TORN_HEADER
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.scan import LogFileSource
-from kafka_index.startup.found_files import find_files
 from kafka_index.startup.identity import configured_node, refusal_of
 from kafka_index.startup.partition_loading import Loading, load_partition
 from kafka_index.startup.prediction import Refusal
@@ -88,7 +87,7 @@ def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) ->
         is_clean=False, recovery_point=0, log_start_offset=0, settings=settings, clock=clock
     )
     try:
-        with load_partition(path, find_files(_PARTITION, path), loading) as loaded:
+        with load_partition(_PARTITION, path, loading) as loaded:
             log_start_offset = loaded.log.log_start_offset
         read_topic_id(path)
     except KafkaIndexError as error:

@@ -38,7 +38,7 @@ from kafka_index.growing.producer_state_manager import ProducerStateManager, Sna
 from kafka_index.growing.producers import Producers
 from kafka_index.growing.settings import LogSettings, log_settings_of
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
-from kafka_index.startup.found_files import FoundFiles
+from kafka_index.startup.found_files import FoundFiles, find_files
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.prediction import LoadedLog
 from kafka_index.state.snapshots import decode_snapshot, snapshot_path
@@ -82,9 +82,9 @@ class PredictedSnapshots(SnapshotFiles):
     def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
         """Keep one in memory.
 
-        Raises `OffsetsGoBackError` if its name is that of a directory, a socket or a device:
-        recovery that fails so cuts the whole log; and `StartRefusedError` if it is that of a pipe:
-        a broker waits until somebody reads from it.
+        Raises `OffsetsGoBackError` if its name is that of a directory, a socket, a device or a link
+        to nothing: recovery that fails so cuts the whole log; and `StartRefusedError` if it is that
+        of a pipe: a broker waits until somebody reads from it.
         """
         path = snapshot_path(self._directory, offset)
         if os.path.exists(path) and not os.path.isfile(path):
@@ -150,6 +150,7 @@ class LoadedPartition:
     why segments are deleted, cut or rebuilt. `bytes_read`, of logs and snapshots, is approximate.
     """
 
+    files: FoundFiles
     log: LoadedLog
     segments: list[LoadedSegment]
     deleted: dict[int, LoadedSegment]
@@ -159,14 +160,14 @@ class LoadedPartition:
 
 @contextmanager
 def load_partition(
-    directory: str, files: FoundFiles, loading: Loading
+    partition: TopicPartition, directory: str, loading: Loading
 ) -> Iterator[LoadedPartition]:
     """Load a partition, and keep its logs mapped while the context lasts.
 
     Raises `StartRefusedError` if a broker does not start with it, and `InputError` if a file cannot
     be read.
     """
-    predicted = _PredictedFiles(directory, files, loading.settings)
+    predicted = _PredictedFiles(directory, find_files(partition, directory), loading.settings)
     try:
         yield _load(directory, predicted, loading)
     finally:
@@ -238,7 +239,9 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
         producers.first_unstable_offset,
     )
     bytes_read = snapshots.bytes_read + sum(one.bytes_read for one in files.opened)
-    return LoadedPartition(log, files.segments, files.deleted, loader.reasons, bytes_read)
+    return LoadedPartition(
+        files.files, log, files.segments, files.deleted, loader.reasons, bytes_read
+    )
 
 
 def _look_up_unstable(

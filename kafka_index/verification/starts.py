@@ -97,9 +97,10 @@ def _unlisted_findings(
         partition = split[0]
         row = replace(row, topic=partition.topic, partition=partition.partition)
         try:
-            files = find_files(partition, path)
-            if not is_remote(path):
-                with load_partition(path, files, _loading(partition, root, settings)):
+            if is_remote(path):
+                find_files(partition, path)
+            else:
+                with load_partition(partition, path, _loading(partition, root, settings)):
                     pass
             read_topic_id(path)
         except StartRefusedError as error:
@@ -146,9 +147,9 @@ def _load(
     partition: TopicPartition, directory: str, root: DataDirectory, settings: VerifySettings
 ) -> tuple[LoadedLog, LostRecords]:
     """Load a local partition as a broker does; return what it has then, and what is lost."""
-    files, loading = find_files(partition, directory), _loading(partition, root, settings)
-    with load_partition(directory, files, loading) as loaded:
-        lost, _ = lost_records(loaded, files, loading.log_start_offset)
+    loading = _loading(partition, root, settings)
+    with load_partition(partition, directory, loading) as loaded:
+        lost, _ = lost_records(loaded, loading.log_start_offset)
         return loaded.log, lost
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kafka_index.errors import StartRefusedError
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import TopicPartition
-from kafka_index.startup.found_files import find_files
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
 from tests.support.segments import batch, marker
 
@@ -175,7 +174,6 @@ def apply(fault: Fault, files: PartitionFiles, base_offsets: list[int]) -> None:
 @contextmanager
 def predicted(files: PartitionFiles, case: Case) -> Iterator[LoadedPartition]:
     partition = TopicPartition("t", 0)
-    found = find_files(partition, str(files.directory))
     loading = Loading(
         case.is_clean,
         case.recovery_point,
@@ -183,7 +181,7 @@ def predicted(files: PartitionFiles, case: Case) -> Iterator[LoadedPartition]:
         LogSettings(index_interval_bytes=case.interval, producer_id_expiration_ms=DAY_MS),
         lambda: DAY_MS,
     )
-    with load_partition(str(files.directory), found, loading) as loaded:
+    with load_partition(partition, str(files.directory), loading) as loaded:
         yield loaded
 
 
