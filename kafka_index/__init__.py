@@ -102,10 +102,10 @@ if TYPE_CHECKING:
     from kafka_index.records import write_record_batch as write_record_batch
     from kafka_index.restore.cluster import ClusterMode as ClusterMode
     from kafka_index.restore.output_files import Link as Link
-    from kafka_index.restore.report import RestoreResult as RestoreResult
     from kafka_index.restore.restored_partition import GroupOffset as GroupOffset
     from kafka_index.restore.restored_partition import RestoredPartition as RestoredPartition
     from kafka_index.restore.restored_partition import Salvage as Salvage
+    from kafka_index.restore.result import RestoreResult as RestoreResult
     from kafka_index.results import Result as Result
     from kafka_index.results import RunOutcome as RunOutcome
     from kafka_index.scan import read_batches as read_batches
@@ -164,7 +164,7 @@ _HOMES = {
     "Record": "records",
     "Refusal": "startup",
     "Resolve": "reading",
-    "RestoreResult": "restore.report",
+    "RestoreResult": "restore.result",
     "RestoredPartition": "restore.restored_partition",
     "Result": "results",
     "RewriteResult": "writing.rewrite_job",

@@ -35,8 +35,8 @@ from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.output_files import Link
 from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.plan import RestoreRequest
-from kafka_index.restore.report import RestoreResult
 from kafka_index.restore.restored_partition import Salvage
+from kafka_index.restore.result import RestoreResult
 from kafka_index.restore.until import Until
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import reading_inputs

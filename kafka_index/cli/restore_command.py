@@ -38,8 +38,8 @@ from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.output_files import Link, sync_directory, write_durably
 from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.plan import RestoreRequest
-from kafka_index.restore.report import RESTORE_SCHEMA, RestoreResult
 from kafka_index.restore.restored_partition import LostRange, Salvage
+from kafka_index.restore.result import RESTORE_SCHEMA, RestoreResult
 from kafka_index.restore.until import Until
 from kafka_index.storage.report_file import open_report
 from kafka_index.stores import is_remote

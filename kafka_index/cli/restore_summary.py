@@ -26,7 +26,6 @@ from kafka_index.pages.page import (
 )
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.plan import RestorePlan
-from kafka_index.restore.report import LEFT_OUT, LOST, RESTORED, SALVAGED, RestoreResult, status_of
 from kafka_index.restore.restored_partition import (
     BEYOND_END,
     CLAMPED,
@@ -34,6 +33,7 @@ from kafka_index.restore.restored_partition import (
     LostRange,
     RestoredPartition,
 )
+from kafka_index.restore.result import LEFT_OUT, LOST, RESTORED, SALVAGED, RestoreResult, status_of
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import PartitionSegments
 from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE

@@ -59,7 +59,6 @@ from kafka_index.restore.plan import (
     refuse_shared_ids,
     without_strays,
 )
-from kafka_index.restore.report import RestoreResult, RunbookFacts, runbook
 from kafka_index.restore.restored_partition import (
     NO_LOGS,
     BegunPlan,
@@ -67,6 +66,7 @@ from kafka_index.restore.restored_partition import (
     Journal,
     RestoredPartition,
 )
+from kafka_index.restore.result import RestoreResult, RunbookFacts, runbook
 from kafka_index.restore.seed import (
     NOT_IN_DUMP,
     SeedDirectory,

@@ -12,7 +12,7 @@ from kafka_index.verification.findings import (
     findings_table,
 )
 from kafka_index.verification.partition import verify_partitions
-from kafka_index.verification.settings import VerifySettings
+from kafka_index.verification.verify_settings import VerifySettings
 from kafka_index.verification.verifying import Verification
 
 __all__ = [

@@ -21,7 +21,7 @@ from kafka_index.startup.found_files import check_segment_file_name, is_misnamed
 from kafka_index.storage import SegmentFile, is_scratch
 from kafka_index.storage.directories import Entry
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
-from kafka_index.verification.settings import KnownTopic
+from kafka_index.verification.verify_settings import KnownTopic
 
 #: By suffix.
 KINDS_OF_SEGMENT_FILES = {

@@ -44,7 +44,7 @@ from kafka_index.verification.index_files import (
     judge_offset_index,
     judge_time_index,
 )
-from kafka_index.verification.settings import VerifySettings
+from kafka_index.verification.verify_settings import VerifySettings
 
 
 class EpochRun(NamedTuple):

@@ -24,7 +24,7 @@ from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
 from kafka_index.verification.findings import FileClass, FileKind, Finding
 from kafka_index.verification.root_files import JudgedRoot, identity_findings
-from kafka_index.verification.settings import VerifySettings
+from kafka_index.verification.verify_settings import VerifySettings
 
 
 def started(

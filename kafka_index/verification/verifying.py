@@ -31,8 +31,8 @@ from kafka_index.verification.findings import (
     findings_table,
 )
 from kafka_index.verification.partition import verify_partitions
-from kafka_index.verification.settings import VerifySettings, known_topics
 from kafka_index.verification.starts import root_findings
+from kafka_index.verification.verify_settings import VerifySettings, known_topics
 
 if TYPE_CHECKING:
     from kafka_index.tiered.options import TieredOptions

@@ -23,7 +23,7 @@ from kafka_index.startup import StartConditions, predict_directories
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import FileClass, FileKind, Finding, Verification
-from kafka_index.verification.settings import known_topics
+from kafka_index.verification.verify_settings import known_topics
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
 from tests.support.restoring import copy_dump
 

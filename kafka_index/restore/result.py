@@ -1,4 +1,4 @@
-"""The report of a restore, and its runbook: what is lost, and what remains to be done."""
+"""The result of a restore and its runbook: its rows, the losses, and the remaining steps."""
 
 from __future__ import annotations
 
