@@ -136,8 +136,12 @@ def restore_logs(
             finish,
         )
     settle(
-        RestoredPartition(partition, directory, "").leave_out(
-            NO_LOGS, f"{directory}: the directory holds no log"
+        RestoredPartition(
+            partition,
+            directory,
+            "",
+            code=NO_LOGS,
+            reason=f"{directory}: the directory holds no log",
         )
         for partition, directory in plan.without_logs.items()
     )
@@ -273,8 +277,8 @@ class RestoreJob:
             return RestoreResult(partitions, None, output.path)
         known = {each.partition for each in (*partitions, *self.strays)}
         missing = [
-            RestoredPartition(each, "", "").leave_out(
-                NOT_IN_DUMP, "no dump has this partition; it begins empty"
+            RestoredPartition(
+                each, "", "", code=NOT_IN_DUMP, reason="no dump has this partition; it begins empty"
             )
             for each in self._not_in_dump()
             if each not in known

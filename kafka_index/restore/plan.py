@@ -391,7 +391,8 @@ def without_strays(
             kept.append(each)
         else:
             stray = RestoredPartition(each.partition, each.base.directory, each.topic_id)
-            strays.append(stray.leave_out(code, f"{why}; restore it to a fresh cluster"))
+            stray.leave_out(code, f"{why}; restore it to a fresh cluster")
+            strays.append(stray)
     if not kept:
         raise InputError(
             "the metadata log knows none of the partitions at this broker",

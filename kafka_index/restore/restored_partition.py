@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Self
 
 from kafka_index.errors import InputError, printable
 from kafka_index.layout.names import TopicPartition
@@ -163,10 +162,9 @@ class RestoredPartition:
         """Whether it is not in the output."""
         return self.code is not None
 
-    def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> Self:
-        """Record that it is not in the output; return it."""
+    def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> None:
+        """Record that it is not in the output."""
         self.code, self.reason, self.retriable = code, reason, retriable
-        return self
 
 
 @dataclass(frozen=True, slots=True)
