@@ -76,3 +76,22 @@ def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_line_ends_are_left_to_the_parser(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"0\r\n1\r\n")
     assert read_text(str(tmp_path / "checkpoint")) == "0\r\n1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "epoch"),
+    [
+        ('{"version":0,"brokerEpoch":7}', 7),
+        ('{"brokerEpoch":-1}', -1),
+        ('{"brokerEpoch":null}', None),
+        (f'{{"brokerEpoch":{2**63}}}', None),
+        ('{"version":0}', None),
+        ("[7]", None),
+        ("", None),
+    ],
+)
+def test_a_marker_has_the_epoch_that_a_broker_reads(
+    tmp_path: Path, content: str, epoch: int | None
+) -> None:
+    (tmp_path / ".kafka_cleanshutdown").write_text(content)
+    assert DataDirectory(str(tmp_path)).marker_epoch() == epoch

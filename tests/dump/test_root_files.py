@@ -120,3 +120,33 @@ def test_commands_agree_on_a_small_file(name: str, state: str, tmp_path: Path) -
             # There are more ways to be malformed than a checkpoint has.
             if name in CHECKPOINTS or fate is Fate.UNREAD:
                 assert words in text, (command, text)
+
+
+#: What is in a `meta.properties` with which no broker starts, and the reason.
+IDENTITIES = {
+    "version=1\nnode.id=1\n": "cluster.id is missing",
+    "version=0\nbroker.id=1\n": "cluster.id is missing",
+    "version=1\ncluster.id=c\n": "node.id is missing",
+    "version=1\ncluster.id=c\nnode.id=x\n": "node.id cannot be read",
+    # A broker cuts no blanks off there.
+    "version=1\ncluster.id=c\nnode.id=1 \n": "node.id cannot be read",
+    "version=1\ncluster.id=c\nnode.id=-1\n": "node.id is -1",
+    "version=1\ncluster.id=c\nnode.id=1\ndirectory.id=x\n": "directory.id cannot be read",
+    "version=1\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAABw\n": "is reserved",
+    "version=2\ncluster.id=c\nnode.id=1\n": "version cannot be read",
+}
+
+
+@pytest.mark.parametrize("content", IDENTITIES)
+def test_commands_give_one_reason_why_no_broker_starts_with_an_identity(
+    content: str, tmp_path: Path
+) -> None:
+    data = copy_dump(tmp_path / "data", PARTITION)
+    (data / IDENTITY).write_text(content)
+
+    for command, code in (("verify", 1), ("predict", 1), ("restore", 2)):
+        names = {"DATA": data, "OUT": tmp_path / command}
+        done = run_here(command, *(names.get(str(each), each) for each in COMMANDS[command]))
+        text = done.stdout + done.stderr
+        assert (done.returncode, IDENTITY in text) == (code, True), (command, text)
+        assert IDENTITIES[content] in text, (command, text)
