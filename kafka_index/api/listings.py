@@ -10,10 +10,8 @@ import pyarrow as pa
 from kafka_index.api.arguments import Paths, Tiered, Topics, paths_of, unread_texts, whole
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
 from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable
-from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS
-from kafka_index.metadata import read_metadata as read_state
+from kafka_index.metadata import METADATA_TABLES, read_for_table
 from kafka_index.reading import PartitionFiles, PartitionLog
-from kafka_index.records.decompression import shared_budget
 from kafka_index.results import Result, RunOutcome, TableResult
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables.records import list_partitions as list_files
@@ -135,9 +133,8 @@ def read_metadata(
             found=repr(what),
         )
     most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
-    topics = METADATA_TOPICS if what is None else METADATA_TABLES[what].topics
     with reading_inputs(follow_links=follow_links) as unread:
-        found = read_state(paths_of(paths), budget=shared_budget(most), topics=topics)
+        found = read_for_table(paths_of(paths), what, max_decompressed_bytes=most)
     if what is not None:
         rows = METADATA_TABLES[what].of(found)
     else:

@@ -22,9 +22,8 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
 from kafka_index.errors import plural
-from kafka_index.metadata import METADATA_TABLES, METADATA_TOPICS, ClusterMetadata, read_metadata
+from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.metadata.directory import Faults
-from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.report_file import ReportFile, check_report_path
 
 _HELP = """Print what Kafka's own topics say of a cluster: __cluster_metadata (its newest snapshot,
@@ -82,9 +81,8 @@ class MetadataOptions:
 
 def _run(options: MetadataOptions) -> ExitCode:
     what = options.what
-    budget = shared_budget(options.max_decompressed_bytes)
-    topics = METADATA_TOPICS if what is None else METADATA_TABLES[what].topics
-    found = read_metadata(options.paths, budget=budget, topics=topics)
+    most = options.max_decompressed_bytes
+    found = read_for_table(options.paths, what, max_decompressed_bytes=most)
     if what is None:
         _print_summary(found, sys.stdout, as_json=options.as_json)
     elif options.output is None:

@@ -1,18 +1,12 @@
 """The state of a cluster in Kafka's own topics: topics, groups, transactions, remote segments."""
 
 from kafka_index.metadata.cluster_image import ClusterImage, PartitionImage, TopicImage
-from kafka_index.metadata.directory import (
-    METADATA_TOPICS,
-    ClusterMetadata,
-    read_cluster,
-    read_metadata,
-)
-from kafka_index.metadata.tables import METADATA_TABLES
+from kafka_index.metadata.directory import ClusterMetadata, read_cluster, read_metadata
+from kafka_index.metadata.tables import METADATA_TABLES, read_for_table
 from kafka_index.metadata.topic_states import CommittedOffset, Transaction
 
 __all__ = [
     "METADATA_TABLES",
-    "METADATA_TOPICS",
     "ClusterImage",
     "ClusterMetadata",
     "CommittedOffset",
@@ -20,5 +14,6 @@ __all__ = [
     "TopicImage",
     "Transaction",
     "read_cluster",
+    "read_for_table",
     "read_metadata",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,8 @@ from kafka_index.layout.names import (
     TRANSACTION_STATE_TOPIC,
 )
 from kafka_index.metadata.cluster_image import PRODUCER_ID_BLOCK
-from kafka_index.metadata.directory import ClusterMetadata
+from kafka_index.metadata.directory import METADATA_TOPICS, ClusterMetadata, read_metadata
+from kafka_index.records.decompression import shared_budget
 
 Row = dict[str, object]
 
@@ -366,3 +367,14 @@ _ALL: Final = (
 
 #: The tables by name, in the order in which they are listed.
 METADATA_TABLES: Final = {table.name: table for table in _ALL}
+
+
+def read_for_table(
+    paths: Sequence[str], what: str | None, *, max_decompressed_bytes: int
+) -> ClusterMetadata:
+    """Read the topics that a table needs, by its name, or all of them for None.
+
+    Raises the errors of `read_metadata`.
+    """
+    topics = METADATA_TOPICS if what is None else METADATA_TABLES[what].topics
+    return read_metadata(paths, budget=shared_budget(max_decompressed_bytes), topics=topics)
