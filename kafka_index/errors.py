@@ -44,6 +44,11 @@ _FIRST_SURROGATE_OF_BYTES = 0xDC00
 _Fields = tuple[str, str | None, int | None, str | None, str | None, str | None, int | None]
 
 
+def help_page(name: str) -> str:
+    """Return the command that prints a page of the documentation, as hints name it."""
+    return f"kafka-index help {name}"
+
+
 def printable(text: str) -> str:
     r"""Return a text in which names can neither end the line nor control a terminal.
 

@@ -99,3 +99,12 @@ def test_a_page_is_short() -> None:
     # The first is written from docstrings.
     exceptions = {"api.md", "architecture.md"}
     assert {name for name, lines in lengths.items() if lines > 200} <= exceptions
+
+
+def test_a_message_names_pages_that_are_there() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "kafka_index").rglob("*.py"))
+    named = re.findall(r"help_page\(['\"](\w+)['\"]\)", code)
+    assert len(named) >= 9
+    assert [name for name in named if not (DOCS / f"{name}.md").is_file()] == []
+    # An installation has no folder of pages beside it.
+    assert "docs/" not in texts()

@@ -58,7 +58,10 @@ _GROUPS = {
         "export": "Export records to Parquet or JSON lines.",
         "import": "Write tables of records as logs that a broker mounts.",
     },
-    "Installation": {"warm-up": "Compile everything beforehand, for images."},
+    "Installation and help": {
+        "warm-up": "Compile everything beforehand, for images.",
+        "help": "Print a page of the documentation.",
+    },
 }
 COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.errors import EngineError
+from kafka_index.errors import EngineError, help_page
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.spark.jobs import DEPENDENCY_HINT, Jobs, is_connect
 from kafka_index.spark.session import is_on_this_machine
@@ -48,7 +48,7 @@ _SAMPLED_INPUTS = 4
 
 NOT_SHARED_HINT = (
     "give a place that all nodes see under one path: an object store, HDFS, or a mounted file "
-    "system (docs/clusters.md)"
+    f"system ({help_page('clusters')})"
 )
 _MARKER = ".kafka-index.{run_id}.shared"
 _LEFTOVER = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kafka_index import errors
-from kafka_index.errors import EngineError, KafkaIndexError
+from kafka_index.errors import EngineError, KafkaIndexError, help_page
 from kafka_index.execution.tasks import new_run_id
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Callback = Callable[[int, int], None]
 
 DEPENDENCY_HINT = (
     "install it into the Python of the executors, or send them a packed environment "
-    "(docs/clusters.md)"
+    f"({help_page('clusters')})"
 )
 _MAX_CAUSES = 8
 _PACKAGE = __name__.partition(".")[0]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from kafka_index.errors import InputError, PublishError
+from kafka_index.errors import InputError, PublishError, help_page
 from kafka_index.layout.names import TopicPartition
 from kafka_index.spark.executors import NOT_SHARED_HINT
 from kafka_index.spark.workers import arrow_schema
@@ -168,7 +168,9 @@ def _settings(options: Mapping[str, str], *, overwrite: bool) -> ImportSettings:
     unknown = [name for name in options if name not in _OWN and "." not in name]
     if unknown:
         raise InputError(
-            "kafka-log has no such option for writing", found=unknown[0], hint="see docs/import.md"
+            "kafka-log has no such option for writing",
+            found=unknown[0],
+            hint=f"see {help_page('import')}",
         )
     try:
         topic_ids = json.loads(options.get("topicids", "{}"))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, help_page
 from kafka_index.layout.names import (
     CONSUMER_OFFSETS_TOPIC,
     SHARE_GROUP_STATE_TOPIC,
@@ -296,7 +296,9 @@ def check_names(names: Iterable[str]) -> list[str]:
         if name in _IGNORED or name.startswith("kafka."):
             ignored.append(name)
             continue
-        raise InputError("kafka-log has no such option", found=name, hint="see docs/records.md")
+        raise InputError(
+            "kafka-log has no such option", found=name, hint=f"see {help_page('records')}"
+        )
     return sorted(ignored)
 
 

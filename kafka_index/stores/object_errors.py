@@ -17,7 +17,14 @@ from typing import TypeVar
 
 from obstore import exceptions
 
-from kafka_index.errors import ConfigError, InputError, KafkaIndexError, PublishError, ReadError
+from kafka_index.errors import (
+    ConfigError,
+    InputError,
+    KafkaIndexError,
+    PublishError,
+    ReadError,
+    help_page,
+)
 
 #: What the library raises: FileNotFoundError too, which is not one of its own classes.
 LIBRARY_ERRORS = (exceptions.BaseError, OSError, ValueError)
@@ -46,7 +53,7 @@ _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound
 _NO_CREDENTIALS_TEXT = "no credentials were found"
 _CREDENTIALS_HINT = (
     "set them where the store's own tools look for them (environment, profile), or run where a "
-    "role provides them; docs/storage.md has the order"
+    f"role provides them; {help_page('storage')} has the order"
 )
 
 _ATTEMPTS = 5
@@ -141,7 +148,7 @@ def open_error(error: Exception, root: str, refused: str | None) -> KafkaIndexEr
         if is_unknown
         else f"the storage option {refused} has a value that is not valid",
         path=root,
-        hint="docs/storage.md has the options",
+        hint=f"{help_page('storage')} has the options",
     )
 
 

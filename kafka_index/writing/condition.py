@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, help_page
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.records.record_table import record_schema
 from kafka_index.writing.condition_grammar import COLUMNS, parse_condition
@@ -94,7 +94,9 @@ class ConditionMatcher:
         except self._error as error:
             line = str(error).strip().splitlines()[0]
             raise SelectionError(
-                f"not a condition: {line}", found=self._condition.text, hint="see docs/rewrite.md"
+                f"not a condition: {line}",
+                found=self._condition.text,
+                hint=f"see {help_page('rewrite')}",
             ) from error
         column = found.column("dropped")
         if not pa.types.is_boolean(column.type):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kafka_index.config import parse_integer
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, help_page
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.layout.times import is_between_milliseconds, is_relative, parse_time
 
@@ -251,7 +251,7 @@ class _Parser:
             expected=f"{', '.join(COLUMNS)}, header('NAME'), 'text', numbers, = <> < <= > >=, "
             f"{', '.join(sorted(_KEYWORDS))}, parentheses",
             found=repr(rest) if rest else f"the end of {self._text!r}",
-            hint="see docs/rewrite.md",
+            hint=f"see {help_page('rewrite')}",
         )
 
 
@@ -297,5 +297,5 @@ def _not_of_kind(kind: _Kind, operand: _Operand) -> InputError:
         "the condition compares what cannot be compared",
         expected=kind.value,
         found=f"{operand.kind.value}: {operand.word.text}",
-        hint="see docs/rewrite.md",
+        hint=f"see {help_page('rewrite')}",
     )

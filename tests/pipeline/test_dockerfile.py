@@ -60,15 +60,17 @@ def test_the_steps_of_the_image_install_a_working_command(tmp_path: Path) -> Non
         subprocess.run(["sh", "-ec", here], env=variables, check=True, timeout=TIMEOUT_SECONDS)
         ran += 1
     assert ran == 3
-    done = subprocess.run(
-        [home / "bin" / "kafka-index", "verify", "--input", str(DUMP / "app-logs-0")],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
+    for command in (("verify", "--input", str(DUMP / "app-logs-0")), ("help", "verify")):
+        done = subprocess.run(
+            [home / "bin" / "kafka-index", *command],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
     assert not list((tmp_path / ".cache").rglob("*.bin"))  # the shared kernels were used
 
 
@@ -114,6 +116,5 @@ def test_what_the_image_copies_is_all_that_the_package_is_built_from() -> None:
     kept = (ROOT / ".dockerignore").read_text().split()
     named = [line[1:] for line in kept if line.startswith("!")]
     assert all((ROOT / name).exists() for name in named)
-    assert {"kafka_index", "pyspark_kafka_log", "pyproject.toml", "README.md", "LICENSE"} == set(
-        named
-    )
+    package = {"kafka_index", "docs", "pyspark_kafka_log"}
+    assert package | {"pyproject.toml", "README.md", "LICENSE"} == set(named)
