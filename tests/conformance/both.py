@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from kafka_index.reading.answers import Resolve
+from tests.support.partitions import Row
 
 from .judged_partition import NEVER_MS
-from .kafka_answers import Row, offset_rows, time_rows
+from .kafka_answers import offset_rows, time_rows
 from .our_answers import DIRECTORY, Questions, ask_us, write_checkpoint, write_epochs
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ high watermark, and which of Kafka's methods stands for which level.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kafka_index.reading.answers import NULL, Resolve, SpecialTimestamp
+from tests.support.partitions import Row
 
 from .judged_partition import EMPTY, Refused
 
@@ -20,24 +21,6 @@ if TYPE_CHECKING:
 OUT_OF_RANGE = "OffsetOutOfRangeException"
 _NO_EPOCH = -1
 _LATEST, _EARLIEST, _LARGEST = (int(special) for special in list(SpecialTimestamp)[:3])
-
-
-class Row(NamedTuple):
-    """One answer; the columns are those of ``ANSWER_SCHEMA``."""
-
-    status: str
-    segment_base_offset: int | None = None
-    entry_offset: int | None = None
-    entry_position_bytes: int | None = None
-    entry_timestamp_ms: int | None = None
-    batch_base_offset: int | None = None
-    batch_last_offset: int | None = None
-    batch_position_bytes: int | None = None
-    batch_size_bytes: int | None = None
-    found_offset: int | None = None
-    found_timestamp_ms: int | None = None
-    found_leader_epoch: int | None = None
-
 
 UNREADABLE = Row("unreadable")
 NO_RECORD = Row("no_record_at_or_after")

@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import TopicPartition
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
+from tests.support.partitions import Row
 
 from .judge import DEFAULT_SEGMENT_INDEX_BYTES
-from .kafka_answers import Row, offset_rows, time_rows
+from .kafka_answers import offset_rows, time_rows
 from .kafka_jars import DEFAULT_VERSION
 from .targets import SPECIAL_TIMES, offsets_of, times_of
 

@@ -11,8 +11,7 @@ import numpy as np
 from kafka_index.config import IndexConfig
 from kafka_index.reading.answers import Resolve, UpperBound
 from kafka_index.reading.partition_log import PartitionLog
-
-from .kafka_answers import Row
+from tests.support.partitions import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

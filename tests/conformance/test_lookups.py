@@ -24,10 +24,11 @@ from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from kafka_index.reading.answers import NO_INDEX, TAIL, UNREADABLE, Resolve
 from tests.support.index_damage import damaged_indexes
+from tests.support.partitions import Row
 
 from .campaign import drawn_cases
 from .judge import JudgeError
-from .kafka_answers import Row, offset_rows, time_rows
+from .kafka_answers import offset_rows, time_rows
 from .our_answers import DIRECTORY, Answered, Questions, ask_us, differences, write_checkpoint
 from .partitions import Partition, long_partitions, partitions, tails
 from .targets import offsets_of, times_of

@@ -73,7 +73,6 @@ class Case:
 
 _DUMP, _ONE, _OFF = ("--input", "{data}/dump"), ("--threads", 1), ("--quiet", "--threads", 1)
 _LOGS = ("--logs", "{data}/dump")
-_PAYMENTS = ("--topics", "payments")
 CASES: dict[str, Case] = {
     "lookup-file": Case(
         (

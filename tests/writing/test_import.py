@@ -28,7 +28,6 @@ from kafka_index.writing.local_import import import_sorted
 from tests.support.command_line import DUMP, run_here
 from tests.support.growing import data_batch
 
-LISTED = "topic", "partition", "offset"
 NOW_MS = 1_700_000_000_000
 
 
