@@ -11,10 +11,10 @@ A dump of 1 GiB (8 partitions, batches of one size, records of 130 B) goes to Pa
 - *broker, read* and *logs, read*: the same rows, which Spark's ``noop`` sink throws away.
 
 Seconds are those of the write, without the start of Spark and of the broker, and, after the slash,
-the processor time of all processes, the broker's among them: it works on the same two cores, and
-that is what a cluster that is restored to be read costs. The goal is for *export* and its processor
-time, which other work on the machine changes least. *logs* cannot reach it: with Spark's writer,
-*copy* shows what is left when reading costs nearly nothing.
+the processor time of all processes, the broker's among them: it works on the same two cores, and a
+cluster that is restored to be read costs that. The goal is for *export* and its processor time,
+which other work on the machine changes least. *logs* cannot reach it: with Spark's writer, *copy*
+shows what is left when reading costs nearly nothing.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _measure(session: SparkSession, data: Path, bootstrap: str, out: Path) -> di
 
 
 def family_cpu_seconds() -> float:
-    """Return the processor time of this process and its descendants, also those that ended."""
+    """Return the processor time of this process and its descendants, also ended ones."""
     parents, ticks = {}, {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -84,7 +84,12 @@ def test_a_name_of_a_format_is_written_in_its_home_alone(literal: str, home: str
         ("What a batch says.", True),
         ("Return those that overlap.", True),
         ("The end. Of a damaged log, the last batch counts.", True),
+        ("The largest of those that overlap.", True),
+        ("A log as one that was cut.", True),
+        ("Return what there is to publish.", True),
+        ("Whatever a read that finds what a log that was cut has.", True),
         ("Whether the log is whole.", False),
+        ('The messages ``those that`` and "one that".', False),
         ("The end of a log; of two that overlap, the later one.", False),
     ],
 )
@@ -92,5 +97,29 @@ def test_a_docstring_names_the_thing_first(text: str, is_fault: bool) -> None:  
     assert bool(list(docstrings.faults(text))) == is_fault
 
 
-def test_all_docstrings_name_the_thing_first() -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.py", 'def ends() -> int:\n    """Return whether it ends."""\n'),
+        ("a.py", "END = 1\n# Of a log, the end.\n"),
+        ("a.py", "# The log that\n# comes after those that\n# are cut.\n"),
+        ("a.py", 'option(help="The logs, without those " "that are cut.")\n'),
+        ("a.md", "# Ends\n\n| the end | of those\nthat are cut |\n"),
+    ],
+)
+def test_comments_help_and_pages_are_checked_too(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docstrings, "ROOT", tmp_path)
+    (tmp_path / name).write_text(text)
+    assert len(list(docstrings.check(tmp_path / name))) == 1
+
+
+def test_code_in_a_page_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docstrings, "ROOT", tmp_path)
+    (tmp_path / "a.md").write_text("A command:\n\n```\nthose that\n```\n\n    those that\n")
+    assert list(docstrings.check(tmp_path / "a.md")) == []
+
+
+def test_all_texts_name_the_thing_first() -> None:
     assert docstrings.check_all() == []

@@ -1,4 +1,4 @@
-"""The walks of the page on the architecture are those that the code takes."""
+"""The code takes the walks of the page on the architecture."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ class RestoreOptions(RestoreRequest):
         "--salvage",
         **choice(Salvage),
         default=Salvage.PREFIX.value,
-        help="Of a damaged segment keep the valid prefix, or all sound batches; or leave its "
-        "partition out. Later segments are kept.",
+        help="The part of a damaged segment to keep: the valid prefix, or all sound batches; none "
+        "leaves its partition out. Later segments are kept.",
     )
     link: Link = option(
         "--link",

@@ -24,7 +24,8 @@ from kafka_index.lookup.query_files import QuerySplit, errors_of, text_blocks
 # Small, because a line is parsed into objects of many times its size.
 _BLOCK_BYTES = 4 << 20
 _MAX_LINE_BYTES = 256 << 20
-# Members are expected in the first lines: one that none of them has is misspelt rather than absent.
+# Members are expected in the first lines: a member that none of them has is misspelt rather than
+# absent.
 _FIRST_LINES = 1_000
 _NULL = type(None)
 _BLANKS = " \t\r"
@@ -154,7 +155,7 @@ def _texts(rows: Sequence[_Members], name: str) -> pa.Array:
 
 
 def _numbers(values: list[object]) -> pa.Array:
-    """Return values as int64 if all are integers, otherwise those that may be one as strings."""
+    """Return values as int64 if all are integers, else as text; null for any other value."""
     if set(map(type, values)) <= {int, _NULL}:
         try:
             return pa.array(values, pa.int64())

@@ -168,7 +168,7 @@ class PageWriter:
         self._kept_rows += len(table)
 
     def interrupt(self) -> None:
-        """Note that an error or a signal ends the run: what is there is not all."""
+        """Note that an error or a signal ends the run: the rows are not all."""
         self._is_whole = False
 
     def close(self) -> None:

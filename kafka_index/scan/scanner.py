@@ -46,7 +46,7 @@ from kafka_index.scan.batch_search import LogBytes, OffsetBounds, entry_length, 
 from kafka_index.storage import Bytes
 
 _ZERO_CHECK_BYTES = 1 << 20
-# Of a file that is not a log, in messages.
+# For messages about a file that is not a log.
 _SHOWN_BYTES = 16
 _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 

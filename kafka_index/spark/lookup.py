@@ -53,7 +53,7 @@ _ROWS_RETURNED = 50_000
 _RAW = "__kafka_index_"
 _INSTANT = "__kafka_index_instant"
 _STATUS = "status"
-# Of entries of time indexes, which no lookup by offset reads.
+# For time indexes, which no lookup by offset reads.
 _OF_TIME_INDEXES = "entry_timestamp_ms"
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)

@@ -60,7 +60,7 @@ class FileClass(StrEnum):
     GAP = "gap"
     OVERLAP = "overlap"
     EMPTY = "empty"
-    #: Of an interrupted compaction, split or deletion.
+    #: Left by an interrupted compaction, split or deletion.
     LEFTOVER = "leftover"
     #: Of two copies: one ends before the other, and they are equal up to there.
     PREFIX = "prefix"

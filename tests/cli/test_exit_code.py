@@ -34,7 +34,7 @@ from tests.support.gates import Gate, Step
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITION = "orders.eu-west-0"
-#: From the one that wins over all others to the one that wins over none.
+#: The first wins over all others, the last over none.
 PRECEDENCE = (130, 143, 141, 70, 2, 3, 1, 0)
 
 

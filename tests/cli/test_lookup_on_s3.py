@@ -79,7 +79,7 @@ def test_an_output_is_refused_overwritten_and_never_left_in_halves(
     refused = lookup(*common, "--resolve", "record")
     assert (refused.returncode, "exists already" in refused.stderr) == (2, True)
 
-    # What a run leaves that was killed while it published, and one that was killed before.
+    # What a run leaves that was killed while it published, and an earlier killed one.
     store = store_of(bucket)
     store.delete([f"{bucket}/out/_SUCCESS"])
     store.put(f"{bucket}/out/part-00007-gone.parquet", b"?")

@@ -36,8 +36,8 @@ class ReadBatch:
     """A batch of a log file, and all that Kafka says of it.
 
     `invalid`: class of what ``ensureValid`` throws; None for nothing. `base_offset`: none where
-    Kafka cannot tell: it is inside a compressed message that cannot be read. `records`: those that
-    the iteration returns. `fault`: class of what it throws after them; None for nothing.
+    Kafka cannot tell: it is inside a compressed message that cannot be read. `records`: the
+    iteration returns them. `fault`: class of what it throws after them; None for nothing.
     """
 
     position_bytes: int

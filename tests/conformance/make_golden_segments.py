@@ -1,8 +1,8 @@
 """Let Kafka recover the golden segments, and write down what it leaves.
 
-They are the named segments, the found ones, and those of many drawn ones that have what few others
-have. Writes ``segments.parquet`` and ``manifest.json`` into ``tests/golden``; its README explains
-what is in them. ``make golden`` runs this.
+They are the named segments, the found ones, and drawn segments with what few others have. Writes
+``segments.parquet`` and ``manifest.json`` into ``tests/golden``; its README explains what is in
+them. ``make golden`` runs this.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SEED = 0
 DRAWN = 8000
-#: Of all drawn ones so many at most are kept, of these bytes together.
+#: The most drawn segments that are kept, and their bytes together.
 MOST_KEPT = 400
 MOST_BYTES = 600_000
 #: So much of a segment is paid by one pair of features.

@@ -1,4 +1,4 @@
-"""The records of drawn logs are those that Kafka's own classes return, whatever a read asks for."""
+"""Kafka's own classes return the same records of drawn logs, whatever a read asks for."""
 
 from __future__ import annotations
 

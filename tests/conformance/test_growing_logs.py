@@ -1,4 +1,4 @@
-"""Logs that grow here are those that a broker grows: the same files, rolls, reads and refusals."""
+"""Logs that grow here are like a broker's: the same files, rolls, reads and refusals."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ NAMES = {
     "time": ("maybe-append",) * 5 + ("lookup", "lookup", "last", "grow", "entries"),
 }
 OFTEN = 8
-#: A time index that is full up to its reserved slot, and one that has lost that slot too.
+#: A time index that is full up to its reserved slot, and an index that has lost that slot too.
 FULL = {"!BufferOverflowException": "!IllegalArgumentException"}
 
 
@@ -138,7 +138,7 @@ def drawn(kind: str, base_offset: int, count: int | None, seed: int, names: list
     draw = Draw(kind, base_offset, rng, base_offset)
     draw.operations.append(f"open {rng.randrange(12, 30) if seed % 9 == 0 else 12 + seed % 300}")
     if count:
-        # What is done next happens near the end of what is there.
+        # The next operations are near the end of the entries.
         step = count * 10
         draw.offset += step
         draw.other += step

@@ -1,4 +1,4 @@
-"""Batches written here are Kafka's: the same bytes, or packed ones that Kafka unpacks alike."""
+"""Batches written here are Kafka's: the same bytes, or packed batches that Kafka unpacks alike."""
 
 from __future__ import annotations
 

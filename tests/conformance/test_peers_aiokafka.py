@@ -29,7 +29,7 @@ DUMP = Path(__file__).resolve().parents[2] / "examples" / "dump"
 LOGS = sorted(path for path in DUMP.glob("*/*.log") if path.stat().st_size)
 DRAWN = 300
 
-#: Of a batch of magic 2, in the order of aiokafka's.
+#: The fields of a batch of magic 2, in the order of aiokafka's.
 HEADER = (
     "base_offset",
     "magic",

@@ -1,4 +1,4 @@
-"""A build's files are, byte for byte, those that Kafka's own recovery leaves.
+"""A build's files are, byte for byte, the files that Kafka's own recovery leaves.
 
 Segments are the named ones and drawn ones, sound and damaged; `campaign` sets how many. Where
 recovery fails, a build fails for the same reason. A drawn segment on which the two differ is

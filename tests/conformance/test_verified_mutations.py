@@ -40,7 +40,7 @@ _UNCOVERED = (*range(8), *range(12, 17))
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change of one file, which is chosen by a number among those that are there."""
+    """A change of one file, which is chosen by its number."""
 
     change: str
     file: int
@@ -158,7 +158,8 @@ def answers(judge: Judge, files: PartitionFiles, case: Case, end: int) -> tuple[
             state.log_end_offset,
             state.last_stable_offset,
             state.base_offsets,
-            # A broker that replays batches remembers more of them than one that loads a snapshot.
+            # A broker that replays batches remembers more of them than a broker that loads a
+            # snapshot.
             sorted(producer._replace(first_data_offset=0) for producer in log.producers()),
             log.epochs(),
             reads,

@@ -1,4 +1,4 @@
-"""Builds that are killed at any moment: what is there is whole, and the next run mends the rest."""
+"""Builds that are killed at any moment leave whole files, and the next run mends the rest."""
 
 from __future__ import annotations
 

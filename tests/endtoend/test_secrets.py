@@ -32,7 +32,7 @@ from tests.support.timeouts import TIMEOUT_SECONDS
 PARTITIONS = ("payments-0", "orders.eu-west-0", "__cluster_metadata-0", "__consumer_offsets-0")
 LOG = "payments-0/00000000000000000000.log"
 WRONG = "canary+of/a wrong=secret"
-#: Of other stores, and of other ways into this one.
+#: For other stores, and for other ways into this one.
 OTHERS = {
     "AZURE_STORAGE_ACCOUNT_KEY": "canary+of/azure=key",
     "AZURE_CLIENT_SECRET": "canary~of azure/client",

@@ -1,4 +1,4 @@
-"""A store that lists objects in no order gives what one that lists them by key gives."""
+"""The results are the same with a store that lists objects in no order."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ REFUSED_BY_FOLLOWER = {
 
 
 def started(folder: Path) -> None:
-    """Write a log with a plain batch, an open transaction, and one that a coordinator ended."""
+    """Write a log with a plain batch, an open transaction, and a transaction that was ended."""
     with open_log(folder, STRICT) as log:
         log.append_as_leader(data_batch(), 0)
         log.append_as_leader(data_batch(producer=7, epoch=5, transactional=True), 0)

@@ -1,4 +1,4 @@
-"""URIs that hold a password are told from those that do not, and hidden in texts."""
+"""URIs with a password are told from URIs without, and hidden in texts."""
 
 from __future__ import annotations
 

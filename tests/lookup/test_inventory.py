@@ -100,7 +100,7 @@ def test_high_watermarks_are_read_when_they_bound_the_answers(tmp_path: Path) ->
     make_dump(tmp_path, {"a-0": (100, 140), "b-0": (100, 140)})
     put(tmp_path / "replication-offset-checkpoint", "0\n1\na 0 120\n")
     bounded = collect_inventory([str(tmp_path)], upper_bound=UpperBound.HIGH_WATERMARK)
-    # One that is not named has none of its records committed.
+    # A partition that is not named has none of its records committed.
     assert [bounded.files_of(code).high_watermark for code in range(2)] == [120, 100]
     assert collect_inventory([str(tmp_path)]).files_of(0).high_watermark is None
 

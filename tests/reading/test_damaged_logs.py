@@ -393,7 +393,7 @@ def test_no_damage_to_one_segment_changes_an_answer_from_another(
             }
             found = ask_offsets(log, list(unharmed), resolve)
             assert dict(zip(unharmed, found, strict=True)) == unharmed
-            # Those that the damage concerns have an answer too, whatever it is.
+            # Queries that the damage concerns have an answer too, whatever it is.
             ask_offsets(log, plain.offsets, resolve)
             ask_times(log, plain.times, resolve)
 

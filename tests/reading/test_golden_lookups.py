@@ -1,4 +1,4 @@
-"""Answers about a real broker's dump are those that Kafka gave (``golden_lookups/README.md``)."""
+"""Answers about a real broker's dump are Kafka's (``golden_lookups/README.md``)."""
 
 from __future__ import annotations
 

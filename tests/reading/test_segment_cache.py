@@ -1,4 +1,4 @@
-"""How many segments stay open, and that those that were closed are opened again."""
+"""The number of segments that stay open; closed ones are opened again."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_room_is_given_back_after_a_fault() -> None:
 
 
 def test_a_broken_block_of_lz4_is_damage_however_small_the_budget() -> None:
-    # A frame with blocks of up to 4 MiB, and one whose match begins before its start.
+    # A frame with blocks of up to 4 MiB, and a frame whose match begins before its start.
     frame = bytes.fromhex("04224d18607073") + b"\x05\0\0\0" + b"\x10a\xff\xff\0" + bytes(4)
     for max_bytes in (MIB, 4 * MIB, 64 * MIB):
         with pytest.raises(CorruptLogError):

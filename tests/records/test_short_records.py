@@ -1,4 +1,4 @@
-"""Records that the hot loop of decoding reads, beside those that it leaves to others."""
+"""Records that the hot loop of decoding reads, beside records that it leaves to others."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def without_batches(log: Path, first: int, last: int) -> tuple[int, int]:
 
 
 def damage_all(log: Path, first: int, last: int) -> None:
-    # Batches are read up to the first one that is damaged.
+    # Batches are read up to the first damaged one.
     for number in range(last, first - 1, -1):
         damage(log, number)
 

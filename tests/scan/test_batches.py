@@ -240,7 +240,7 @@ def test_a_backward_offset_is_refused_at_its_index_entry() -> None:
 
 
 def test_a_refusal_of_the_last_time_entry_is_told_at_the_end() -> None:
-    # The largest timestamp comes last, with an offset below the one that has an entry.
+    # The largest timestamp comes last, with an offset below the entry's.
     entries = [batch(10, 1, timestamps=[5]), batch(20, 1, timestamps=[6])]
     one = segment(*entries, batch(5, 1, timestamps=[9]), interval=SIZE - 1)
     assert reason(one) == ("offset_backward", 2 * SIZE)

@@ -77,7 +77,7 @@ class FaultProxy:
 
     `upstream`: URL of the server. `faults`: what may happen to a request; tests change it while the
     proxy runs. `before`: called with method and path before a request is passed on; may block.
-    `listings`: makes another page of objects of one that the server sent; `Shuffle` is such a
+    `listings`: makes another page of objects of the server's; `Shuffle` is such a
     callable.
     """
 

@@ -24,7 +24,7 @@ from tests.support.restoring import contents, copy_dump
 from tests.support.tiered import ENCRYPTED, setting
 
 ON_SPARK = ("--engine", "spark", "--master", "local[2]")
-#: Of bad queries, by row.
+#: Reasons of bad queries, by row.
 REASONS = [
     (2, "no topic"),
     (3, "partition 'x' is not an integer"),

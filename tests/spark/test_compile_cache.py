@@ -26,7 +26,7 @@ print(sum(is_ascending.stats.cache_hits.values()), is_ascending.stats.cache_path
 """
 
 
-#: Keeps a kernel for all users of an installation, then finds it as one who cannot write.
+#: Keeps a kernel for all users of an installation, then finds it as a user who cannot write.
 SHARED = """
 import os, sys, tempfile
 sys.prefix, tempfile.tempdir = sys.argv[1], os.environ["TMPDIR"]

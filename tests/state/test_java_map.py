@@ -1,4 +1,4 @@
-"""The order of a Java map that is changed, and of one that computes absent values."""
+"""The order of a Java map that is changed, or computes absent values."""
 
 from __future__ import annotations
 

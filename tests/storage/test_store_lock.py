@@ -176,7 +176,7 @@ with StoreLock(sys.argv[1], "theirs"):
 def test_a_run_in_another_pid_namespace_of_this_host_is_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process number is one that this namespace does not have, or has for another process."""
+    """This namespace does not have its process number, or has it for another process."""
     monkeypatch.setattr(locks, "_ABANDONED_SECONDS", 0.5)
     with subprocess.Popen(
         ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _HOLD, str(tmp_path)],

@@ -125,7 +125,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def session(leader: int) -> list[int]:
-    """Return the processes of the session of one that we started, zombies left out."""
+    """Return the processes of the session of a process that we started, zombies left out."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

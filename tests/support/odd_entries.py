@@ -89,7 +89,7 @@ def odd_control_records(choices: Choices, state: State) -> bytes:
 
 
 def compressed_control_batch(choices: Choices, state: State) -> bytes:
-    """A marker, compressed by any codec or by one that does not exist."""
+    """A marker, compressed by any codec, also by a codec that does not exist."""
     offset, time = _one_offset(choices, state), draw_time(choices, state)
     return control_batch(
         offset,

@@ -14,7 +14,7 @@ _OVERRIDE = 1 << 1 | 1 << 2
 
 @contextmanager
 def without_override() -> Iterator[None]:
-    """Obey the permissions of files in this thread, and in those that it starts."""
+    """Obey the permissions of files in this thread, and in threads that it starts."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_VERSION, 0)
     before = (ctypes.c_uint32 * 6)()

@@ -14,7 +14,7 @@ from kafka_index.storage.report_file import ReportFile
 _PARTITIONS = 100
 _PER_TOPIC = 10
 _REASON = "torn_batch (expected 186 bytes, found 86)"
-#: Of a page of `write_many`, one segment in so many is damaged.
+#: One segment in so many is damaged on a page of `write_many`.
 DAMAGED_OF = 1000
 
 

@@ -33,7 +33,7 @@ class TimeEntry(NamedTuple):
 
 
 class Damage(Exception):  # noqa: N818
-    """No valid batch at this position, or one that cannot be read."""
+    """No valid batch at this position, or an unreadable one."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -95,7 +95,8 @@ def search_offset(
 ) -> int:
     """Position of the batch with an offset or the first after it, or `AT_END`.
 
-    `first_offsets` are those of packed messages by position, None for one that cannot be unpacked.
+    `first_offsets` are those of packed messages by position, None for a message that cannot be
+    unpacked.
     """
     previous = None
     try:
@@ -131,7 +132,7 @@ def _base_offset(header: Header, target: int, first_offsets: Mapping[int, int | 
 def search_time(log: bytes, start: int, timestamp: int, starting_offset: int = 0) -> int:
     """Position of the first batch from a position on that is as late, or `AT_END`.
 
-    One that ends below the starting offset does not count.
+    A batch that ends below the starting offset does not count.
     """
     late = (
         head

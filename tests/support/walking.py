@@ -77,7 +77,7 @@ def _entry(draw: st.DrawFn, magic: int, offset: int, last: int) -> bytes:
 def entries_of(
     data: st.DataObject, log: Log, *, interval: int | None = None
 ) -> tuple[list[OffsetEntry], list[TimeEntry]]:
-    """Index entries for a log, those that a broker could not append left out."""
+    """Index entries for a log, without entries that a broker could not append."""
     chosen = data.draw(st.sampled_from((0, 0, 90, 300))) if interval is None else interval
     offsets, times = walk_twin.index_of(log.headers, chosen)
     rising: list[OffsetEntry] = []

@@ -192,7 +192,7 @@ def test_at_a_clean_stop_the_last_snapshot_has_the_open_transactions(tmp_path: P
     folder = write_partition(tmp_path, logs)
     twin = Twin(b"".join(logs.values()))
     build(folder)
-    # As a broker leaves it: with a snapshot at the end of the log, here one that differs.
+    # As a broker leaves it: with a snapshot at the end of the log, here a different one.
     empty = min(folder.glob("*.snapshot"))
     (folder / f"{twin.end:020d}.snapshot").write_bytes(empty.read_bytes())
     with PartitionLog.open(folder) as log:

@@ -234,7 +234,7 @@ def test_a_damaged_batch_ends_the_read(damaged: Path) -> None:
 def test_damaged_batches_are_left_out(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         table = read(damaged, on_damage="drop")
-    # Of a plain batch the records before the damage are read, as Kafka returns them.
+    # The records of a plain batch before the damage are read, as Kafka returns them.
     assert table["offset"].to_pylist() == [0, 2, 3, 5, 8]
     assert len(caplog.records) == 3
 

@@ -1,4 +1,4 @@
-"""Builds of tiered dumps: standard files, equal to those that the brokers uploaded."""
+"""Builds of tiered dumps: standard files, equal to the uploaded files."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_another_topic_of_the_same_name_is_listed_and_can_be_chosen(tmp_path: Pa
 
 
 def test_a_remote_segment_serves_up_to_where_the_local_log_starts(tmp_path: Path) -> None:
-    """The local replica may have rolled elsewhere than the one that uploaded."""
+    """The local replica may have rolled elsewhere than the uploading one."""
     at = Setting(tmp_path / "local")
     shutil.copytree(setting("local").path, at.path)
     folder = Path(at.data) / "kept-both-0"

@@ -115,7 +115,7 @@ def _broker_classes(version: str) -> Path:
 def free_ports(count: int) -> list[int]:
     """TCP ports of 127.0.0.1 that are free now.
 
-    They are not among those that the system hands out, so that no connection takes one of them
+    The system does not hand them out, so that no connection takes one of them
     before the broker does.
     """
     ports: list[int] = []

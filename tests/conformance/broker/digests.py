@@ -27,7 +27,7 @@ def digest(
 ) -> Digest:
     """What `Client.digests` makes of the same records.
 
-    Of a partition that is tiered, the whole log directory is read, as its metadata topic counts.
+    The whole log directory is read for a tiered partition, as its metadata topic counts.
     """
     paths, of_topic, of_partition = data / f"{topic}-{partition}", None, None
     if tiered is not None:

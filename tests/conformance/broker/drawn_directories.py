@@ -1,6 +1,6 @@
 """Data directories as crashes, copies and hands leave them: drawn changes of a stopped broker's.
 
-Each change takes a file, a name or a field of what is there, whatever it is.
+Each change takes any file, name or field of the directory.
 """
 
 # ruff: noqa: RUF001, digits of other scripts are meant

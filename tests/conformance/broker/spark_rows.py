@@ -2,9 +2,9 @@
 
     python -m tests.conformance.broker.spark_rows QUESTIONS.json OUTPUT
 
-QUESTIONS has the options of the reads, by name, and those that only one source takes. Rows go to
-``OUTPUT/NAME/SOURCE`` as Parquet, and why a read fails to ``OUTPUT/errors.json``. A process of its
-own, because a Java machine knows its jars from the start.
+QUESTIONS has the options of the reads, by name, and the options that only one source takes. Rows go
+to ``OUTPUT/NAME/SOURCE`` as Parquet, and why a read fails to ``OUTPUT/errors.json``. A process of
+its own, because a Java machine knows its jars from the start.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ DIRECTORIES = drawn(2000, one_in=60)
 SEEDS = (SEED, SEED + 1)
 #: A judge keeps the files open of what it has started.
 _PER_JUDGE = 150
-#: Brokers that start on directories of each verdict in a campaign; otherwise on one that is safe.
+#: Brokers that start on directories of each verdict in a campaign; otherwise on a safe one.
 _STARTED: dict[Verdict, int] = {
     verdict: drawn(5) for verdict in Verdict if verdict is not Verdict.UNKNOWN
 }

@@ -1,4 +1,4 @@
-"""Files that brokers wrote and rebuilt beside their logs are those that we build, byte for byte.
+"""We build the files that brokers wrote and rebuilt beside their logs, byte for byte.
 
 Every segment is compared, rolled or not, with its indexes and snapshots, and the epochs of every
 partition. No log was appended to after a restart, which is checked: a broker forgets then how many

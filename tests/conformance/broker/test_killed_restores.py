@@ -42,7 +42,7 @@ NAMES = [topic.name for topic in TOPICS]
 NODE = 1
 IN_FULL = drawn(10) == 10
 KILLS = drawn(296, one_in=60)
-#: Of these a broker is started, too, before and after.
+#: A broker is started on these, too, before and after.
 STARTED = set(range(0, KILLS, 24))
 _SEED = 20
 
@@ -162,7 +162,7 @@ def test_a_killed_restore_is_not_started_on_or_is_whole(
     tmp_path: Path, dump: Dump, judge: Judge, runs: KilledRuns, number: int
 ) -> None:
     draw = random.Random(_SEED * KILLS + number)
-    # The last steps are those that make a directory one that starts.
+    # A broker starts on a directory after the last steps.
     last = max(dump.steps - 40, 1) if number % 3 == 0 else 1
     root = tmp_path / "out"
     root.mkdir()

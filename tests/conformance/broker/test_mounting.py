@@ -199,7 +199,7 @@ def _reading_again(log_text: str) -> list[str]:
 
 
 def _told_of(query: Query) -> int:
-    """How much of an answer is compared: of a start or end the offset, as its epoch is new."""
+    """The part of an answer that is compared: the offset of a start or end, as its epoch is new."""
     return 1 if query[2] in SPECIAL_TIMES[:2] else 3
 
 

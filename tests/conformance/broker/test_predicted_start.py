@@ -26,7 +26,7 @@ from .topics import Topic, Traffic, Transactions
 
 TOPIC = Topic("started", (Traffic(batches=700),), {"internal.segment.bytes": "24576"}, 8)
 PAYMENTS = Topic("started.payments", (Transactions(batches=160, left_open="true"),), {}, 2)
-#: Of which retention deletes what is too much, or too old.
+#: Retention deletes what is too much, or too old.
 RETAINED = tuple(
     Topic(f"started.{name}", (Traffic(batches=300),), {"internal.segment.bytes": "24576", **limit})
     for name, limit in (

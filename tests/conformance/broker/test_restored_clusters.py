@@ -214,7 +214,7 @@ def test_topics_settings_and_groups_are_as_before(
 
 def test_transactional_ids_are_as_before(original: Original, restored: Restored) -> None:
     before, now = original.answers.state["transactions"], restored.answers.state["transactions"]
-    # One that was open may have expired meanwhile, and begins another epoch then.
+    # A transaction that was open may have expired meanwhile, and begins another epoch then.
     ids = {name: (one["producer_id"], one["timeout_ms"]) for name, one in now.items()}
     assert ids == {name: (one["producer_id"], one["timeout_ms"]) for name, one in before.items()}
 

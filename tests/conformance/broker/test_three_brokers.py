@@ -347,7 +347,7 @@ def _check_groups(
     ends = before["read_uncommitted"].ends
     assert groups
     for (group, topic, number), offset in groups.items():
-        # Of a topic that was renamed, the offsets stay under its old name.
+        # The offsets of a renamed topic stay under its old name.
         is_there = (topic, number) in ends
         assert is_there or names[topic] != topic
         assert not is_there or offset <= ends[topic, number], (group, topic, number)
