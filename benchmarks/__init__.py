@@ -1,1 +1,1 @@
-"""What this project claims about speed and memory, measured against Kafka on this machine."""
+"""The claims of this project about speed and memory, measured against Kafka on this machine."""

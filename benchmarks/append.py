@@ -1,4 +1,4 @@
-"""How many small batches a log that grows takes a second, index and producers included.
+"""The small batches that a growing log takes a second, index and producers included.
 
 Batches of one record, about 150 bytes, are made beforehand; the log gets them some thousand at a
 time, each as an append of its own, as a leader does. Making them is measured too.

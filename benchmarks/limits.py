@@ -1,4 +1,4 @@
-"""What the machine itself can do with a log, as the measure that our figures stand beside.
+"""The speed of the machine itself with a log, to compare our figures with.
 
 Three limits of reading: the CRC-32C of all bytes as one big buffer in memory, by google-crc32c; the
 file read in pieces of 256 KiB from the page cache; and a bare walk, which reads the length of each

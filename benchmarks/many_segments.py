@@ -30,7 +30,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took."""
+    """The resources that a process took."""
 
     seconds: float
     peak_bytes: int

@@ -1,4 +1,4 @@
-"""How soon a broker serves a dump that came without index files.
+"""The time until a broker serves a dump without index files.
 
 A dump of 1 GiB (8 partitions of 8 segments of 16 MiB, batches of one size) goes two ways, in turn,
 in one run, with a warm page cache and Kafka's usual Java options:

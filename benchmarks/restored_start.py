@@ -1,4 +1,4 @@
-"""How soon a broker serves a restored dump of 8 GiB that has nothing but logs.
+"""The time until a broker serves a restored dump of 8 GiB that has nothing but logs.
 
 8 partitions of 64 segments of 16 MiB, in batches of 1 KB, which go two ways, in turn, with Kafka's
 usual Java options:

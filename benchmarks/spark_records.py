@@ -78,7 +78,7 @@ def run(scratch: Path) -> bool:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a way takes: by the clock, and of the processor in this process and its children."""
+    """The time that a way takes: by the clock, and of the processor, children included."""
 
     seconds: float
     cpu: float

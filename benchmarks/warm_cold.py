@@ -1,4 +1,4 @@
-"""Why an index is searched warm section first (KAFKA-6432): pages that lookups at its end touch.
+"""The reason for searching the warm section first (KAFKA-6432): pages touched at an index's end.
 
 An offset index grows entry by entry, and after each of them the offsets of its last entries are
 looked up, as followers and consumers do. What a page costs then is a matter of how long ago it was
@@ -80,7 +80,7 @@ def run(scratch: Path) -> bool:
 
 
 class _Trace:
-    """What lookups touched while an index grew, by the number of its pages.
+    """Pages that lookups touched while an index grew, by the number of its pages.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How many records an import writes a second of processor time, and what a rewrite costs.
+"""Records that an import writes a second of processor time, and the cost of a rewrite.
 
 The records have a key of 10 bytes, a value of 100, consecutive offsets and rising times; the log
 that the import makes of them is then rewritten, and built for comparison.

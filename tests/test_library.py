@@ -1,4 +1,4 @@
-"""What the package offers at its top, over the example dump of a real broker."""
+"""The functions at the top of the package, over the example dump of a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``make versions`` installs is both ends of what the package accepts."""
+"""``make versions`` installs both ends of the accepted ranges."""
 
 from __future__ import annotations
 

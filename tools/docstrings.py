@@ -19,8 +19,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("kafka_index", "pyspark_kafka_log", "jobs", "tools", "examples", "benchmarks", "tests")
-#: Their docstrings may open with a question.
-_ASKING = ("benchmarks", "tests")
 #: Written from docstrings.
 _COPIES = ("docs/api.md",)
 
@@ -80,8 +78,7 @@ def check(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED):
             docstring = ast.get_docstring(node) or ""
-            judge = sentence_faults if place.parts[0] in _ASKING else faults
-            found = [*judge(docstring), *_promises(node, docstring)]
+            found = [*faults(docstring), *_promises(node, docstring)]
             line = getattr(node, "lineno", 1)
             yield from (f"{place}:{line}: docstring {fault}" for fault in found)
         elif isinstance(node, ast.keyword) and node.arg == "help":

@@ -12,7 +12,7 @@ The first line has the name of the message, its API key or record type (``-`` fo
 versions that exist, and those with the flexible encoding. A field has a name, a type, the versions
 that have it (all of them when there is none), and ``nullable``, ``tag=N`` and ``default=X`` as
 they apply. Types are Kafka's; ``[]`` before a type, or alone before indented fields, is an array,
-``{}`` a structure. One that several messages have is given once, before them, as ``NAME {}`` with
+``{}`` a structure. A structure of several messages is given once, before them, as ``NAME {}`` with
 its fields, and its name is then a type. Source: the JSON files of Kafka's message generator,
 release 4.3.1.
 """

@@ -46,7 +46,7 @@ class Salvage(StrEnum):
 class LostRange:
     """Records that were in the log, or should be, and are not in the output.
 
-    The segment is the one that they were in, or would follow, and `path` its log in the dump. Both
+    The segment is the one they were in, or would follow, and `path` its log in the dump. Both
     offsets are missing; in a compacted log, not every offset between them had a record. The
     timestamps are the smallest and the largest, as far as headers say, and `records` is None where
     it cannot be known. `size_bytes` is 0 for bytes that are not in the dump; the others begin at

@@ -76,7 +76,7 @@ _SIZE = struct.Struct(">8xi")
 def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) -> Refusal | None:
     """Return why a node exits over its metadata log; None where it does not, or has none.
 
-    The local directory is the one that ``__cluster_metadata-0`` is in. Raises `KafkaIndexError` if
+    The local directory holds ``__cluster_metadata-0``. Raises `KafkaIndexError` if
     this process may not read a file.
     """
     path = os.path.join(directory, METADATA_LOG)

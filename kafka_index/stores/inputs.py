@@ -30,7 +30,7 @@ _lock = threading.Lock()
 # Real paths of the inputs of this process, and whether links in them are followed.
 _inputs: dict[str, bool] = {}
 _unread: dict[str, Skipped] = {}
-# Of the blocks that read inputs now, by the identity of what each has: its files, by path.
+# The files of the blocks that read inputs now, by path and by the identity of the block.
 _reading: dict[int, dict[str, Skipped]] = {}
 
 

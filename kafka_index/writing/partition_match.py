@@ -354,7 +354,7 @@ class _Key:
                 self.committed.older = offset
 
     def revived(self) -> tuple[int, int] | None:
-        """Return the offsets of a dropped record, and of an older one that it would revive."""
+        """Return the offsets of a dropped record, and of the older record it would revive."""
         for view in (self.uncommitted, self.committed):
             if view.dropped != _NONE:
                 return view.dropped, view.older

@@ -1,4 +1,4 @@
-"""What a build of whole partitions writes: all of what is asked for, and nothing else."""
+"""The files that a build of whole partitions writes: all that are asked for, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands say of all that they were given is true of what they looked at."""
+"""Claims of commands about all their input are true of the part that they looked at."""
 
 from __future__ import annotations
 

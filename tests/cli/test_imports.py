@@ -1,4 +1,4 @@
-"""What short commands import: no more than they need, as imports take most of their time."""
+"""The modules that short commands import: few, as imports take most of their time."""
 
 from __future__ import annotations
 

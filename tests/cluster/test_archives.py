@@ -23,7 +23,7 @@ SECONDS = 120
 
 
 def distributions() -> set[str]:
-    """What executors need, and all that needs."""
+    """Archives for executors."""
     found: set[str] = set()
     waiting = list(DEPENDENCIES)
     while waiting:

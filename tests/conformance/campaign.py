@@ -1,4 +1,4 @@
-"""How many random cases a run draws, and from which seed.
+"""The number of random cases that a run draws, and their seed.
 
 ``KAFKA_INDEX_CASES`` is the number of random segments (``make conformance CASES=n``; 2,000 unless
 given); tests of whole partitions draw a share of it. ``KAFKA_INDEX_SEED`` (``SEED=n``) makes a run

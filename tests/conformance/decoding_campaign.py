@@ -69,7 +69,7 @@ _COLUMN_SETS: tuple[tuple[str, ...], ...] = (
 
 
 class Sizes(NamedTuple):
-    """How much a decoder has at a time; the first are the product's own."""
+    """The amounts that a decoder has at a time; the first are the product's own."""
 
     chunk_records: int = batch_walk.CHUNK_RECORDS
     chunk_bytes: int = 4 << 20
@@ -107,7 +107,7 @@ class Read:
 
 @dataclass
 class Tally:
-    """What was compared, and what differed."""
+    """Counts of comparisons and of differences."""
 
     logs: int = 0
     unclear: int = 0

@@ -1,4 +1,4 @@
-"""What happens to a log that grows, drawn from a seed: nothing that Kafka would refuse."""
+"""The events of a growing log, drawn from a seed: nothing that Kafka would refuse."""
 
 from __future__ import annotations
 

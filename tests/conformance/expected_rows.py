@@ -43,7 +43,7 @@ class SegmentRead:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a read asks for.
+    """The options of a read.
 
     `first_offset`, `last_offset`: both inclusive.
     """

@@ -1,4 +1,4 @@
-"""What is special about a segment and about what became of it, as words that can be counted.
+"""Special features of a segment and of its outcome, as words that can be counted.
 
     python -m tests.conformance.features
 
@@ -121,7 +121,7 @@ def _first_word(reason: str | None) -> str:
 
 
 def count_features(seed: int, count: int) -> Counter[str]:
-    """How many of so many drawn segments have each feature, by what builds make of them."""
+    """The number of drawn segments with each feature, by the outcome of their builds."""
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         for segment in drawn_segments(seed, count):

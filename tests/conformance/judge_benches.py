@@ -1,4 +1,4 @@
-"""How fast Kafka's own code is: the part of the judge that measures."""
+"""The speed of Kafka's own code: the part of the judge that measures."""
 
 from __future__ import annotations
 

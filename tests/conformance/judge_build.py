@@ -47,7 +47,7 @@ def class_path(version: str = DEFAULT_VERSION) -> str:
 
 
 def quiet_options(version: str = DEFAULT_VERSION) -> tuple[str, ...]:
-    """What keeps the lines that Kafka logs out of the judge's way."""
+    """The settings that keep Kafka's log lines out of the judge's way."""
     if version == DEFAULT_VERSION:
         return ("-Dlog4j2.level=OFF",)
     return (f"-Dlog4j.configuration={(_JUDGE / 'log4j.properties').as_uri()}",)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RecoverResult:
-    """What ``LogSegment.recover`` did with a segment.
+    """The result of ``LogSegment.recover`` on a segment.
 
     `truncated_bytes`: bytes cut off the end of the log; None when Kafka refused. `next_offset`:
     last offset of the last batch that stayed, plus one, or the base offset when none did; None when

@@ -1,4 +1,4 @@
-"""What Kafka's classes do with single files: write batches, read them, work on an index, dump."""
+"""Kafka's classes on single files: write batches, read them, work on an index, dump."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class LeaderChange:
 
 @dataclass(frozen=True)
 class EmptyBatch:
-    """What compaction leaves of a batch all of whose records are gone."""
+    """The remains of a batch after compaction has removed all its records."""
 
     base_offset: int
     last_offset: int

@@ -34,7 +34,7 @@ _Index = OffsetIndex | TimeIndex
 
 
 def our_operations(kind: str, path: Path, base_offset: int, operations: Sequence[str]) -> list[str]:
-    """What `judged_files.index_operations` returns, by our ``offset`` or ``time`` index."""
+    """The results of `judged_files.index_operations`, by our ``offset`` or ``time`` index."""
     return _OurIndex(kind, path, base_offset).run(operations)
 
 

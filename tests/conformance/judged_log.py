@@ -48,7 +48,7 @@ class Producer(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a fetch brings: bytes of one segment, and what a consumer needs to pass over aborts.
+    """The result of a fetch: bytes of one segment, and what a consumer needs to pass over aborts.
 
     `segment_base_offset`, `position_bytes`, `size_bytes`: none when it brings nothing.
     `name_offset`: the offset that Kafka calls it by. `aborted`: producer id and first offset of
@@ -75,7 +75,7 @@ class ConsumedRecord(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """What a consumer returns, and what it throws after that; None for nothing."""
+    """The records of a consumer, and its error after them; None for no error."""
 
     records: tuple[ConsumedRecord, ...]
     fault: str | None

@@ -84,7 +84,7 @@ class JudgedPartition:
         return self._all("fetch-committed" if committed else "fetch", offsets)
 
     def record(self, offsets: Iterable[int]) -> list[Answer]:
-        """As `fetch`; offset, timestamp and epoch of the first record that it would show."""
+        """Return offset, timestamp and epoch of the first records that `fetch` would show."""
         return self._all("record", offsets)
 
     def time(self, timestamps: Iterable[int]) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""What Kafka's own ``kafka-dump-log`` prints of files, line by line."""
+"""The output of Kafka's own ``kafka-dump-log``, line by line."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class KafkaImage(JavaProgram):
         super().__init__("MetadataState")
 
     def image_of(self, folder: Path) -> dict[str, Any]:
-        """What Kafka makes of a metadata log, secrets hidden."""
+        """Kafka's image of a metadata log, secrets hidden."""
         line = self.ask(folder)
         assert not line.startswith("error"), line
         image: dict[str, Any] = json.loads(line)

@@ -138,7 +138,7 @@ def tool(name: str) -> str:
 
 @functools.cache
 def java_version() -> str:
-    """What `tool`'s Java says of itself."""
+    """The version text of `tool`'s Java."""
     command = [tool("java"), "-version"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 

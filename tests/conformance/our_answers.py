@@ -26,7 +26,7 @@ DIRECTORY = "topic-0"
 
 @dataclass(frozen=True)
 class Questions:
-    """What a partition is asked."""
+    """The questions to a partition."""
 
     offsets: Sequence[int] = ()
     times: Sequence[int] = ()

@@ -113,7 +113,7 @@ def partition_of(
 
 
 def _draw_log(specs: list[bytes], state: State, *, repeating: bool) -> tuple[int, list[bytes]]:
-    """How many offsets are missing after a segment, and its entries."""
+    """The number of offsets that are missing after a segment, and its entries."""
     choices = Choices(specs[0])
     wall = choices.pick(_WALLS)
     if choices.once_in(4):
@@ -154,7 +154,7 @@ def _long_partition_of(drawn: bytes) -> Partition:
 
 
 def tails() -> st.SearchStrategy[Callable[[int], bytes]]:
-    """What a broker that crashed leaves after its last batch: zeros, or a part of the next batch.
+    """The bytes that a crashed broker leaves after its last batch: zeros, or part of another.
 
     It depends on the offset that comes next.
     """

@@ -1,4 +1,4 @@
-"""What each of the exceptions that Kafka's recovery throws means, in the words of our reports.
+"""The exceptions that Kafka's recovery throws, in the words of our reports.
 
 A broker that meets one of these does not start. Kafka distinguishes kinds of failure by class and
 message; both are in one table here, and an exception that is not in it is a finding.

@@ -1,4 +1,4 @@
-"""What is worth asking a partition: the edges of all that is in it."""
+"""Useful questions to a partition: the edges of all that is in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the product is not what Kafka is, on purpose: each shown by one case, both sides of it.
+"""Intended differences between the product and Kafka: each shown by one case, both sides of it.
 
 Those of lookups are in ``test_lookup_differences.py``, those of versions of Kafka in
 ``test_versions.py``; ``docs/conformance.md`` lists them all.
@@ -41,7 +41,7 @@ def built_by_kafka(judge: Judge, scratch: Path, partition: StatePartition) -> di
 
 
 def built_by_us(scratch: Path, partition: StatePartition) -> tuple[Path, list[SegmentReport]]:
-    """Where the files are, and the rows of the report."""
+    """The places of the files, and the rows of the report."""
     for name in ("ours", "out"):
         shutil.rmtree(scratch / name, ignore_errors=True)
     partition.write(scratch / "ours")

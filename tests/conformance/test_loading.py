@@ -1,4 +1,4 @@
-"""What a broker does with the files of a partition when it starts: the ground under what we claim.
+"""The start of a broker on the files of a partition: the ground under our claims.
 
 A segment without ``.index`` is recovered on its own, whatever the recovery point is; one with it
 is trusted below the recovery point or after a clean shutdown, and else recovered so that the first

@@ -1,4 +1,4 @@
-"""Which files of a partition a starting broker takes, makes, renames and removes."""
+"""The files of a partition that a starting broker takes, makes, renames and removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a broker from starting, and what it throws away so that it can.
+"""Faults that keep a broker from starting, and files that it throws away to start.
 
 Each segment is loaded twice: without ``.index``, when it is recovered on its own, and with one and
 above the recovery point, when its content goes where its recovery fails for its offsets.

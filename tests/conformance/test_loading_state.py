@@ -1,4 +1,4 @@
-"""What a starting broker knows of producers and leader epochs, and what it loses."""
+"""The state of producers and leader epochs in a starting broker, and its losses."""
 
 from __future__ import annotations
 

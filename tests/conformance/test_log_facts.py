@@ -1,4 +1,4 @@
-"""What a broker's log does when it is truncated, flushed and read, and what it writes meanwhile."""
+"""A broker's log when it is truncated, flushed and read, and the files that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where our lookups are meant to answer differently, and what Kafka does there."""
+"""Lookups that are meant to answer differently, and Kafka's behaviour there."""
 
 from __future__ import annotations
 

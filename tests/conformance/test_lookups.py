@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KafkaAnswered:
-    """What was asked, and Kafka's answers."""
+    """The questions, and Kafka's answers."""
 
     questions: Questions
     offsets: dict[Resolve, list[Row]]

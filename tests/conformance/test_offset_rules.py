@@ -1,4 +1,4 @@
-"""Where a lookup of an offset leads: each rule by a partition that shows it, as Kafka answers."""
+"""The results of lookups of offsets: each rule by a partition that shows it, as Kafka answers."""
 
 from __future__ import annotations
 

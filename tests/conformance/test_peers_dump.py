@@ -54,7 +54,7 @@ def our_rows(path: Path) -> list[Row]:
 
 
 def assert_dumped_alike(files: list[Path], as_kafka_prints: Callable[[Row], str]) -> int:
-    """How many lines there were."""
+    """The number of lines."""
     theirs = kafka_dump(files)
     for path in files:
         assert [as_kafka_prints(row) for row in our_rows(path)] == theirs[path], path

@@ -1,4 +1,4 @@
-"""What a starting broker does to a partition, predicted, against Kafka's own loading of it."""
+"""The effects of a start on a partition, predicted, against Kafka's own loading of it."""
 
 from __future__ import annotations
 

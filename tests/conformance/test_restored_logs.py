@@ -1,4 +1,4 @@
-"""What a broker does to a restored log, and what the dump is then.
+"""The effects of a broker on a restored log, and the dump after it.
 
 Kafka's own ``UnifiedLog`` loads the log, appends, and truncates as a follower does.
 """

@@ -1,4 +1,4 @@
-"""What a rewrite leaves of a log is what Kafka's own filter leaves (MemoryRecords.filterTo)."""
+"""A rewrite leaves of a log the same as Kafka's own filter (MemoryRecords.filterTo)."""
 
 from __future__ import annotations
 

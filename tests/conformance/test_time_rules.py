@@ -1,4 +1,4 @@
-"""Where a lookup of a timestamp leads: each rule by a partition that shows it, as Kafka answers."""
+"""The results of lookups of timestamps: each rule by a partition, as Kafka answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka 4.3.1 and 3.9.1 do differently with the same bytes, and that they differ in no more.
+"""All differences of Kafka 4.3.1 and 3.9.1 with the same bytes.
 
 The product equals 4.3.1. What it promises holds for a dump of a 3.9.1 broker too, but for the
 tests here whose names state a difference.
@@ -45,7 +45,7 @@ SHORT_VALUE = "BufferUnderflowException"
 def recovered(
     judge: Judge, directory: Path, drawn: Segment
 ) -> tuple[RecoverResult, dict[str, bytes]]:
-    """What recovery reports, and all files that it leaves unless it refuses."""
+    """The report of recovery, and all files that it leaves unless it refuses."""
     partition = write_log(directory, drawn).parent
     result = judge.recover(
         partition, drawn.base_offset, drawn.index_interval_bytes, drawn.segment_index_bytes

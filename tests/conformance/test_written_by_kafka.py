@@ -1,4 +1,4 @@
-"""What Kafka's own builders write is built as Kafka recovers it, and read as Kafka reads it.
+"""Batches from Kafka's own builders are built as Kafka recovers it, and read as Kafka reads it.
 
 Each segment is written by the builders of both versions, since one of them must not be the judge of
 what only it writes.

@@ -26,7 +26,7 @@ _CONDITION = "offset < 300 OR offset BETWEEN 700 AND 720"
 
 
 class Loaded(NamedTuple):
-    """What Kafka knows of a partition."""
+    """The state of a partition in Kafka."""
 
     state: LogState
     epochs: list[tuple[int, int]]

@@ -75,7 +75,7 @@ def test_what_a_cleaner_removed_is_not_missing(
 
 
 def every_command(root: Path) -> tuple[int, list[tuple[int, int]]]:
-    """What all commands say of what is missing."""
+    """The missing offsets that all commands report."""
     code, missing = verified(root)
     assert restored(root) == (code, missing)
     assert predicted(root) == (code, missing)

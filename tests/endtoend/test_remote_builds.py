@@ -38,7 +38,7 @@ def dump(module_bucket: str, here: Path) -> str:
 
 @pytest.fixture(scope="module")
 def expected(here: Path) -> dict[str, bytes]:
-    """What a local build of the dump publishes."""
+    """The files that a local build of the dump publishes."""
     output = here.with_name("out")
     done = build_here("--input", here, "--output", output, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
@@ -51,7 +51,7 @@ def published(files: dict[str, bytes]) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def output(module_bucket: str, dump: str) -> str:
-    """What a build from the bucket has published into the bucket."""
+    """The files that a build from the bucket has published into the bucket."""
     uri = f"{module_bucket}/out"
     done = build_here("--input", dump, "--output", uri, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr

@@ -103,7 +103,7 @@ def stand(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_S
 
 @pytest.fixture(scope="module")
 def undisturbed(stand: _Stand) -> tuple[_Files, int]:
-    """What an undisturbed build publishes, and how many requests change something for that."""
+    """The files of an undisturbed build, and the number of its requests that change something."""
     stand.proxy.clear()
     done = stand.build("undisturbed")
     assert done.returncode == 0, done.stderr

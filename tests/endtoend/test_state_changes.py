@@ -35,7 +35,7 @@ def run(root: Path, data: Path, *options: Argument) -> tuple[int, list[dict[str,
 
 
 def from_nothing(tmp_path: Path, data: Path) -> _Files:
-    """What a build of the logs as they are writes to an empty folder."""
+    """The files of a build of the logs as they are, into an empty folder."""
     bare = tmp_path / "bare"
     shutil.copytree(data, bare, ignore=lambda _, names: {n for n in names if not is_log(n)})
     code, rows = run(tmp_path, bare, "--output", tmp_path / "from-nothing")

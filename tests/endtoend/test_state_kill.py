@@ -53,7 +53,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Dump]:
 
 
 def files_of(target: Path) -> _Files:
-    """What builds left below a folder, but for empty transaction indexes.
+    """The files that builds left below a folder, but for empty transaction indexes.
 
     Where there was one, and nothing is aborted now, an empty one stays, as a broker leaves it.
     """

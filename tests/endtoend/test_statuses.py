@@ -1,4 +1,4 @@
-"""What a build says of each segment, run after run: exit codes, report rows, files."""
+"""The reports of builds on each segment, run after run: exit codes, report rows, files."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ INTERRUPTED, TERMINATED = 130, 143
 
 
 def kept_and_planned(message: str, word: str) -> tuple[int, int]:
-    """What the one line on stderr says of a stopped build."""
+    """The one line on stderr after a stopped build."""
     match = re.fullmatch(
         rf"kafka-index: error: {word}; ([0-9,]+) of ([0-9,]+) segments are finished and kept; "
         r"run again to continue\n",

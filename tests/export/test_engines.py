@@ -1,4 +1,4 @@
-"""What DuckDB, polars and Arrow make of an export, as it is; and exports of tiered storage."""
+"""Exports in DuckDB, polars and Arrow, as they are; and exports of tiered storage."""
 
 from __future__ import annotations
 

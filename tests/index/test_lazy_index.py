@@ -18,7 +18,7 @@ def written(kind: Kind, path: Path, entries: int) -> Path:
 
 
 def maps_of(path: Path) -> int:
-    """How often this process has a file mapped."""
+    """The number of maps of a file in this process."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return sum(line.endswith(str(path)) for line in lines)
 

@@ -1,4 +1,4 @@
-"""What readers of strange index files ask: where padding begins, whether entries are in order."""
+"""The checks of strange index files: the begin of padding, and the order of entries."""
 
 from __future__ import annotations
 

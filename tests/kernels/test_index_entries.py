@@ -27,7 +27,7 @@ def batches(draw: st.DrawFn) -> list[Batch]:
 
 
 def chosen(parts: list[list[Batch]], interval: int) -> tuple[list[Batch], Batch]:
-    """What the kernel chooses chunk by chunk; rows count from the first chunk on."""
+    """The choices of the kernel chunk by chunk; rows count from the first chunk on."""
     state = np.array([0, -1, -1], np.int64)
     result = []
     before = 0

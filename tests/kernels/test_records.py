@@ -101,7 +101,7 @@ def section_of(
 def walked(
     section: RecordSection, count: int, parts: RecordParts
 ) -> tuple[list[tuple[int, int]], int, int]:
-    """What `decode_batches` makes of a section: its records, the code, and how many are sound."""
+    """The results of `decode_batches` on a section: records, code, and number of sound ones."""
     chunk, state, code = decode_section(section, max(count, 1), parts)
     fault = int(state[STATE_FAULT]) if code == DECODE_FAULT else RECORD_SOUND
     rows = zip(chunk.offsets.tolist(), chunk.timestamps_ms.tolist(), strict=True)

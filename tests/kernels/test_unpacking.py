@@ -24,7 +24,7 @@ GUARD = 0xA5
 
 
 class Owner:
-    """What contexts are freed with."""
+    """The function that frees contexts."""
 
 
 OWNER = Owner()

@@ -1,4 +1,4 @@
-"""What a lookup knows of the logs before it opens any."""
+"""The inventory: the logs as a lookup knows them before it opens any."""
 
 from __future__ import annotations
 

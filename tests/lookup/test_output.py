@@ -1,4 +1,4 @@
-"""Where answers go: whole or not at all, and never over something else."""
+"""The output of answers: whole or not at all, and never over something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a path to queries names."""
+"""The files that a path to queries names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records of the metadata log amount to; `tests/conformance` asks Kafka's own image."""
+"""The image of a metadata log; `tests/conformance` asks Kafka's own image."""
 
 from __future__ import annotations
 

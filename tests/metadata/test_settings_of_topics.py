@@ -96,7 +96,7 @@ CONFIG = f"log.index.interval.bytes=2048\ntopic.{TOPIC}.index.interval.bytes=102
 
 
 def expected_files(tmp_path: Path, dump: Path, partition: str) -> dict[str, bytes]:
-    """What a build with these settings in a file writes."""
+    """The files of a build with these settings in a file."""
     path = tmp_path / "given.properties"
     path.write_text(CONFIG)
     shutil.copytree(dump / partition, tmp_path / "alone" / partition)

@@ -1,4 +1,4 @@
-"""What a page says without its scripts: the verdict, the counts, what it leaves out."""
+"""The text of a page without its scripts: the verdict, the counts, the omissions."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def golden() -> pa.Table:
 
 
 def of_partition(golden: pa.Table, partition: str) -> Asked:
-    """What Kafka answered about one partition, by what it was asked by and the level."""
+    """Kafka's answers about one partition, by kind of question and level."""
     topic, _, number = partition.rpartition("-")
     asked = golden.filter((pc.field("topic") == topic) & (pc.field("partition") == int(number)))
     return {

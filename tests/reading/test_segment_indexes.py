@@ -51,7 +51,7 @@ RIGHT = {OFFSET: offset_file(FIRST, OFFSETS), TIME: time_file(FIRST, ENTRIES)}
 
 
 def found_with(tmp_path: Path, suffix: str, content: bytes | None) -> list[Finding]:
-    """What is said of one index file with this content; answers are right, too."""
+    """The findings about one index file with this content; answers are right, too."""
     directory = PLAIN.write(tmp_path)
     path = directory / f"{FIRST.name}{suffix}"
     path.unlink()

@@ -1,4 +1,4 @@
-"""How much a decoder makes at a time, and what it makes of a log that changes meanwhile."""
+"""The turns of a decoder, also over a log that changes meanwhile."""
 
 from __future__ import annotations
 

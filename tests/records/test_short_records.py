@@ -26,7 +26,7 @@ DELTAS = (0, 1, 63, 64, 8191, 8192, 1 << 20, -1, -64, -65, -8192, -8193)
 
 
 class Row(NamedTuple):
-    """What is read of a record."""
+    """The fields that are read of a record."""
 
     offset: int
     timestamp: int

@@ -35,7 +35,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(dump: Path) -> dict[str, bytes]:
-    """What a restore writes that nothing interrupts."""
+    """The files of a restore that nothing interrupts."""
     return Places(dump.parent / "whole").restored(dump)
 
 
@@ -47,7 +47,7 @@ def runs(dump: Path) -> Iterator[KilledRuns]:
 
 @pytest.fixture(scope="module")
 def calls(dump: Path, runs: KilledRuns) -> dict[Failure, int]:
-    """How many calls of a restore of the dump each failure can meet."""
+    """The number of calls of a restore of the dump that each failure can meet."""
     counted = {}
     for failure in _FAILURES:
         places = Places(dump.parent / failure).make()

@@ -58,7 +58,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(dump: Path) -> dict[str, bytes]:
-    """What a restore writes that has room."""
+    """The files of a restore with enough room."""
     return Places(dump.parent / "whole").restored(dump)
 
 

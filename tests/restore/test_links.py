@@ -1,4 +1,4 @@
-"""How logs are taken over: cloned where the file systems share blocks, and what that leaves."""
+"""Logs that are taken over: cloned where the file systems share blocks, and the results."""
 
 from __future__ import annotations
 

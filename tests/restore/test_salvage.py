@@ -145,7 +145,7 @@ def test_choices_that_exclude_each_other_are_refused(
 
 
 def counts_at(log: Path, *numbers: int) -> list[int]:
-    """How many records the headers of batches say they have, whatever their checksums."""
+    """The number of records by the headers of batches, whatever their checksums."""
     headers = [row for table in read_batches(log, verify_crc=False) for row in table.to_pylist()]
     return [headers[number]["record_count"] for number in numbers]
 

@@ -50,7 +50,7 @@ def unnamed(stop: ScanStop | None) -> ScanStop | None:
 
 
 def stop_of(*entries: bytes, base_offset: int = 0) -> ScanStop | None:
-    """Why the scan of a file stops, which has to be why that of pieces does."""
+    """The reason for the end of a scan, the same for a file and for pieces of it."""
     log = b"".join(entries)
     stop = from_file(log, base_offset).stop
     pieces = streamed(log, range(0, len(log), 7), base_offset)

@@ -26,7 +26,7 @@ _SLOW_DOWN = (
 
 @dataclass(frozen=True)
 class Faults:
-    """How probable each fault is, for a request; the rest passes untouched.
+    """The probability of each fault, for a request; the rest passes untouched.
 
     `unavailable`: `status` SlowDown, and the server never sees the request. `dropped`: the
     connection closes before the server sees the request. `unanswered`: the server does what is

@@ -1,4 +1,4 @@
-"""What the servers share: a folder for what is built once, ports, and children that die with us."""
+"""Helpers of the servers: a folder for single builds, ports, and children that die with us."""
 
 from __future__ import annotations
 

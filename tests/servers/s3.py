@@ -95,7 +95,7 @@ class S3Server:
 
 
 def report_header() -> str:
-    """Which S3 server the tests of this run use."""
+    """The S3 server that the tests of this run use."""
     return f"S3 server: {'versitygw' if _go() else 'moto (no Go 1.25 or newer here)'}"
 
 

@@ -107,5 +107,5 @@ def answer(
 
 
 def files(output: Path) -> dict[str, bytes]:
-    """What a folder of answers holds."""
+    """The rows in a folder of answers."""
     return {path.name: path.read_bytes() for path in sorted(output.iterdir())}

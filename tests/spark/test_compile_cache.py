@@ -74,7 +74,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _nowhere(folder: Path) -> Path:
-    """Where nobody can make a folder, not even root."""
+    """A place in which nobody can make a folder, not even root."""
     file = folder / "file"
     file.touch()
     return file / "below"

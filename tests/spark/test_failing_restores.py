@@ -39,7 +39,7 @@ _DRAWN = drawn(300, one_in=150)
 
 
 class Failure(Enum):
-    """What happens at a call, and whether to all calls after it."""
+    """The failure at a call, and whether it happens at all calls after it."""
 
     KILL = 0, False
     DISK = errno.EIO, False

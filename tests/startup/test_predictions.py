@@ -1,4 +1,4 @@
-"""What a starting broker does; `tests/conformance/test_predicted_partitions.py` asks Kafka."""
+"""The actions of a starting broker; `tests/conformance/test_predicted_partitions.py` asks Kafka."""
 
 from __future__ import annotations
 

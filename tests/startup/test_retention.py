@@ -1,4 +1,4 @@
-"""What retention deletes after a start; `tests/conformance/broker` asks a broker."""
+"""The deletions of retention after a start; `tests/conformance/broker` asks a broker."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ HoldLock = Callable[[Path], subprocess.Popen[bytes]]
 
 
 def try_lock(path: Path) -> None:
-    """What a broker does at its start."""
+    """Lock a directory as a broker does at its start."""
     with path.open("a+b") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -1,4 +1,4 @@
-"""Where credentials come from: environment, profiles, files named by options."""
+"""The sources of credentials: environment, profiles, files named by options."""
 
 from __future__ import annotations
 

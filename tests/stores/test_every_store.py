@@ -1,4 +1,4 @@
-"""What holds for every store: the local disk, S3 and HDFS, each of them real."""
+"""The rules of every store: the local disk, S3 and HDFS, each of them real."""
 
 from __future__ import annotations
 

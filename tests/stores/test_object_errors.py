@@ -1,4 +1,4 @@
-"""What goes wrong between us and a store: the error, its kind, and that it has no secret."""
+"""Errors between us and a store: their kinds, and no secrets in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which store a path belongs to, and what it needs."""
+"""The store that a path belongs to, and its needs."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def chunk_of(cells: Sequence[Cell]) -> BatchColumns:
 
 @dataclass(frozen=True)
 class Built:
-    """What is left of a build."""
+    """The results of a build."""
 
     offset_index: bytes
     time_index: bytes

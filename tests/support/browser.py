@@ -32,7 +32,7 @@ class OpenPage:
 
     @property
     def shown(self) -> int:
-        """How many rows the filters leave."""
+        """The number of rows that the filters leave."""
         return int(self.page.get_attribute("body", "data-shown") or -1)
 
     def wait_for_shown(self, count: int) -> None:

@@ -158,7 +158,7 @@ def published(root: Path) -> set[str]:
 
 
 def rubbish(root: Path) -> list[str]:
-    """What no finished run may leave."""
+    """The files that no finished run may leave."""
     return sorted(
         str(path.relative_to(root))
         for path in root.rglob("*")
@@ -182,7 +182,7 @@ def state(root: Path) -> dict[str, tuple[int, int, int, int, int]]:
 
 
 def state_files(folder: Path) -> dict[str, bytes]:
-    """What a partition's folder holds of producers, transactions and leader epochs."""
+    """The files of a partition's folder about producers, transactions and leader epochs."""
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.iterdir())

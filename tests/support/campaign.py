@@ -1,4 +1,4 @@
-"""How much tests draw: everything in ``make campaign``, elsewhere a part."""
+"""The share that tests draw: everything in ``make campaign``, elsewhere a part."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _SNAPPY = 2
 
 @dataclass
 class State:
-    """What the next entry follows from, and what else may be in the segment."""
+    """The facts that the next entry follows from, and the rest of the segment."""
 
     next_offset: int
     clock: str
@@ -137,7 +137,7 @@ def other_control_batch(choices: Choices, state: State) -> bytes:
 
 
 def empty_batch(choices: Choices, state: State) -> bytes:
-    """What compaction leaves of a batch: the header, perhaps with a delete horizon."""
+    """The remains of a batch after compaction: the header, perhaps with a delete horizon."""
     offset = draw_offset(choices, state)
     delta = choices.below(50)
     state.next_offset = offset + delta + 1

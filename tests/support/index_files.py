@@ -33,7 +33,7 @@ def answers(plain: Partition, directory: Path) -> tuple[list[list[Row]], list[Fi
 
 
 def right_answers(plain: Partition) -> list[list[Row]]:
-    """What `answers` have to be."""
+    """The expected `answers`."""
     twin = Twin(plain)
     rows = []
     for resolve in FURTHER:

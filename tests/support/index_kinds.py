@@ -38,7 +38,7 @@ class Kind:
                 index.maybe_append(number, BASE + number, skip_full_check=True)
 
     def found(self, index: AbstractIndex, number: int) -> int:
-        """Which entry a lookup for the key of the n-th finds, by its offset."""
+        """The entry that a lookup for the key of the n-th finds, by its offset."""
         if isinstance(index, OffsetIndex):
             return index.lookup(BASE + number).offset - BASE
         assert isinstance(index, TimeIndex)

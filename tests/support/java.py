@@ -1,6 +1,6 @@
 """Java that is quick to start rather than quick to run: tests start many, and let none run long.
 
-Most of a start is the loading of classes. A JVM can leave those that it has loaded and verified in
+Most of a start is the loading of classes. A JVM can leave loaded and verified classes in
 an archive, which later ones map into memory (class data sharing). An archive that is missing, or
 not of the same Java and the same jars, is passed over in silence.
 """

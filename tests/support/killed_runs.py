@@ -25,7 +25,7 @@ from tests.support.command_line import Argument, environment
 
 
 class Failure(StrEnum):
-    """What happens at the step."""
+    """The event at the step."""
 
     #: The process is killed before the call.
     KILL = "kill"

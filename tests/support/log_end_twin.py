@@ -1,4 +1,4 @@
-"""Where a log ends, and which of its batches are in order, once more: in plain Python."""
+"""The end of a log, and its batches in order, once more: in plain Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Offsets(NamedTuple):
 
 
 class Order:
-    """Which batches come one after the other, given one by one."""
+    """The batches that come one after the other, given one by one."""
 
     def __init__(self, first_offset: int, end_offset: int | None) -> None:
         self.next_offset = first_offset
@@ -145,7 +145,7 @@ def _is_sound(entry: bytes) -> bool:
 
 
 class Expected(NamedTuple):
-    """What readers deliver of a log of magic 2.
+    """The records that readers deliver of a log of magic 2.
 
     `offsets`: of the records, each taken to be one of consecutive ones of its batch. `damage`:
     positions of damage. `end_bytes`: where the batches end. `first_damaged_offset`: the first
@@ -159,7 +159,7 @@ class Expected(NamedTuple):
 
 
 def expected_read(log: bytes, base_offset: int) -> Expected:
-    """What readers deliver of a log of one segment, and where they report damage."""
+    """The records that readers deliver of a log of one segment, and the damage they report."""
     order = Order(base_offset, None)
     offsets: list[int] = []
     damage: list[int] = []

@@ -157,7 +157,7 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """What the names of its files begin with."""
+        """The beginning of the names of its files."""
         return f"{self.base_offset:020d}"
 
     @property
@@ -167,7 +167,7 @@ class Segment:
 
     @property
     def positions(self) -> list[int]:
-        """Where the batches begin."""
+        """The positions of the batches."""
         sizes = [0, *(len(batch.data) for batch in self.batches)]
         return [sum(sizes[: number + 1]) for number in range(len(self.batches))]
 

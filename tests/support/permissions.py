@@ -1,4 +1,4 @@
-"""What files refuse to others than root, refused in tests that run as root too."""
+"""The permissions of files, obeyed in tests that run as root too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the named segments about producers are made of, and what can become of them.
+"""The parts of the named segments about producers, and their possible outcomes.
 
 Recovery reads records only of a control batch with a producer id, and needs only the first. Either
 the scan ends after that batch (``InvalidRecordException``, ``CorruptRecordException``), or the

@@ -19,7 +19,7 @@ ABORT, COMMIT, EMPTY, INVALID, REFUSED = 0, 1, -2, -3, -4
 
 @dataclass(frozen=True)
 class ProducerRow:
-    """What of a batch matters to producers and epochs."""
+    """The fields of a batch that matter to producers and epochs."""
 
     base_offset: int
     producer_id: int = -1
@@ -56,7 +56,7 @@ def columns(rows: list[ProducerRow], first_position: int = 0) -> BatchColumns:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a producer."""
+    """The state of a producer."""
 
     epoch: int = -1
     last_sequence: int = -1

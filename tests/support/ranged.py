@@ -13,7 +13,7 @@ from kafka_index.stores import Bytes, ByteSource, store_of
 
 @dataclass
 class Ranges:
-    """What was read of the logs, by path."""
+    """The ranges that were read of the logs, by path."""
 
     read: list[tuple[str, int, int]] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""What recovery leaves of one segment, in a form in which a build and Kafka can be compared."""
+"""The result of recovery of one segment, in a form to compare a build and Kafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_ROOM = "the largest index size is less than one entry"
 
 @dataclass(frozen=True)
 class Recovered:
-    """What is left of a segment; when it was refused, only how.
+    """The result for a segment; when it was refused, only the refusal.
 
     `valid_bytes`, `next_offset`, `offset_index`, `time_index`: what recovery leaves; None when it
     fails. `refusal`: the kind of failure, in the words of our reports. `reason`: the message about

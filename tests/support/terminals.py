@@ -1,4 +1,4 @@
-"""What a terminal is sent."""
+"""The bytes that a terminal is sent."""
 
 from __future__ import annotations
 

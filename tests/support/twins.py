@@ -17,7 +17,7 @@ CONTROL, TRANSACTIONAL = 0x20, 0x10
 
 
 def int64(value: int) -> int:
-    """What a Java long makes of it."""
+    """The value as a Java long."""
     return (value + 2**63) % 2**64 - 2**63
 
 
@@ -152,7 +152,7 @@ class _Reader:
 
 
 def control_type(entry: bytes) -> int:
-    """What recovery makes of a control batch with a producer."""
+    """The effect of a control batch with a producer in recovery."""
     attributes, count = BATCH_HEADER.unpack_from(entry)[5], BATCH_HEADER.unpack_from(entry)[-1]
     if count == 0:
         return headers.CONTROL_EMPTY

@@ -69,7 +69,7 @@ class Folder:
         self.rows = rows_of(kafka_index.read_records(path).read_all(), "offset", "value")
 
     def entry_span(self, start: int, end: int) -> int:
-        """How many bytes lie between the index entries that bound a range of offsets."""
+        """The bytes between the index entries that bound a range of offsets."""
         total = 0
         bases = sorted(self.partition.logs)
         for base, following in zip(bases, [*bases[1:], None], strict=True):

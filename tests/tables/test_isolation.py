@@ -24,7 +24,7 @@ COLUMNS = ("offset", "is_aborted")
 
 
 class Twin:
-    """What a consumer makes of batches: a broker's aborted transactions, then its own filter."""
+    """The records of a consumer: a broker's aborted transactions, then its own filter."""
 
     def __init__(self, log: bytes) -> None:
         self.aborted_offsets: list[int] = []
@@ -54,7 +54,7 @@ class Twin:
 
     @property
     def committed_offsets(self) -> list[int]:
-        """What ``read_committed`` gives."""
+        """The records of ``read_committed``."""
         aborted = set(self.aborted_offsets)
         return [one for one in self.data_offsets if one < self.stable and one not in aborted]
 

@@ -1,4 +1,4 @@
-"""Which remote segments serve which offsets, by leader epochs."""
+"""The remote segments that serve offsets, by leader epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found in a real broker's dump, as it is and after damage."""
+"""Findings in a real broker's dump, as it is and after damage."""
 
 from __future__ import annotations
 

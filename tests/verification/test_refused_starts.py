@@ -1,4 +1,4 @@
-"""What keeps a broker from starting: verification and prediction go by the same rules."""
+"""Faults that keep a broker from starting: verification and prediction go by the same rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be read is a row of its own, and leaves the rows of all other files as they are."""
+"""An unreadable file is a row of its own, and leaves the rows of all other files as they are."""
 
 from __future__ import annotations
 

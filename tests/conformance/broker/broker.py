@@ -84,7 +84,7 @@ def java(
     """Command line of a Java program; its log goes to stderr.
 
     `arguments`: its class and what it is given. `classes`: a folder of classes beside Kafka's.
-    `options`: of the Java machine, instead of those of one that starts quickly.
+    `options`: of the Java machine, instead of the quick ones.
     """
     if options is None:
         options = (*QUICK_START, *sharing(_broker_classes(version)))
@@ -132,7 +132,7 @@ class Broker:
 
     `home`: where its data is; made and formatted when it is not there. `node_id`: 1 is broker and
     controller; others are brokers only. `controller_port`: that of node 1, for others.
-    `java_options`: of the Java machine, instead of those of one that starts quickly. `version`:
+    `java_options`: of the Java machine, instead of the quick ones. `version`:
     Kafka's. `more_settings`: settings of this broker alone. `voters`: the controllers and their
     ports, where node 1 is not the only one.
     """
@@ -216,13 +216,13 @@ class Broker:
             self._process = None
 
     def bytes_read(self) -> int:
-        """How many bytes the running process has read so far."""
+        """The bytes that the running process has read so far."""
         assert self._process is not None
         lines = Path(f"/proc/{self._process.pid}/io").read_text(encoding="ascii").splitlines()
         return int(lines[0].removeprefix("rchar: "))
 
     def log_text(self) -> str:
-        """What the broker has logged since this object was made."""
+        """The log of the broker since this object was made."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def _format(self) -> None:

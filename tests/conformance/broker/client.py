@@ -26,14 +26,14 @@ class ClientError(Exception):
 
 
 class Digest(NamedTuple):
-    """What a consumer got from a partition."""
+    """The records that a consumer got from a partition."""
 
     records: int
     sha256: str
 
 
 class Producer(NamedTuple):
-    """What the leader of a partition knows of a producer; None for what it does not."""
+    """The state of a producer at the leader of a partition; None for unknown fields."""
 
     producer_id: int
     producer_epoch: int
@@ -104,7 +104,7 @@ class Client:
         }
 
     def producers(self, topics: Iterable[str]) -> dict[str, set[Producer]]:
-        """What leaders know of producers; keys are names of partition directories."""
+        """The states of producers at leaders; keys are names of partition directories."""
         found: dict[str, set[Producer]] = {}
         for line in self._ask("producers", *topics):
             partition, *fields = line.split()

@@ -1,4 +1,4 @@
-"""What brokers do, once for a session: they write, rebuild, are killed, and recover.
+"""Broker runs, once for a session: they write, rebuild, are killed, and recover.
 
 Brokers that do not need each other run at the same time.
 """
@@ -41,7 +41,7 @@ _FOLLOWED_NAMES = [topic.name for topic in FOLLOWED]
 
 @dataclass(frozen=True)
 class Written:
-    """What brokers wrote and left at a clean stop, never restarted.
+    """Directories as brokers left them at a clean stop, never restarted.
 
     And what consumers had got, by isolation level and partition, and what the leaders knew of
     producers, by partition.
@@ -96,7 +96,7 @@ def written(running: dict[str, Future[Written]]) -> Written:
 
 @pytest.fixture(scope="session")
 def older(running: dict[str, Future[Home]]) -> Home:
-    """What a broker of an older version wrote and left at a clean stop, never restarted."""
+    """A directory as a broker of an older version left it at a clean stop, never restarted."""
     return running["older"].result()
 
 

@@ -25,7 +25,7 @@ COLUMNS = ("offset", "timestamp", "timestampType", "leader_epoch", "key", "value
 def digest(
     data: Path, topic: str, partition: int, isolation: str, tiered: TieredOptions | None = None
 ) -> Digest:
-    """What `Client.digests` makes of the same records.
+    """Digests of the same records as `Client.digests` makes them.
 
     The whole log directory is read for a tiered partition, as its metadata topic counts.
     """
@@ -45,7 +45,7 @@ def digest(
 
 
 def digest_of(batches: Iterable[pa.RecordBatch]) -> Digest:
-    """What `Client.digests` makes of records in these columns, `COLUMNS`."""
+    """Digests, as of `Client.digests`, of records in these columns, `COLUMNS`."""
     count, sha256 = 0, hashlib.sha256()
     for batch in batches:
         count += len(batch)

@@ -1,4 +1,4 @@
-"""What a running broker keeps that no rebuild can know, its own neither.
+"""State of a running broker that no rebuild can know, its own neither.
 
 Whatever is named here differs for a live broker alone: what brokers find again in the logs when
 everything else is gone has to be ours without exception.

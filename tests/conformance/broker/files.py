@@ -76,7 +76,7 @@ def epochs_with_records(checkpoint: Path) -> bytes:
 
 
 def segments_by_partition(data: Path) -> Counter[str]:
-    """How many segments each partition has."""
+    """The number of segments of each partition."""
     return Counter(name.parent.name for name in partition_files(data, (LOG_SUFFIX,)))
 
 

@@ -1,4 +1,4 @@
-"""What a partition is asked: times and offsets at and near the edges of its batches."""
+"""The questions to a partition: times and offsets at and near the edges of its batches."""
 
 from __future__ import annotations
 

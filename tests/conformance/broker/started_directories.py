@@ -1,4 +1,4 @@
-"""What Kafka's own start made of drawn directories, and which of their records it lost."""
+"""Drawn directories after Kafka's own start, and the records that it lost."""
 
 from __future__ import annotations
 

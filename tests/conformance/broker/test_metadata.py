@@ -52,7 +52,7 @@ _HIDDEN = ("USER_SCRAM_CREDENTIAL_RECORD", "DELEGATION_TOKEN_RECORD")
 
 @dataclass(frozen=True)
 class Written:
-    """What a broker wrote, and what it said of it before it stopped."""
+    """The files that a broker wrote, and its description of them before it stopped."""
 
     home: Home
     answer: dict[str, Any]

@@ -58,7 +58,7 @@ _CLUSTER_METADATA = "partition=__cluster_metadata-0"
 
 @dataclass(frozen=True)
 class Mounted:
-    """What a broker on our index files logged and answered, and what our lookups answer."""
+    """The log and the answers of a broker on our index files, and the answers of our lookups."""
 
     log_text: str
     files_before: dict[Path, bytes]

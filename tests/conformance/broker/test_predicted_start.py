@@ -43,7 +43,7 @@ EARLIEST, LATEST = ENDS = (-2, -1)
 
 @dataclass(frozen=True)
 class Started:
-    """What was predicted, what a broker answered, and the directory after its stop."""
+    """The prediction, the answers of a broker, and the directory after its stop."""
 
     predicted: dict[str, PartitionPrediction]
     answers: dict[str, tuple[int, int]]
@@ -97,7 +97,7 @@ def started(request: pytest.FixtureRequest, room: Path, stopped: Home) -> Starte
 
 
 def log_starts(client: Client) -> dict[str, int]:
-    """Where the logs begin that retention deletes from."""
+    """The starts of the logs that retention deletes from."""
     lines = client.times([(topic.name, 0, EARLIEST) for topic in RETAINED])
     return {
         f"{topic.name}-0": int(line.split()[0]) for topic, line in zip(RETAINED, lines, strict=True)

@@ -29,7 +29,7 @@ LEFT_OPEN = (4, 3)
 
 @dataclass(frozen=True)
 class WentOn:
-    """What the leader knew of producers, in time, and what consumers got in the end."""
+    """The states of producers at the leader, over time, and the final records of consumers."""
 
     at_stop: set[Producer]
     at_start: set[Producer]

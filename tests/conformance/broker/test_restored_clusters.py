@@ -54,7 +54,7 @@ share.coordinator.state.topic.min.isr=1
 
 @dataclass(frozen=True)
 class Answers:
-    """What a cluster answers."""
+    """The answers of a cluster."""
 
     digests: dict[str, dict[str, Digest]]
     producers: dict[str, set[Producer]]
@@ -64,7 +64,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Restored:
-    """What the broker on a restored directory answers, its log, and what it read at its start."""
+    """The answers of the broker on a restored directory, its log, and its reads at its start."""
 
     answers: Answers
     log_text: str

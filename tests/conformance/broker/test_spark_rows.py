@@ -54,7 +54,7 @@ _SAME_ROWS = (
 
 @dataclass(frozen=True)
 class Read:
-    """What both sources made of every read."""
+    """The rows of both sources for every read."""
 
     output: Path
     errors: dict[str, dict[str, str]]

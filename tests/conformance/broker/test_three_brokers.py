@@ -74,7 +74,7 @@ class Way:
     renamed: bool = False
 
     def __str__(self) -> str:
-        """As the id of a test."""
+        """The id of a test."""
         more = [f"until-{self.until}"] * bool(self.until) + ["renamed"] * self.renamed
         return "-".join([self.dump, self.cluster, *more])
 
@@ -104,7 +104,7 @@ class Loaded:
     time_ms: int
 
     def acknowledged(self, way: Way) -> Ledger:
-        """What was acknowledged before the dump was made."""
+        """The records that were acknowledged before the dump was made."""
         return self.ledger if way.dump == "killed" else self.before_copy
 
 
@@ -142,7 +142,7 @@ def _restore(room: Path, *arguments: object) -> tuple[int, list[dict[str, Any]],
 
 @dataclass(frozen=True)
 class Restored:
-    """What restores wrote, said, and claim."""
+    """The files, output and claims of restores."""
 
     root: Path
     rows: list[dict[str, Any]]
@@ -366,7 +366,7 @@ def _check_groups(
 
 
 def _check_continued(before: Ledger, ledger: Ledger, after: Ledger) -> None:
-    """What was there is there, and all that was acknowledged since follows it, once."""
+    """All earlier records are there, and all acknowledged ones follow them, once."""
     aborted = {one.id for found in ledger.records["abort"].values() for one in found}
     for partition, got in after.records["got"].items():
         assert len({one.offset for one in got}) == len(got)

@@ -62,7 +62,7 @@ _QUERIES = 120
 
 @dataclass(frozen=True)
 class Tiered:
-    """What a broker left, and what its clients got."""
+    """The files that a broker left, and the records that its clients got."""
 
     data: Path
     options: TieredOptions
@@ -176,7 +176,7 @@ def test_a_build_writes_the_index_files_that_were_uploaded(tiered: Tiered, tmp_p
 
 @pytest.fixture(scope="module")
 def mounted(tiered: Tiered, room: Path) -> dict[str, dict[str, Digest]]:
-    """What consumers get of a rewrite from a broker of a fresh cluster without tiered storage."""
+    """The records of a rewrite, from a broker of a fresh cluster without tiered storage."""
     output = room / "tiered-rewritten"
     source = ["--input", tiered.data, "--tiered", tiered.options.uris[0], "--topics", "tiered.*"]
     _run("rewrite", *source, "--output", output, "--drop-where", _CONDITION, "--allow-revive")

@@ -50,7 +50,7 @@ _CONDITION = "topic <> 'open' AND key LIKE '%3' OR topic = 'open' AND offset < 2
 
 @dataclass(frozen=True)
 class Mounted:
-    """What consumers got after a rewrite and an import, and what they had to get."""
+    """The records that consumers got after a rewrite and an import, and the expected ones."""
 
     found: dict[str, dict[str, Digest]]
     expected: dict[str, dict[str, Digest]]

@@ -129,7 +129,7 @@ class Got(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What was acknowledged, by kind and partition, and the commits of groups."""
+    """The acknowledged records, by kind and partition, and the commits of groups."""
 
     records: dict[str, dict[tuple[str, int], list[Got]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))

@@ -1,4 +1,4 @@
-"""What the brokers are made to write: topics, their settings, and their traffic."""
+"""The writes of the brokers: topics, their settings, and their traffic."""
 
 from __future__ import annotations
 
