@@ -21,6 +21,7 @@ from kafka_index.build.report import (
     STATUSES,
     UNCHANGED,
     SegmentReport,
+    report_rows,
     report_table,
 )
 from kafka_index.build.settings import ALL_OUTPUTS, BuildSettings, Output
@@ -183,7 +184,8 @@ class BuiltRows:
         """Return all rows, sorted."""
         tables = (*self._unchanged, report_table(self._reports))
         rows = pa.concat_tables([table.select(REPORT_SCHEMA.names) for table in tables])
-        faults = [row.retriable for row in self._reports if row.is_damage]
+        marked = report_rows(rows.filter(pc.is_valid(rows["reason"])))
+        faults = [row.retriable for row in marked if row.is_damage]
         return BuildResult(rows.sort_by(_ORDER), RunOutcome.of_faults(faults))
 
 
@@ -195,7 +197,7 @@ class BuildResult(TableResult):
     ----------
     rows : pa.Table
         Sorted by topic, partition and base offset. A damaged segment has the status ``truncated``
-        or ``failed``.
+        or ``failed``, or the reason code ``overlap``.
     ended : RunOutcome
         Damage where a segment is damaged, the environment where another build may do better.
     unread : tuple of str

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.records.batch_table import PREALLOCATED_TAIL
+from kafka_index.records.batch_table import OVERLAP, PREALLOCATED_TAIL
 from kafka_index.storage import SegmentFile, Skipped
 from kafka_index.storage.report_file import PageMaker, ReportFile
 
@@ -114,7 +114,7 @@ class SegmentReport:
     status : str
         One of `STATUSES`.
     reason : str, optional
-        Why the status is not ``built``, for people.
+        Why the status is not ``built``, or which batches are out of order, for people.
     position_bytes : int, optional
         Where in the log the reason lies.
     seconds : float
@@ -167,7 +167,9 @@ class SegmentReport:
     @property
     def is_damage(self) -> bool:
         """Whether someone should look at this segment, and the exit code say so."""
-        return self.status == FAILED or (self.status == TRUNCATED and not self.is_preallocated_tail)
+        is_cut = self.status == TRUNCATED and not self.is_preallocated_tail
+        # Recovery keeps batches that are out of order, and readers do not.
+        return self.status == FAILED or is_cut or self.reason_code == OVERLAP
 
 
 def empty_row(segment: SegmentFile) -> SegmentReport:
@@ -231,6 +233,8 @@ class ReportWriter(ReportFile):
         self._kinds = frozenset(kinds)
         self._pending: list[SegmentReport] = []
         self._partitions: pa.Table | None = None
+        #: Segments with batches that are out of order.
+        self.out_of_order = 0
 
     def write(self, rows: Sequence[SegmentReport]) -> None:
         """Add rows of segments."""
@@ -273,6 +277,7 @@ class ReportWriter(ReportFile):
             self._write_segments(report_table(rows))
 
     def _write_segments(self, table: pa.Table) -> None:
+        self.out_of_order += pc.sum(pc.equal(table["reason_code"], OVERLAP)).as_py() or 0
         place = table.schema.get_field_index("max_timestamp_ms")
         times = table.column(place)
         known = pc.if_else(pc.equal(times, NO_TIMESTAMP), None, times)

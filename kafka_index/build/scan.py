@@ -34,6 +34,7 @@ from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, Top
 from kafka_index.records import BatchSource, ScanStop
 from kafka_index.records.batch_table import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.scan import IndexBuilder, LogFileSource
+from kafka_index.scan.scanner import BatchOrder
 from kafka_index.state.partition_state import PartitionState
 from kafka_index.state.segment_state import PRODUCER_REFUSALS, ProducerTable, SegmentState
 from kafka_index.storage import (
@@ -138,7 +139,7 @@ def _scan(
     config = settings.config.for_topic(segment.topic)
     attributes_of = settings.attributes_of(segment.log_path)
     producers = ProducerTable()
-    builder, stop = _fill(
+    builder, stop, overlap = _fill(
         segment.base_offset,
         source,
         config,
@@ -161,7 +162,7 @@ def _scan(
     lacks_txn_index = Output.INDEX in settings.outputs and Output.TXN_INDEX not in settings.outputs
     if producers.has_transactions and lacks_txn_index and settings.in_place:
         return row.failed(TRANSACTIONAL, _TRANSACTIONAL), ()
-    row = _settled(row, segment, source, builder, stop)
+    row = _settled(row, segment, source, builder, stop, overlap)
     if is_segment_path(segment.log_path):
         built = {
             OFFSET_INDEX_SUFFIX: _read(scratch(paths.offset_index)),
@@ -199,11 +200,13 @@ def _settled(
     source: BatchSource,
     builder: IndexBuilder,
     stop: ScanStop | None,
+    overlap: ScanStop | None,
 ) -> SegmentReport:
     """Return the row of a segment that was scanned to its end, or to where recovery cuts it."""
     cut = stop if builder.valid_bytes < source.log_size_bytes else None
     if cut is not None and cut.code == PREALLOCATED_TAIL and not segment.is_last:
         cut = replace(cut, code=ZERO_TAIL)
+    fault = cut or overlap
     return replace(
         row,
         log_size_bytes=source.log_size_bytes,
@@ -216,9 +219,9 @@ def _settled(
             builder.max_timestamp_ms,
         ),
         status=BUILT if cut is None else TRUNCATED,
-        reason=None if cut is None else cut.text,
-        reason_code=None if cut is None else cut.reason_code,
-        position_bytes=None if cut is None else cut.position_bytes,
+        reason=None if fault is None else fault.text,
+        reason_code=None if fault is None else fault.reason_code,
+        position_bytes=None if fault is None else fault.position_bytes,
     )
 
 
@@ -231,8 +234,11 @@ def _fill(
     offset_path: str,
     time_path: str,
     attributes_of: str | None,
-) -> tuple[IndexBuilder, ScanStop | None]:
-    """Fill both index files from a source; return also why recovery went no further."""
+) -> tuple[IndexBuilder, ScanStop | None, ScanStop | None]:
+    """Fill both index files from a source.
+
+    Returns also why recovery went no further, and the first batch that is out of order.
+    """
     for path in (offset_path, time_path):
         os.close(create_scratch(path, attributes_of=attributes_of))
     size = config.index_size_max_bytes
@@ -243,8 +249,10 @@ def _fill(
         builder = IndexBuilder(
             offset_index, time_index, config.index_interval_bytes, producers=producers
         )
-        stop = None
+        stop = overlap = None
+        order = BatchOrder(base_offset)
         for batches in source.chunks():
+            overlap = overlap or order.first_stop(batches)
             # The log is read to its end all the same: its size, and whether it changed, count.
             if stop is None:
                 stop = builder.append(batches)
@@ -255,7 +263,7 @@ def _fill(
         # Where the source met an offset that recovery refuses, recovery never reaches the end.
         if stop is None or not stop.refused:
             stop = builder.finish() or stop
-    return builder, stop
+    return builder, stop, overlap
 
 
 def _timed(row: SegmentReport, source: BatchSource, started: float) -> SegmentReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -186,12 +186,12 @@ def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:
     if options.report is None:
         return None
     root = None if options.output is None else absolute_path(options.output)
-    writer = ReportWriter(
+    writer: ReportWriter = ReportWriter(
         options.report,
         target_root=root,
         run_id=run_summary().run_id,
         kinds=options.report_kinds,
-        page=build_page(),
+        page=build_page(lambda: writer.out_of_order),
     )
     return stack.enter_context(writer)
 
@@ -319,7 +319,8 @@ class BuildOutcome(Outcome):
         return ExitCode.first(codes)
 
     def _add_table(self, rows: pa.Table) -> None:
-        plain = pc.and_(pc.equal(rows["status"], UNCHANGED), pc.is_null(rows["note"]))
+        is_silent = pc.and_(pc.is_null(rows["note"]), pc.is_null(rows["reason"]))
+        plain = pc.and_(pc.equal(rows["status"], UNCHANGED), is_silent)
         unchanged = rows.filter(plain)
         self._segments[UNCHANGED] += unchanged.num_rows
         self._offset_entries += pc.sum(unchanged["offset_entries"]).as_py() or 0
@@ -411,8 +412,11 @@ class BuildOutcome(Outcome):
         return first_lines(title, lines, total=self._damaged)
 
 
-def build_page() -> PageMaker:
-    """Return the maker of the page of ``build``, whose rows are the segments."""
+def build_page(count_out_of_order: Callable[[], int]) -> PageMaker:
+    """Return the maker of the page of ``build``, whose rows are the segments.
+
+    The segments with batches that are out of order are built, and are counted once it ends.
+    """
     severities = {BUILT: GOOD, UNCHANGED: GOOD, TRUNCATED: BAD, FAILED: BAD}
     explained = explain(
         EXPLAINED, severities, dict.fromkeys(severities, "kafka-index dump {log_path}")
@@ -420,8 +424,8 @@ def build_page() -> PageMaker:
     explained[SKIPPED] = Explained(NOTABLE, "not a live log, passed over")
 
     def verdict(totals: Totals) -> Verdict:
-        if totals.bad:
-            return Verdict(BAD, f"{plural(totals.bad, 'segment')} of {totals.units:,} damaged")
+        if damaged := totals.bad + count_out_of_order():
+            return Verdict(BAD, f"{plural(damaged, 'segment')} of {totals.units:,} damaged")
         return Verdict(GOOD, f"{plural(totals.units, 'segment')} built, no damage found")
 
     page = Page(

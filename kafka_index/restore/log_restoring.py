@@ -98,7 +98,7 @@ class RestoredLog:
         at = row.position_bytes
         if row.status != BUILT and at is None:
             return None
-        if overlap is not None and (at is None or overlap.position_bytes < at):
+        if overlap is not None and (at is None or overlap.position_bytes <= at):
             return overlap.position_bytes, overlap.reason_code, overlap.text
         if row.status == BUILT or at is None or row.is_preallocated_tail:
             return None

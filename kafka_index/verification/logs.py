@@ -10,6 +10,7 @@ from kafka_index.build.report import ERROR, FAILED, SegmentReport
 from kafka_index.dump.missing_offsets import BY_CHECKPOINTS, Cause, MissingOffsets, MissingRange
 from kafka_index.records.batch_table import (
     BAD_CRC,
+    OVERLAP,
     PREALLOCATED_TAIL,
     TORN_BATCH,
     TORN_HEADER,
@@ -152,7 +153,8 @@ def is_read(row: SegmentReport) -> bool:
 
 
 def _is_damage(row: SegmentReport) -> bool:
-    if row.reason_code == STATE_UNKNOWN or not is_read(row):
+    # Overlaps are judged by all of the log.
+    if row.reason_code in (STATE_UNKNOWN, OVERLAP) or not is_read(row):
         return False
     return row.status == FAILED or row.is_damage or row.is_preallocated_tail
 
