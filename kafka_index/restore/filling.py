@@ -46,6 +46,8 @@ from kafka_index.scan.scanner import Scanner, in_order
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 from kafka_index.stores import is_remote
 
+_OFFSET_BYTES = LOG_OVERHEAD["base_offset"].itemsize
+
 
 class BatchMark(NamedTuple):
     """The fields that identify a batch: two logs that agree on them hold the same batch."""
@@ -138,31 +140,43 @@ class EarlierBatches(NamedTuple):
     """Whole batches that begin below the offset that is next where they lie.
 
     `is_all`: nothing else is there. `records` is None where messages of magic 0 or 1 are there.
+    `repeats`: where the first of batches with the same bytes lies, if each has one before it.
     """
 
     first_offset: int
     last_offset: int
     records: int | None
     is_all: bool
+    repeats: int | None = None
 
 
 def earlier_batches(
-    log: Bytes, start_bytes: int, end_bytes: int, next_offset: int, *, is_searched: bool
+    log: Bytes,
+    start_bytes: int,
+    end_bytes: int,
+    next_offset: int,
+    ranges: Sequence[SoundRange],
+    *,
+    is_searched: bool,
 ) -> EarlierBatches | None:
     """Return the batches with right checksums between two positions that go back; None for none.
 
-    They are looked for after other bytes only where that is searched.
+    They are looked for after other bytes only where that is searched. The sound ranges are those of
+    the log.
     """
     held = HeldBytes(log[:end_bytes])
     bounds = OffsetBounds(0, INT64_MAX)
     found: list[tuple[BatchMark, int | None]] = []
+    places: list[tuple[int, int]] = []
     at, is_all = start_bytes, True
     while at < end_bytes:
         mark = mark_at(log, at) if is_batch(held, at, bounds) else None
         if mark is not None and mark.base_offset < next_offset:
             has_count = int(log[at + MAGIC_POSITION]) >= MAGIC_RECORD_BATCH
             found.append((mark, int(_header(log, at)["record_count"]) if has_count else None))
-            at += LOG_OVERHEAD_BYTES + entry_length(log[at:])
+            end = at + LOG_OVERHEAD_BYTES + entry_length(log[at:])
+            places.append((at, end))
+            at = end
             continue
         is_all = False
         if not is_searched:
@@ -176,7 +190,28 @@ def earlier_batches(
         min(max(mark.last_offset for mark, _ in found), next_offset - 1),
         sum(counts) if len(counts) == len(found) else None,
         is_all,
+        _first_repeated(log, start_bytes, places, ranges) if is_all else None,
     )
+
+
+def _first_repeated(
+    log: Bytes, end_bytes: int, places: Sequence[tuple[int, int]], ranges: Sequence[SoundRange]
+) -> int | None:
+    """Return where the first batch lies that one of these repeats; None if one repeats none.
+
+    What is repeated lies in a sound range up to a position.
+    """
+    repeats = [log[start:end].tobytes() for start, end in places]
+    wanted = {one[:_OFFSET_BYTES] for one in repeats}
+    found: dict[bytes, int] = {}
+    for each in ranges:
+        at = each.start_bytes
+        while at < each.end_bytes <= end_bytes:
+            size = LOG_OVERHEAD_BYTES + entry_length(log[at:])
+            if log[at : at + _OFFSET_BYTES].tobytes() in wanted:
+                found.setdefault(log[at : at + size].tobytes(), at)
+            at += size
+    return min(found[one] for one in repeats) if found.keys() >= set(repeats) else None
 
 
 def _plausible(log: Bytes, position: int, next_offset: int) -> np.void | None:

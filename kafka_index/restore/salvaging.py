@@ -193,17 +193,20 @@ class Salvaging:
             start,
         )
         # Where no other offset is missing, what batches that go back held is lost all the same.
-        back = earlier_batches(log, start, end, first, is_searched=lost.is_empty)
+        back = earlier_batches(log, start, end, first, ranges, is_searched=lost.is_empty)
         if back is None or not (back.is_all or lost.is_empty):
             return lost
         stop = ScanStop(OVERLAP, start, f"offset {first} or more", f"offset {back.first_offset}")
+        records, text = back.records, stop.text
+        if back.repeats is not None:
+            records, text = 0, f"{text}; nothing is lost: it repeats what is at byte {back.repeats}"
         return replace(
             lost,
             first_offset=back.first_offset,
             last_offset=back.last_offset,
-            records=back.records,
+            records=records,
             code=stop.code,
-            reason=stop.text,
+            reason=text,
         )
 
     def _fill(self, hole: _Hole, ranges: Sequence[SoundRange], size_bytes: int) -> Fill | None:
