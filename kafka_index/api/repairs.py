@@ -18,6 +18,7 @@ from kafka_index.api.arguments import (
     optional_path,
     path_of,
     paths_of,
+    properties_of,
     threads_of,
     unread_texts,
     whole,
@@ -283,6 +284,7 @@ def restore_dump(
         metadata_output=optional_path(metadata_output, "metadata_output"),
         all_brokers_restored=all_brokers_restored,
         config=config_of(config),
+        properties=properties_of(config),
         max_decompressed_bytes=most,
     )
     with reading_inputs(follow_links=follow_links) as unread:

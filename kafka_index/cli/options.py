@@ -109,7 +109,10 @@ def command(
     fixed: dict[str, object] = {}
     made: dict[str, tuple[Callable[..., Any], list[str]]] = {}
     for each in fields(kind):  # type: ignore[arg-type]
-        part: _Part = each.metadata[_PART]
+        part: _Part | None = each.metadata.get(_PART)
+        if part is None:
+            # Another option sets it.
+            continue
         if as_job and part.in_job is not _FROM_OPTIONS:
             fixed[each.name] = part.in_job
             continue

@@ -21,6 +21,7 @@ from kafka_index.cli.shared_options import (
     detail_options,
     engine_options,
     input_option,
+    load_with_properties,
     max_decompressed_option,
     refuse_no_logs,
     report_option,
@@ -224,7 +225,9 @@ class RestoreOptions(RestoreRequest):
         is_flag=True,
         help="With same: all brokers of the cluster are restored to one point in time.",
     )
-    config: LogConfig = settings_options()
+    settings: tuple[LogConfig, Mapping[str, str] | None] = settings_options(
+        make=load_with_properties
+    )
     max_decompressed_bytes: int = max_decompressed_option()
     report: str | None = report_option("a row per partition and per lost range", has_page=True)
     engine: Engine = engine_options()
@@ -234,6 +237,9 @@ class RestoreOptions(RestoreRequest):
         refuse_no_logs(self.inputs, self.tiered)
         if not self.output:
             raise click.UsageError("no output: give --output DIR")
+        config, properties = self.settings
+        object.__setattr__(self, "config", config)
+        object.__setattr__(self, "properties", properties)
         RestoreRequest.__post_init__(self)
 
 

@@ -49,6 +49,14 @@ _BEYOND_END = "an offset of a group after the end of its log, which stays"
 _NOT_RENAMED = "an offset of a group under the old name of a topic, where it stays"
 
 
+_WHOLE_OF_READ = "all that was read of the dump"
+
+
+def _has_unread(plan: RestorePlan) -> bool:
+    """Return whether entries were passed over that have the name of a log, and are no file."""
+    return any(each.reason in (BROKEN_LINK, NOT_A_FILE) for each in plan.dump.skipped)
+
+
 class RestoreOutcome(Outcome):
     """The progress, summary and exit code of a restore; a context manager around its run."""
 
@@ -104,9 +112,7 @@ class RestoreOutcome(Outcome):
     @property
     def _explained(self) -> dict[str, str]:
         """The meaning of each status under the choices, and with what was not read."""
-        whole = EXPLAINED[RESTORED]
-        if any(each.reason in (BROKEN_LINK, NOT_A_FILE) for each in self._plan.dump.skipped):
-            whole = "all that was read of the dump"
+        whole = _WHOLE_OF_READ if _has_unread(self._plan) else EXPLAINED[RESTORED]
         if self._plan.request.until.is_given:
             whole = f"{whole} up to --until"
         return {**EXPLAINED, RESTORED: whole}
@@ -186,8 +192,12 @@ def _amount(lost: Sequence[LostRange]) -> str:
 def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker:
     """Return the maker of the page of ``restore``; the lost ranges are there with its rows."""
     severities = {RESTORED: GOOD, SALVAGED: NOTABLE, LEFT_OUT: BAD}
+    has_unread = _has_unread(job.plan)
+    whole = _WHOLE_OF_READ if has_unread else EXPLAINED[RESTORED]
     explained = explain(
-        EXPLAINED, severities, dict.fromkeys(severities, "kafka-index verify --input {path}")
+        EXPLAINED | {RESTORED: whole},
+        severities,
+        dict.fromkeys(severities, "kafka-index verify --input {path}"),
     )
     explained[LOST] = Explained(BAD, _LOST, DUMP)
     explained[CLAMPED] = Explained(NOTABLE, _CLAMPED)
@@ -202,7 +212,8 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
     def verdict(totals: Totals) -> Verdict:
         partitions = plural(totals.units, "partition")
         lost, left_out = totals.others[LOST], totals.found[LEFT_OUT]
-        text = f"{partitions} restored, nothing lost{chosen}"
+        of_read = " of what was read of the dump" if has_unread else ""
+        text = f"{partitions} restored, nothing lost{of_read}{chosen}"
         if lost or left_out:
             ranges = lost_texts(lost_ranges) or ([f"{plural(lost, 'range')} lost"] if lost else [])
             text = ", ".join([*ranges, f"{left_out:,} of {partitions} left out"])
@@ -215,7 +226,7 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
             text += f", {plural(renamed, 'committed offset')} under the old name of a topic"
         if left_out or totals.bad_others:
             return Verdict(BAD, text)
-        return Verdict(NOTABLE if clamped or beyond or renamed else GOOD, text)
+        return Verdict(NOTABLE if clamped or beyond or renamed or has_unread else GOOD, text)
 
     page = Page(
         "restore",

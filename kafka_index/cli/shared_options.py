@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -298,6 +298,14 @@ def _warn_of_unknown_settings(
             hint = f"; is it {other}?" if other else ""
             print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
     return path
+
+
+def load_with_properties(
+    path: str | None, *, index_interval_bytes: int | None
+) -> tuple[LogConfig, Mapping[str, str] | None]:
+    """Return settings, with all properties of the file that has them, if there is one."""
+    config = LogConfig.load(path, index_interval_bytes=index_interval_bytes)
+    return config, None if path is None else read_properties(path)
 
 
 def settings_options(*more: click.Option, make: Callable[..., Any] = LogConfig.load) -> Any:

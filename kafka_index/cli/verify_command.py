@@ -15,11 +15,12 @@ from kafka_index.cli.shared_options import (
     LogOptions,
     detail_options,
     engine_options,
+    load_with_properties,
     report_option,
     settings_options,
     topics_option,
 )
-from kafka_index.config import LogConfig, read_properties
+from kafka_index.config import LogConfig
 from kafka_index.execution import Engine
 
 _HELP = """Compare every file of the dump below PATH with what it should be; nothing is changed.
@@ -46,13 +47,6 @@ kafka-index verify --input s3://backup/broker-1 --engine spark --master 'local[8
 _JOB_EXAMPLES = """\
 spark-submit jobs/verify.py --input /mnt/dump/* --report /mnt/verify.parquet
 """
-
-
-def _settings(
-    path: str | None, *, index_interval_bytes: int | None
-) -> tuple[LogConfig, Mapping[str, str] | None]:
-    config = LogConfig.load(path, index_interval_bytes=index_interval_bytes)
-    return config, None if path is None else read_properties(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +80,9 @@ class VerifyOptions(LogOptions):
         is_flag=True,
         help="Read batch headers only: much faster, but damaged records are not found.",
     )
-    settings: tuple[LogConfig, Mapping[str, str] | None] = settings_options(make=_settings)
+    settings: tuple[LogConfig, Mapping[str, str] | None] = settings_options(
+        make=load_with_properties
+    )
     report: str | None = report_option("a row per file and partition", has_page=True)
     engine: Engine = engine_options()
     detail: Detail = detail_options()

@@ -192,12 +192,20 @@ class OldCluster:
                 found.setdefault(one.topic, set()).add(one.group)
         return {topic: sorted(groups) for topic, groups in sorted(found.items())}
 
-    def cleanup_policies(self) -> dict[str, str | None]:
-        """Return the policies of the topics of the metadata log, None where one has none."""
-        image = self.image
-        if image is None:
-            return {}
-        return {each.name: image.cleanup_policy(each.name) for each in image.topics.values()}
+    def cleanup_policies(
+        self, properties: Mapping[str, str] | None, dump: Dump
+    ) -> dict[str, str | None]:
+        """Return the policies of the topics of the metadata log, None where none is known.
+
+        `properties` are all settings of the broker.
+        """
+        image, node_id = self.image, node_id_of(dump.directories.values())
+        names = [] if image is None else [each.name for each in image.topics.values()]
+        return {
+            name: image.cleanup_policy(name, properties, node_id)
+            for name in names
+            if image is not None
+        }
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         """Return the leader epoch of the metadata log; -1 where it is not known."""

@@ -51,7 +51,8 @@ class RestoreRequest:
     old metadata log, and `renames` new names of topics by the old ones: such a topic gets a new id.
     `goes_by_create_time`: a point in time counts for topics with the timestamps of clients, too.
     `metadata_output` is the directory of the metadata log in the same cluster, if it has one of its
-    own. Raises `ConfigError` if a choice does not exist, or excludes another one.
+    own. `properties` are all settings of the broker. Raises `ConfigError` if a choice does not
+    exist, or excludes another one.
     """
 
     inputs: Sequence[str]
@@ -73,6 +74,7 @@ class RestoreRequest:
     metadata_output: str | None = None
     all_brokers_restored: bool = False
     config: LogConfig = field(default_factory=LogConfig)
+    properties: Mapping[str, str] | None = None
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 
     def __post_init__(self) -> None:
@@ -157,6 +159,7 @@ class RestorePlan:
         request = self.request
         options = (
             request.config,
+            (request.properties or {}).get("log.cleanup.policy"),
             request.cluster,
             request.clamp_groups,
             request.metadata_output and os.path.realpath(request.metadata_output),
@@ -190,7 +193,7 @@ def plan_restore(request: RestoreRequest, dump: Dump, old: OldCluster) -> Restor
     made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
     made |= {new: new_uuid() for new in request.renames.values()}
     topic_ids = _topic_ids(dump, known, made, request.renames)
-    policies = old.cleanup_policies()
+    policies = old.cleanup_policies(request.properties, dump)
     partitions = []
     for partition in dump.replicas:
         base, *others = base_replica(dump.replicas[partition])

@@ -158,9 +158,16 @@ def test_a_restore_of_some_topics_does_not_say_that_nothing_is_missing(tmp_path:
 def test_a_restore_that_passes_over_an_entry_does_not_say_all(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     os.mkfifo(data / "payments-0" / f"{99999:020d}.log")
-    done = run_here("restore", "--input", data, "--new-topic-ids", "--output", tmp_path / "out")
+    given = ("--input", data, "--new-topic-ids", "--output", tmp_path / "out")
+    done = run_here("restore", *given, "--report", tmp_path / "page.html")
     assert done.returncode == 1, done.stderr
     assert "all that was read of the dump" in done.stdout
+    for text in (done.stdout, (tmp_path / "page.html.runbook.txt").read_text()):
+        assert "Nothing is missing" not in text
+        assert "entries that a broker would not load were not restored: 1" in text
+    page = (tmp_path / "page.html").read_text()
+    assert "nothing lost of what was read of the dump" in page
+    assert "all that the dump has" not in page
     assert "all that the dump has" not in done.stdout
 
 

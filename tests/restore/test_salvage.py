@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_index import restore_dump
+from kafka_index import restore_dump, verify
 from kafka_index.errors import ConfigError
 from kafka_index.restore import Link, Salvage
 from kafka_index.restore.cluster import ClusterMode
@@ -411,7 +411,7 @@ def test_a_batch_whose_offsets_go_back_is_damage(
     tmp_path: Path, dump: Path, segment: int, number: int
 ) -> None:
     log = logs(dump / PARTITION)[segment]
-    sound, count = log.read_bytes(), batches(log)[number][2]
+    sound, (position, *_) = log.read_bytes(), batches(log)[number]
     repeat_batch(log, number)
 
     kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
@@ -420,7 +420,9 @@ def test_a_batch_whose_offsets_go_back_is_damage(
 
     assert [each.code for each in (kept, prefix, none)] == [1, 1, 1]
     assert not any("all that the dump has" in each.done.stdout for each in (kept, prefix, none))
-    assert [(row["reason_code"], row["records"]) for row in kept.lost] == [("overlap", count)]
+    assert [(row["reason_code"], row["records"]) for row in kept.lost] == [("overlap", 0)]
+    assert f"nothing is lost: it repeats what is at byte {position}" in kept.lost[0]["reason"]
+    assert "0 records lost in 1 range" in kept.done.stdout
     assert [row["reason_code"] for row in prefix.lost][:1] == ["overlap"]
     assert none.partitions("left_out") == {PARTITION}
     assert (tmp_path / "batches" / PARTITION / log.name).read_bytes() == sound
@@ -428,3 +430,55 @@ def test_a_batch_whose_offsets_go_back_is_damage(
     for command in ("verify", "predict"):
         assert run_here(command, "--input", tmp_path / "batches").returncode == 0
         assert "go back" not in run_here(command, "--input", tmp_path / "prefix").stdout
+
+
+def test_a_batch_that_goes_back_and_is_no_repeat_is_lost(tmp_path: Path, dump: Path) -> None:
+    log = logs(dump / PARTITION)[1]
+    position, size, count = batches(log)[3]
+    data = bytearray(log.read_bytes())
+    # The leader epoch is outside the checksum.
+    again = data[position : position + size]
+    again[15] ^= 1
+    log.write_bytes(data[: position + size] + again + data[position + size :])
+
+    run = restore(dump, tmp_path / "out", "--salvage", "batches")
+
+    assert [(row["reason_code"], row["records"]) for row in run.lost] == [("overlap", count)]
+
+
+def test_a_repeat_that_another_copy_does_not_have_is_restored_from_it(
+    tmp_path: Path, dump: Path
+) -> None:
+    whole = copy_dump(tmp_path / "whole", PARTITION)
+    log = logs(dump / PARTITION)[1]
+    sound = log.read_bytes()
+    repeat_batch(log, 3)
+
+    run = restore(dump, tmp_path / "out", "--input", whole)
+
+    assert run.code == 0
+    assert (run.lost, run.partitions("restored")) == ([], {PARTITION})
+    assert (tmp_path / "out" / PARTITION / log.name).read_bytes() == sound
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("delete", "is not compacted"), ("compact", "topic is compacted"), (None, "is not compacted")],
+)
+def test_the_policy_of_brokers_is_that_of_the_config_as_in_a_verification(
+    tmp_path: Path, policy: str | None, expected: str
+) -> None:
+    dump = copy_dump(tmp_path / "dump", PARTITION, "__cluster_metadata-0")
+    for path in (dump / PARTITION).glob(f"{logs(dump / PARTITION)[1].stem}.*"):
+        path.unlink()
+    settings = {} if policy is None else {"log.cleanup.policy": policy}
+
+    restored = restore_dump(dump, tmp_path / "out", config=settings)
+    verified = verify(dump, config=settings)
+
+    (lost,) = [one for each in restored.partitions for one in each.lost]
+    rows = [row for each in verified.partitions for row in each.findings]
+    (gap,) = [row for row in rows if row.kind == "log" and row.file_class == "gap"]
+    assert expected in lost.reason
+    assert lost.is_known is (policy != "compact")
+    assert lost.reason.partition("; ")[2].lower() in (gap.effect or "").lower()
