@@ -44,16 +44,20 @@ def configured_node(properties: Mapping[str, str] | None) -> int | None:
 def refused_settings(properties: Mapping[str, str] | None) -> list[Refusal]:
     """Return why no broker starts with its settings, whatever its directories have."""
     settings = properties or {}
-    if "zookeeper.connect" not in settings or settings.get("process.roles", "").strip():
-        return []
-    return [
-        Refusal(
-            "zookeeper.connect",
-            None,
+    refused = []
+    if "zookeeper.connect" in settings and not settings.get("process.roles", "").strip():
+        reason = (
             "the settings have no process.roles: no broker of Kafka 4 starts with ZooKeeper, and "
-            "a start of an older one is not predicted",
+            "a start of an older one is not predicted"
         )
-    ]
+        refused.append(Refusal("zookeeper.connect", None, reason))
+    text = settings.get("node.id", "").strip()
+    node_id = parse_java_integer(text, INT32_MAX)
+    if text and (node_id is None or node_id < 0):
+        refused.append(
+            Refusal("node.id", None, f"it is {text} in the settings, expected a node id")
+        )
+    return refused
 
 
 def configured_directories(properties: Mapping[str, str] | None) -> frozenset[str]:

@@ -386,6 +386,14 @@ def test_a_small_file_that_is_the_null_device_is_read_as_an_empty_one(
     assert (predict(data).verdict is not Verdict.DOES_NOT_START) is starts
 
 
+@pytest.mark.parametrize("node", ["x", "-1", "99999999999", "1.0"])
+def test_no_broker_starts_with_a_node_id_that_is_none(data: Path, node: str) -> None:
+    found = kafka_index.predict(data, config={"node.id": node})
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert "node.id" in [refusal.file for refusal in found.refused]
+
+
 def test_no_broker_of_this_release_starts_with_zookeeper(data: Path) -> None:
     settings = {"zookeeper.connect": "localhost:2181"}
 
