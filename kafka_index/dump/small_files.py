@@ -68,8 +68,9 @@ def read_file(path: str) -> bytes | None:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        # A link in circles is, as any other to nothing, not there.
-        if error.errno in (errno.ENOENT, errno.ELOOP):
+        # A broker asks whether this one is there, which a link in circles is not; others it opens.
+        is_circular = error.errno == errno.ELOOP and name == PARTITION_METADATA
+        if error.errno == errno.ENOENT or is_circular:
             if name in _CREATED_FIRST and os.path.islink(path):
                 raise BadFileError("a link to nothing", path=path) from None
             return None

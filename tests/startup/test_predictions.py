@@ -336,6 +336,24 @@ def test_a_snapshot_that_cannot_be_made_costs_the_log_or_keeps_a_broker_from_sta
     assert predict(data).verdict is Verdict.LOSES
 
 
+@pytest.mark.parametrize(("target", "starts"), [("itself", True), ("/nonexistent/file", False)])
+def test_meta_properties_that_are_a_link_in_circles_take_the_directory_offline(
+    data: Path, target: str, *, starts: bool
+) -> None:
+    other = moved_with_future(data)
+    link_to_nowhere(other / "meta.properties", target)
+
+    found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
+
+    assert (found.verdict is not Verdict.DOES_NOT_START) is starts
+
+
+def test_a_partition_metadata_that_is_a_link_in_circles_is_missing(data: Path) -> None:
+    link_to_nowhere(data / PARTITION / "partition.metadata", "itself")
+
+    assert of(predict(data)).outcome is Outcome.STRAY
+
+
 @pytest.mark.parametrize("target", _NOWHERE)
 def test_a_lock_that_cannot_be_made_keeps_a_broker_from_starting(data: Path, target: str) -> None:
     link_to_nowhere(data / ".lock", target)
