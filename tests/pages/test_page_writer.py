@@ -41,7 +41,7 @@ def test_a_run_that_is_interrupted_leaves_a_page_that_says_so(tmp_path: Path) ->
     write_rows(whole, {}, 1)
 
     def interrupted() -> None:
-        with ReportFile(str(report), FILE_SCHEMA, build_page()) as file:
+        with ReportFile(str(report), FILE_SCHEMA, build_page(lambda: 0)) as file:
             row = {"status": "built", "kind": "segment"}
             schema = pa.schema([(field.name, field.type) for field in FILE_SCHEMA])
             file.write_table(pa.Table.from_pylist([row], schema=schema))

@@ -33,7 +33,7 @@ def write_rows(path: Path, columns: dict[str, object], rows: int) -> None:
         else pa.nulls(rows, field.type)
         for field in FILE_SCHEMA
     ]
-    with ReportFile(str(path), FILE_SCHEMA, build_page()) as report:
+    with ReportFile(str(path), FILE_SCHEMA, build_page(lambda: 0)) as report:
         report.write_table(pa.table(arrays, schema=FILE_SCHEMA))
 
 
