@@ -2,50 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 
 import click
 
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import command, option_group
+from kafka_index.errors import InputError
 
 _HELP = """Print a PAGE of the documentation; without one, list the pages.
 
-    \b
-    Examples:
-      kafka-index help lookup
-      kafka-index help runbooks | less
+    Exit code 0: it is printed. 2: there is no such page.
+    """
+_EXAMPLES = """\
+kafka-index help
+kafka-index help lookup | less
 """
 _SUFFIX = ".md"
 
 
-def make_command(*, as_job: bool) -> click.Command:
-    """Return the command, which does not run as a job."""
-    if as_job:
-        raise ValueError("help does not run as a job")
-    pages = _pages()
-    return click.Command(
-        "help",
-        {"help_option_names": ["-h", "--help"]},
-        lambda page: _print(pages, page),
-        [click.Argument(["page"], type=click.Choice(list(pages)), required=False, metavar="PAGE")],
-        help=_HELP,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelpOptions:
+    """The options of ``help``."""
+
+    page: str | None = option_group(
+        click.Argument(["page"], required=False, metavar="[PAGE]"), make=lambda page: page
     )
 
 
-def _pages() -> dict[str, str]:
-    """Return the texts of the pages by name."""
-    entries = (files("kafka_index") / "docs").iterdir()
-    pages = [entry for entry in entries if entry.name.endswith(_SUFFIX)]
-    texts = {page.name.removesuffix(_SUFFIX): page.read_text(encoding="utf-8") for page in pages}
-    return dict(sorted(texts.items()))
-
-
-def _print(pages: dict[str, str], page: str | None) -> ExitCode:
-    if page is not None:
-        click.echo(pages[page], nl=False)
-        return ExitCode.DONE
-    width = max(map(len, pages))
-    for name, text in pages.items():
-        title = text.splitlines()[0].removeprefix("# ")
-        click.echo(f"{name:{width}}  {title}")
+def _run(options: HelpOptions) -> ExitCode:
+    pages = {
+        entry.name.removesuffix(_SUFFIX): entry.read_text(encoding="utf-8")
+        for entry in (files("kafka_index") / "docs").iterdir()
+        if entry.name.endswith(_SUFFIX)
+    }
+    if options.page is None:
+        width = max(map(len, pages))
+        for name, text in sorted(pages.items()):
+            title = text.splitlines()[0].removeprefix("# ")
+            click.echo(f"{name:{width}}  {title}")
+    elif options.page in pages:
+        click.echo(pages[options.page], nl=False)
+    else:
+        names = ", ".join(sorted(pages))
+        raise InputError("there is no such page", expected=names, found=options.page)
     return ExitCode.DONE
+
+
+make_command = partial(
+    command,
+    "help",
+    HelpOptions,
+    _run,
+    help_text=_HELP,
+    usage="[OPTIONS]",
+    examples=_EXAMPLES,
+    has_links=False,
+)

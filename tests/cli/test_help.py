@@ -24,4 +24,4 @@ def test_without_a_page_each_is_listed_with_its_title() -> None:
 def test_a_page_that_is_not_there_is_wrong_usage_and_the_error_names_those_that_are() -> None:
     done = run_here("help", "look")
     assert done.returncode == 2
-    assert "'lookup'" in done.stderr
+    assert "lookup, " in done.stderr

@@ -20,7 +20,9 @@ from tests.support.command_line import DUMP, kafka_index, run_here
 CANARY = "canary-5309"
 URI = f"s3://user:{CANARY}@bucket/key"
 # Options whose value is no place, though it may look like one.
-DATA = re.compile(r"REGEX|TEXT|EXPR|KEY|ID|NAME|LIST|TIME|N|COLUMN|OLD=NEW|TOPIC.*|NAME=VALUE|URL|")
+DATA = re.compile(
+    r"REGEX|TEXT|EXPR|KEY|ID|NAME|LIST|TIME|N|COLUMN|OLD=NEW|TOPIC.*|NAME=VALUE|URL|\[PAGE\]|"
+)
 
 
 def places() -> Iterator[tuple[str, str, str]]:
@@ -28,9 +30,11 @@ def places() -> Iterator[tuple[str, str, str]]:
     for command in COMMANDS:
         for parameter in load_command(command, as_job=False).params:
             metavar = parameter.metavar or ""
+            if DATA.fullmatch(metavar):
+                continue
             if isinstance(parameter, click.Argument):
                 yield command, "", URI
-            elif not DATA.fullmatch(metavar):
+            else:
                 form = metavar.split("|")[-1]
                 value = f"{form.split('=')[0]}={URI}" if "=" in form else URI
                 yield command, max(parameter.opts, key=len), value
