@@ -1,0 +1,80 @@
+"""The pages name columns, files, modules and commands that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+
+from kafka_index.api import listings, writing
+from kafka_index.build.report import REPORT_SCHEMA
+from kafka_index.export.report import EXPORT_REPORT_SCHEMA
+from kafka_index.lookup import LOOKUP_REPORT_SCHEMA
+from kafka_index.metadata.tables import METADATA_TABLES
+from kafka_index.reading.answers import ANSWER_SCHEMA
+from kafka_index.restore.result import RESTORE_SCHEMA
+from kafka_index.startup.prediction import SEGMENT_ROWS
+from kafka_index.verification.findings import VERIFY_SCHEMA
+from kafka_index.writing.rewrite_job import REWRITE_REPORT_SCHEMA
+from tests.support.command_line import ROOT, run_here
+
+PAGES = {
+    path.name: path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+#: The rows of reports and results, by their name in docs/reports.md.
+REPORTS: dict[str, pa.Schema] = {
+    "build": REPORT_SCHEMA,
+    "verify": VERIFY_SCHEMA,
+    "predict": SEGMENT_ROWS,
+    "restore": RESTORE_SCHEMA,
+    "rewrite": REWRITE_REPORT_SCHEMA,
+    "export": EXPORT_REPORT_SCHEMA,
+    "import_records": writing._IMPORT_SCHEMA,
+    "list_partitions": listings._PARTITIONS,
+    "lookup": LOOKUP_REPORT_SCHEMA,
+    "answers": ANSWER_SCHEMA,
+    **{f"metadata --what {name}": table.schema for name, table in METADATA_TABLES.items()},
+}
+
+
+def test_the_table_of_reports_has_the_columns_of_all_schemas() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| [^|]+ \| (`.+) \|$", PAGES["reports.md"], re.MULTILINE)
+    assert dict(rows) == {
+        name: ", ".join(
+            f"`{column.name}` {column.type}{'?' if column.nullable else ''}" for column in schema
+        )
+        for name, schema in REPORTS.items()
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in REPORTS if "partition" in REPORTS[name].names])
+def test_the_number_of_a_partition_has_one_type(name: str) -> None:
+    # Queries may name partitions beyond int32; the report counts them.
+    expected = "int64" if name == "lookup" else "int32"
+    assert str(REPORTS[name].field("partition").type) == expected
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_modules_that_a_page_names_exist(page: str) -> None:
+    files = re.findall(
+        r"`((?:benchmarks|conf|docs|examples|jobs|kafka_index|tests|tools)/[\w./-]+)`", PAGES[page]
+    )
+    modules = [
+        name.replace(".", "/")
+        for name in re.findall(r"python -m ((?:benchmarks|tests|tools)[\w.]*\w)", PAGES[page])
+    ]
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    assert [
+        name for name in modules if not any((ROOT / f"{name}{end}").exists() for end in ("", ".py"))
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"(?:\$ |`|^    )kafka-index ([a-z][a-z-]*)\b", PAGES[page], re.MULTILINE)
+    assert [name for name in set(named) if run_here(name, "--help").returncode] == []
+    targets = re.findall(r"`make ([a-z]+)\b", PAGES[page])
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [name for name in targets if f"\n{name}:" not in makefile] == []
