@@ -265,7 +265,7 @@ def _run(options: RestoreOptions) -> ExitCode:
                 if not is_remote(file.path):
                     if result.runbook is not None:
                         write_durably(f"{file.path}.runbook.txt", result.runbook.encode())
-                    sync_directory(os.path.dirname(file.path))
+                    sync_directory(os.path.dirname(os.path.abspath(file.path)))
 
             def conclude(result: RestoreResult) -> None:
                 nonlocal code

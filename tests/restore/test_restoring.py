@@ -205,3 +205,14 @@ def test_topics_are_chosen(tmp_path: Path) -> None:
     run = restore(DUMP, tmp_path / "out", "--topics", "payments|__consumer_offsets")
 
     assert run.partitions("restored") == {"payments-0", "payments-1", "__consumer_offsets-0"}
+
+
+def test_a_report_in_the_working_folder_has_its_runbook_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    copy_dump(Path("dump"), "payments-0")
+    done = run_here("restore", "--input", "dump", "--output", "out", "--report", "report.json")
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir()) == ["dump", "out", "report.json", "report.json.runbook.txt"]
+    assert Path("out", MARKER).is_file()
