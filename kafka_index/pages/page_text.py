@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_DIGITS
-from kafka_index.pages.page import Page, Severity, Totals
+from kafka_index.pages.page import NOTABLE, Page, Severity, Totals
 
 #: Beyond this, integers of a column are BigInt in JavaScript: differences of smaller ones, doubled
 #: by zigzag, are exact as its numbers.
@@ -253,9 +253,13 @@ class PageText:
                 )
         yield '<section><h2>What was found</h2>\n<table id="found"><thead><tr><th>found</th>'
         yield f"<th>{escape(page.nouns)}</th><th>bad</th><th>meaning</th></tr></thead><tbody>\n"
-        for name in [*page.explained, *sorted(set(totals.found) - set(page.explained))]:
-            if not totals.found[name]:
-                continue
+        names = [*page.explained, *sorted(set(totals.found) - set(page.explained))]
+
+        def worst_first(name: str) -> tuple[bool, int]:
+            explained = page.explained.get(name)
+            return not totals.bad_of[name], -int(explained.severity if explained else NOTABLE)
+
+        for name in sorted(filter(totals.found.get, names), key=worst_first):
             explained = page.explained.get(name)
             yield (
                 f'<tr><th scope="row"><button data-found="{escape(name)}">{escape(name)}</button>'

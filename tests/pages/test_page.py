@@ -35,6 +35,10 @@ ZOOM = """() => {
     map.x_range.start = 1e9;
     map.x_range.end = 1e10;
 }"""
+TIMES = """() => {
+    const { start, end } = Bokeh.documents[1].roots()[0].x_range;
+    return [start, end];
+}"""
 INTRUDE = """() => {
     const script = document.createElement("script");
     script.textContent = "window.intruded = true";
@@ -177,6 +181,74 @@ def test_a_hundred_thousand_segments_fit_sort_filter_and_scroll(
     opened.wait_for_shown(1)
     assert opened.complaints == []
     page.close()
+
+
+def test_the_findings_are_a_table_that_filters(browser: Browser, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    topics = [f"topic-{number % 7}" for number in range(100)]
+    reasons = ["torn_batch" if number % 2 else "bad_crc" for number in range(100)]
+    columns: dict[str, object] = {
+        "topic": topics,
+        "partition": range(100),
+        "status": ["truncated"] * 99 + ["built"],
+        "reason": reasons,
+    }
+    write_rows(report, columns, 100)
+    opened = open_page(browser, report)
+    page = opened.page
+    rows = page.locator("#findings tbody tr")
+    assert rows.count() == 50
+    assert page.inner_text("#findings-shown").startswith("the first 50 of 99;")
+    page.fill("#findings-filter", "topic-3 TORN")
+    opened.wait_until(lambda: rows.count() < 50)
+    names = [f"topic-3-{number}" for number in range(99) if number % 7 == 3 and number % 2]
+    assert rows.locator("td:nth-child(2)").all_inner_texts() == names
+    assert page.inner_text("#findings-shown") == f"{len(names)} of 99"
+    rows.first.locator("summary").click()
+    page.wait_for_selector("#findings dd")
+    assert names[0] in page.inner_text("#findings h3")
+    page.close()
+
+
+def test_the_times_of_one_topic_do_not_press_those_of_the_others(
+    browser: Browser, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.html"
+    write_rows(report, _topics_of(["far", *"abc"], [1, *[1_700_000_000_000] * 3]), 8)
+    page = open_page(browser, report).page
+    start, end = page.evaluate(TIMES)
+    assert 1_699_999_000_000 < start < 1_700_000_000_000
+    assert end - start < 2 * 3_600_000
+    assert "far from 1970-01-01" in page.inner_text("#far span")
+    page.click("#far button")
+    start, end = page.evaluate(TIMES)
+    assert start < 1
+    assert end > 1_700_003_600_000
+    page.close()
+
+
+def test_times_that_are_near_are_all_in_sight(browser: Browser, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    first = 1_700_000_000_000
+    starts = [first, first + 3_600_000, first + 7_200_000, first + 20_000_000]
+    write_rows(report, _topics_of(list("abcd"), starts), 8)
+    page = open_page(browser, report).page
+    start, end = page.evaluate(TIMES)
+    assert start < first
+    assert end > starts[-1] + 3_600_000
+    assert page.locator("#far").is_hidden()
+    page.close()
+
+
+def _topics_of(topics: list[str], starts: list[int]) -> dict[str, object]:
+    """Columns of two segments a topic, which end at its start and an hour later."""
+    return {
+        "topic": [topic for topic in topics for _ in range(2)],
+        "partition": [0] * 2 * len(topics),
+        "segment_base_offset": [0, 10] * len(topics),
+        "log_size_bytes": [1000] * 2 * len(topics),
+        "max_timestamp_ms": [at + after for at in starts for after in (0, 3_600_000)],
+    }
 
 
 def test_columns_are_unpacked_exactly(browser: Browser) -> None:

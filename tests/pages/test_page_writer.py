@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,13 @@ def test_the_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
     text = report.read_text(encoding="utf-8")
     assert '<h1 id="verdict">1 segment of 3 damaged</h1>' in text
     assert "valid up to a position, nothing after it is indexed" in text
+
+
+def test_what_is_bad_is_counted_first(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    write_rows(report, {"status": ["built"] * 3 + ["truncated", "unchanged", "failed"]}, 6)
+    found = re.findall(r'data-found="(\w+)"', report.read_text(encoding="utf-8"))
+    assert found == ["truncated", "failed", "built", "unchanged"]
 
 
 def test_a_page_with_too_many_rows_keeps_what_wants_attention(

@@ -1,6 +1,8 @@
 // When topics have data: the spans of their segments, joined where no gap can be seen.
 
 const MAX_GAPS = 50;
+// A topic is far from the others beyond so many times the span of the usual one.
+const FAR = 10;
 
 function spansOfTopics(data) {
   const { topic, partition, first_timestamp_ms: firsts, max_timestamp_ms: lasts } = data.columns;
@@ -54,14 +56,26 @@ function listGaps(spans, tolerance) {
   }
 }
 
+const median = values => [...values].sort((a, b) => a - b)[values.length >> 1];
+
+// From when to when the topics have data, and that of the topics near the usual time, with the far ones.
+function reachOf(spans) {
+  const reach = [...spans].map(([topic, list]) => [topic, list[0][0], list.reduce((end, [, last]) => Math.max(end, last), -Infinity)]);
+  const over = list => [list.reduce((least, one) => Math.min(least, one[1]), Infinity), list.reduce((most, one) => Math.max(most, one[2]), -Infinity)];
+  const [from, to] = [1, 2].map(end => median(reach.map(one => one[end])));
+  const room = FAR * Math.max(to - from, median(reach.map(one => Math.abs(one[1] - from) + Math.abs(one[2] - to))), 1000);
+  const isFar = one => one[1] < from - room || one[2] > to + room;
+  const near = reach.filter(one => !isFar(one));
+  return { all: over(reach), near: near.length ? over(near) : over(reach), far: near.length ? reach.filter(isFar) : [] };
+}
+
 function drawCoverage(data) {
   const spans = spansOfTopics(data);
   if (!spans.size) return null;
   const topics = [...spans.keys()];
-  let start = Infinity, end = -Infinity;
-  for (const list of spans.values())
-    for (const [first, last] of list) { start = Math.min(start, first); end = Math.max(end, last); }
-  const margin = Math.max((end - start) * 0.01, 1000);
+  const { all, near: [start, end], far } = reachOf(spans);
+  const marginOf = (from, to) => Math.max((to - from) * 0.01, 1000);
+  const margin = marginOf(start, end);
   const fig = figure("coverage", {
     height: Math.min(Math.max(topics.length * 18 + 90, 160), 420), x_axis_type: "datetime",
     x_range: new Bokeh.Range1d({ start: start - margin, end: end + margin }),
@@ -88,5 +102,15 @@ function drawCoverage(data) {
     labelRows(fig.yaxis, topics, Math.min(yStart, yEnd), Math.max(yStart, yEnd));
   });
   listGaps(spans, (end - start) / 100);
+  if (far.length) {
+    const hint = document.getElementById("far");
+    hint.hidden = false;
+    const named = far.slice(0, 5).map(([topic, from, to]) => `${topic} from ${time(from)} to ${time(to)}`).join(", ");
+    hint.querySelector("span").textContent =
+      `Not all in sight: ${named}${far.length > 5 ? `, and ${countOf(far.length - 5, "topic", "topics")} more` : ""}.`;
+    hint.querySelector("button").addEventListener("click", () => {
+      [fig.x_range.start, fig.x_range.end] = [all[0] - marginOf(...all), all[1] + marginOf(...all)];
+    });
+  }
   return { fig, source };
 }

@@ -2,7 +2,7 @@
 
 const WIDTHS = { topic: 160, partition: 70, path: 380, log_path: 380, reason: 320, effect: 320, found: 220, expected: 160 };
 
-const MAX_FINDINGS = 20;
+const MAX_FINDINGS = 50;
 
 const isTime = name => name.endsWith("_timestamp_ms");
 
@@ -123,20 +123,52 @@ function wireRow(view) {
   });
 }
 
-// The first bad rows, one by one; the rows are sorted by severity.
+// The bad rows as a table, as many as can be read of those with the words of its filter; the rows
+// are sorted by severity.
 function listFindings(view) {
   const { columns, count } = view.rows;
+  let bad = 0;
+  while (bad < count && columns.severity_[bad] === 2) bad++;
+  if (!bad) return;
+  document.getElementById("findings-section").hidden = false;
   const said = names => names.filter(name => view.names.includes(name)).map(name => columns[name]);
   const [places, positions, texts] = [["path", "log_path"], ["position_bytes"], ["found", "reason", "effect"]].map(said);
-  for (let i = 0; i < Math.min(count, MAX_FINDINGS) && columns.severity_[i] === 2; i++) {
-    document.getElementById("findings-section").hidden = false;
-    const [details, summary, box] = ["details", "summary", "div"].map(each => document.createElement(each));
+  const words = document.getElementById("findings-filter"), body = document.querySelector("#findings tbody");
+  const cellsOf = i => {
     const there = lists => lists.map(column => column[i]).filter(value => value !== null);
     const place = [...there(places), ...there(positions).map(at => `at byte ${at}`)].join(" ");
-    summary.textContent = [`${columns.found_[i]}: ${place}`, ...there(texts)].join(". ");
+    const isNamed = columns.topic && columns.topic[i] !== null;
+    const partition = isNamed ? partitionName(columns.topic[i], columns.partition[i] ?? "") : "";
+    return [columns.found_[i], partition, [place, ...there(texts)].filter(Boolean).join(". ")];
+  };
+  const rowOf = (i, cells) => {
+    const row = document.createElement("tr");
+    const [details, summary, box] = ["details", "summary", "div"].map(each => document.createElement(each));
+    for (const text of cells.slice(0, 2)) row.append(Object.assign(document.createElement("td"), { textContent: text }));
+    summary.textContent = cells[2];
     details.append(summary, box);
     // Its details are made when it is opened.
     details.addEventListener("toggle", () => describeRow(view, i, box), { once: true });
-    document.getElementById("findings").append(details);
-  }
+    row.append(document.createElement("td"));
+    row.lastChild.append(details);
+    return row;
+  };
+  const apply = () => {
+    const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean), list = [];
+    let found = 0;
+    for (let i = 0; i < bad; i++) {
+      if (wanted.length) {
+        const text = cellsOf(i).join(" ").toLowerCase();
+        if (!wanted.every(word => text.includes(word))) continue;
+      }
+      if (found++ < MAX_FINDINGS) list.push(rowOf(i, cellsOf(i)));
+    }
+    body.replaceChildren(...list);
+    document.getElementById("findings-shown").textContent = list.length < found
+      ? `the first ${list.length} of ${found.toLocaleString("en")}; all are in the table of all rows`
+      : `${found.toLocaleString("en")} of ${bad.toLocaleString("en")}`;
+  };
+  let timer = 0;
+  words.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(apply, 120); });
+  apply();
 }
