@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from kafka_index.verification import (
     FileClass,
     FileKind,
     Finding,
+    LostRange,
     PartitionFindings,
     findings_table,
 )
@@ -72,14 +74,45 @@ _EXPLAINED_COPIES = {**EXPLAINED, FileClass.IDENTICAL: "the same batches, by the
 _COLUMNS = ("path", "kind", "class", "harmful", "position_bytes", "entry", "found", "effect")
 
 
+@dataclass(slots=True)
+class LostOffsets:
+    """The offsets in the lost ranges of partitions; there are more where damage hides an end."""
+
+    offsets: int = 0
+    has_more: bool = False
+
+    def add(self, lost: Sequence[LostRange]) -> None:
+        """Add the ranges of a partition, each offset once."""
+        counted_to = 0
+        # A gap that begins where a damaged log ends has the end that the damage hides.
+        for one in sorted(lost, key=lambda one: (one.first_offset, one.end_offset is None)):
+            if one.end_offset is None:
+                self.has_more |= one.first_offset >= counted_to
+            elif one.end_offset > counted_to:
+                self.offsets += one.end_offset - max(one.first_offset, counted_to)
+                counted_to = one.end_offset
+
+    def __str__(self) -> str:
+        if not self.offsets:
+            return ""
+        least = "at least " if self.has_more else ""
+        return f"; {least}{plural(self.offsets, 'offset')} missing, or in a log after its damage"
+
+
 class VerifyOutcome(Outcome):
     """The listener of an engine that verifies; a context manager around its run."""
 
     def __init__(
-        self, writer: ReportFile | None, total_segments: int, total_bytes: int, detail: Detail
+        self,
+        writer: ReportFile | None,
+        total_segments: int,
+        total_bytes: int,
+        detail: Detail,
+        lost: LostOffsets,
     ) -> None:
         super().__init__(total_segments, total_bytes, detail)
         self._writer = writer
+        self._lost = lost
         self._total_bytes = total_bytes
         self._tally = VerifyTally()
         self._logs_only = 0
@@ -93,6 +126,7 @@ class VerifyOutcome(Outcome):
     def on_partition(self, found: PartitionFindings) -> None:
         """Add what was found in a partition."""
         self.on_findings(found.findings)
+        self._lost.add(found.lost)
         logs = sum(row.kind is FileKind.LOG for row in found.findings)
         self._progress.advance(logs, found.log_bytes)
 
@@ -218,8 +252,10 @@ def _row_line(row: Mapping[str, object]) -> str:
     return f"{shown_path(str(row['path']))}: {what}{found}{effect}"
 
 
-def verify_page(segments: SegmentTable, topics: re.Pattern[str] | None) -> PageMaker:
-    """Return the maker of the page of ``verify`` for these segments of these topics."""
+def verify_page(
+    segments: SegmentTable, topics: re.Pattern[str] | None, lost: LostOffsets
+) -> PageMaker:
+    """Return the maker of the page of ``verify``; the lost offsets are there with its rows."""
     where = "" if topics is None else f" in the topics that match {topics.pattern!r}"
     good = (FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID, FileClass.PREFIX)
     severities = dict.fromkeys(map(str, EXPLAINED), NOTABLE)
@@ -233,7 +269,7 @@ def verify_page(segments: SegmentTable, topics: re.Pattern[str] | None) -> PageM
             return Verdict(
                 BAD,
                 f"{plural(totals.bad, 'harmful file')}, "
-                f"{plural(totals.bad_others, 'partition')} with harm",
+                f"{plural(totals.bad_others, 'partition')} with harm{lost}",
             )
         if unread := totals.found[FileClass.UNREADABLE]:
             return Verdict(NOTABLE, f"{plural(unread, 'file')} could not be read")
@@ -274,9 +310,10 @@ def run_verify(options: VerifyOptions) -> ExitCode:
         )
     )
     segments = job.segments
-    page = verify_page(segments, options.topics)
+    lost = LostOffsets()
+    page = verify_page(segments, options.topics, lost)
     with open_report(options.report, VERIFY_SCHEMA, page) as writer:
-        outcome = VerifyOutcome(writer, len(segments), segments.total_bytes, options.detail)
+        outcome = VerifyOutcome(writer, len(segments), segments.total_bytes, options.detail, lost)
         with outcome:
             job.run(options.engine, outcome)
         # Printed first: where the report cannot be finished, the answer is not lost.

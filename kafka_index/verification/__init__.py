@@ -8,6 +8,7 @@ from kafka_index.verification.findings import (
     FileClass,
     FileKind,
     Finding,
+    LostRange,
     PartitionFindings,
     findings_table,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "FileClass",
     "FileKind",
     "Finding",
+    "LostRange",
     "PartitionFindings",
     "Verification",
     "VerifySettings",

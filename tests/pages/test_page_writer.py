@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from kafka_index.pages import page_writer
 from kafka_index.storage.report_file import ReportFile
 from tests.support.command_line import DUMP, run_here
 from tests.support.report_pages import write_rows
+from tests.support.restoring import copy_dump
 
 
 def test_the_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
@@ -30,6 +32,26 @@ def test_what_is_bad_is_counted_first(tmp_path: Path) -> None:
     write_rows(report, {"status": ["built"] * 3 + ["truncated", "unchanged", "failed"]}, 6)
     found = re.findall(r'data-found="(\w+)"', report.read_text(encoding="utf-8"))
     assert found == ["truncated", "failed", "built", "unchanged"]
+
+
+def test_the_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump", "payments-0", "payments-1")
+    for file in dump.glob(f"payments-0/{532:020d}.*"):
+        file.unlink()
+    log = dump / "payments-1" / f"{0:020d}.log"
+    os.truncate(log, log.stat().st_size - 1000)
+    report = tmp_path / "report.html"
+    assert run_here("verify", "--input", dump, "--report", report).returncode == 1
+    lost = (1056 - 532) + (528 - 516)
+    text = f"; {lost} offsets missing, or in a log after its damage</h1>"
+    assert text in report.read_text(encoding="utf-8")
+    # What a log at the end of its partition lost is not known without checkpoints.
+    for checkpoint in dump.glob("*-checkpoint"):
+        checkpoint.unlink()
+    last = max(dump.glob("payments-1/*.log"))
+    os.truncate(last, last.stat().st_size - 100)
+    assert run_here("verify", "--input", dump, "--report", report).returncode == 1
+    assert f"; at least {lost} offsets missing" in report.read_text(encoding="utf-8")
 
 
 def test_a_page_with_too_many_rows_keeps_what_wants_attention(
