@@ -48,7 +48,7 @@ _ON_SPARK = ("build", "lookup", "verify", "export", "rewrite", "restore")
 _PASSING = re.compile(
     r"run_id|version|seconds|elapsed|started|finished|_at$|time$|host|pid|bytes_per"
 )
-_TIMES = re.compile(rb"\(?[\d.,]+ ?(s|ms|[kMG]?B/s|/s)\b\)?.*")
+_TIMES = re.compile(rb"\(?(?:\d+ h \d+ min|(?:\d+ min )?[\d.,]+ ?(?:s|ms|[kMG]?B/s|/s)\b)\)?.*")
 
 
 def main() -> int:
