@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -71,6 +71,7 @@ from kafka_index.reading.answers import (
     NO_INDEX,
     TAIL,
     UNREADABLE,
+    Finding,
     Resolve,
     Status,
     UpperBound,
@@ -83,7 +84,8 @@ from kafka_index.stores import is_remote
 from kafka_index.stores.registry import whole_file
 
 if TYPE_CHECKING:
-    from kafka_index.cli.lookup_command import QueryOptions
+    from kafka_index.cli.lookup_command import LookupOptions, QueryOptions
+    from kafka_index.stores.durable_files import AtomicFile
 
 # What a run over the same inputs would end with again.
 _FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
@@ -106,7 +108,7 @@ def run_lookup(options: QueryOptions) -> ExitCode:
         topics=options.topics,
     )
     settings = LookupSettings(by, resolve, options.config)
-    texts = _texts(options)
+    texts = offset_texts(options)
     inputs = [*options.folders, options.queries]
     digest = inputs_digest(
         queries,
@@ -172,17 +174,7 @@ def run_lookup(options: QueryOptions) -> ExitCode:
         if not outcome.totals.rows:
             # A run without queries must not report success.
             raise InputError("there are no queries", path=options.queries, hint="check --queries")
-        unread = next(
-            (each for each in outcome.totals.findings if each.retriable and each.queries), None
-        )
-        if files and unread is not None:
-            raise ReadError(
-                f"no starting offsets: {unread.reason}",
-                path=unread.path,
-                hint="fix that and run again",
-            )
-        for file, render in files:
-            file.write(render(outcome.totals.starting_offsets).encode())
+        _write_offsets(files, outcome.totals.starting_offsets, outcome.totals.findings)
         if report is not None:
             report.write_table(outcome.totals.report_table())
         reporting.close()
@@ -300,12 +292,53 @@ class LookupOutcome(Outcome):
         return f"{plural(total, 'query', 'queries')} in {self._timed(total)}, {target}"
 
 
-def _texts(options: QueryOptions) -> list[tuple[str, _Render]]:
+def offset_texts(options: LookupOptions) -> list[tuple[str, _Render]]:
+    """Return the files of offsets that are asked for, and what renders each."""
     asked: list[tuple[str | None, _Render]] = [
         (options.starting_offsets, starting_offsets_json),
         (options.reset_offsets, reset_offsets_csv),
     ]
     return [(path, render) for path, render in asked if path is not None]
+
+
+@contextmanager
+def offsets_files(
+    options: LookupOptions, inputs: Sequence[str]
+) -> Iterator[Callable[[Sequence[StartingOffset], Sequence[Finding]], None]]:
+    """Open the files of offsets of a question; yield what writes them, whole.
+
+    Raises `InputError` if one overlaps an input.
+    """
+    texts = offset_texts(options)
+    refuse_side_files(None, inputs, [path for path, _ in texts], None)
+    with ExitStack() as stack:
+        files = [
+            (stack.enter_context(whole_file(absolute_path(path))), render) for path, render in texts
+        ]
+
+        def write(starts: Sequence[StartingOffset], findings: Sequence[Finding]) -> None:
+            _write_offsets(files, starts, findings)
+            for file, _ in files:
+                file.commit()
+
+        yield write
+
+
+def _write_offsets(
+    files: Sequence[tuple[AtomicFile, _Render]],
+    starts: Sequence[StartingOffset],
+    findings: Sequence[Finding],
+) -> None:
+    """Write files of offsets; refuse to where a partition could not be read."""
+    unread = next((each for each in findings if each.retriable and each.queries), None)
+    if files and unread is not None:
+        raise ReadError(
+            f"no starting offsets: {unread.reason}",
+            path=unread.path,
+            hint="fix that and run again",
+        )
+    for file, render in files:
+        file.write(render(starts).encode())
 
 
 def lookup_page(inventory: Inventory) -> PageMaker:
@@ -352,10 +385,10 @@ def _segments_of(inventory: Inventory) -> SegmentBatches:
 
 
 def refuse_side_files(
-    target: str, inputs: Sequence[str], texts: Sequence[str], report: str | None
+    target: str | None, inputs: Sequence[str], texts: Sequence[str], report: str | None
 ) -> None:
     """Refuse to write over what is read, into the output, or twice into one file."""
-    taken = [_real(target)]
+    taken = [] if target is None else [_real(target)]
     for path in (*texts, *([] if report is None else [report])):
         real = _real(absolute_path(path))
         if not is_remote(real) and os.path.isdir(real):

@@ -50,6 +50,8 @@ kafka-index lookup --input /dump/broker-1 --topic orders --at 2024-05-01T00:00:0
 kafka-index lookup --input /dump/broker-1 --topic orders --partition 0 \\
     --at 2024-05-01T00:00:00Z --show-record
 kafka-index lookup --input /dump/broker-1 --topic orders --partition 0 --offset 1234 --json
+kafka-index lookup --input /dump/broker-1 --topics 'orders|payments' --at -1h \\
+    --starting-offsets starting-offsets.json
 kafka-index lookup --input /dump/broker-1 --queries queries.parquet --by timestamp \\
     --output answers.parquet
 kafka-index lookup --input /dump/* --indexes /tmp/indexes --queries 'queries/*.csv' \\
@@ -64,7 +66,7 @@ spark-submit --master spark://host:7077 jobs/lookup.py --input /mnt/dump/* \\
     --indexes /mnt/indexes --queries /mnt/queries --by timestamp --output /mnt/answers
 """
 _IN_BULK = "--queries PATH --output PATH --by offset|timestamp"
-_SINGLE = "--topic NAME [--partition N]... [--offset N | --at TIME]"
+_SINGLE = "(--topic NAME | --topics REGEX) [--partition N]... [--offset N | --at TIME]"
 # The default of --show-record is this level, too.
 _RECORD = (None, "record")
 # The special timestamps: -1 to -6.
@@ -82,6 +84,7 @@ class LookupOptions(LogOptions):
         "The logs; may be given several times and take several paths.", "--logs"
     )
     indexes: str | None = indexes_option()
+    topics: re.Pattern[str] | None = topics_option()
     resolve: str | None = option(
         "--resolve",
         type=click.Choice(["index", "batch", "record"]),
@@ -95,8 +98,23 @@ class LookupOptions(LogOptions):
         help="The end of a log: its last record, the end that consumers see, or the end that "
         "consumers of committed transactions see.",
     )
+    starting_offsets: str | None = option(
+        "--starting-offsets",
+        metavar="FILE",
+        help="Write the offsets found as Spark's startingOffsets, one query a partition.",
+    )
+    reset_offsets: str | None = option(
+        "--reset-offsets",
+        metavar="FILE",
+        help="The same for `kafka-consumer-groups --reset-offsets --from-file`.",
+    )
     config: LogConfig = settings_options(decompressed_bytes())
     detail: Detail = detail_options()
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the offsets found are written for Spark or Kafka, too."""
+        return self.starting_offsets is not None or self.reset_offsets is not None
 
 
 def _statuses(
@@ -122,19 +140,8 @@ class QueryOptions(LookupOptions):
     by: str = option(
         "--by", type=click.Choice(["offset", "timestamp"]), help="What the queries ask for."
     )
-    topics: re.Pattern[str] | None = topics_option()
     report: str | None = report_option(
         "queries by partition and status, and all findings,", has_page=True
-    )
-    starting_offsets: str | None = option(
-        "--starting-offsets",
-        metavar="FILE",
-        help="Write the offsets found as Spark's startingOffsets, one query a partition.",
-    )
-    reset_offsets: str | None = option(
-        "--reset-offsets",
-        metavar="FILE",
-        help="The same for `kafka-consumer-groups --reset-offsets --from-file`.",
     )
     fail_on: frozenset[str] = option(
         "--fail-on",
@@ -171,9 +178,14 @@ def _place_or_time(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOptions(LookupOptions):
-    """A question of one partition of a topic; or of several, or all, each by itself."""
+    """A question of one partition of a topic; or of several, or all, or of all topics that match.
 
-    topic: str = option("--topic", metavar="NAME", help="A single question, without --queries.")
+    Each partition is asked by itself.
+    """
+
+    topic: str | None = option(
+        "--topic", metavar="NAME", help="A single question, without --queries."
+    )
     partitions: tuple[int, ...] = option(
         "--partition",
         type=Whole(0, INT32_MAX),
@@ -204,20 +216,26 @@ class QuestionOptions(LookupOptions):
 
     def __post_init__(self) -> None:
         LogOptions.__post_init__(self)
-        if self.topic is None:
-            raise click.UsageError("a single question needs --topic")
+        if (self.topic is None) == (self.topics is None):
+            raise click.UsageError("a single question needs --topic or --topics, and not both")
         if self.offset is not None and self.at is not None:
             raise click.UsageError("a single question needs --offset or --at, not both")
         if self.as_json and self.as_offsets:
             raise click.UsageError("--json and --get-offsets are mutually exclusive")
         if not self.has_one_answer and self.resolve not in _RECORD:
             raise click.UsageError(
-                f"--resolve {self.resolve} needs one --partition, --offset or --at: tables and "
-                "--get-offsets have the level of records"
+                f"--resolve {self.resolve} needs --topic, one --partition, and --offset or --at: "
+                "tables and files of offsets have the level of records"
             )
         if self.show_record and not (self.has_one_answer and self.resolve in _RECORD):
             raise click.UsageError(
-                "--show-record needs one --partition, --offset or --at, and the level of records"
+                "--show-record needs --topic, one --partition, and --offset or --at, and the level "
+                "of records"
+            )
+        if self.by is None and self.has_files:
+            raise click.UsageError(
+                "--starting-offsets and --reset-offsets need --offset or --at: -1 is the end of "
+                "each partition, -2 its start"
             )
 
     @property
@@ -238,7 +256,9 @@ class QuestionOptions(LookupOptions):
     @property
     def has_one_answer(self) -> bool:
         """Whether it is a query about one partition."""
-        return len(self.partitions) == 1 and self.by is not None and not self.as_offsets
+        if self.topic is None or self.as_offsets or self.has_files:
+            return False
+        return len(self.partitions) == 1 and self.by is not None
 
 
 def _answer_queries(options: QueryOptions) -> int:
@@ -299,13 +319,15 @@ def make_command(*, as_job: bool) -> click.Command:
     def answer(**values: Any) -> Any:
         others = _given(queries, values)
         asked = _given(question, values)
+        if values["queries"] is None and values["topics"] is not None:
+            asked.append("--topics")
         if values["queries"] is not None:
             if asked:
                 raise click.UsageError(f"{asked[0]} goes with a single question, without --queries")
             return answer_queries and answer_queries(**values)
         if not asked:
             refuse_no_logs(values["inputs"], values["tiered"])
-            raise click.UsageError("no queries: give --queries PATH, or --topic")
+            raise click.UsageError("no queries: give --queries PATH, --topic or --topics")
         if others:
             raise click.UsageError(f"{others[0]} goes with --queries, not with a single question")
         return answer_question and answer_question(**values)

@@ -42,7 +42,7 @@ def answer_question(question: QuestionOptions) -> ExitCode:
 
     Raises `KafkaIndexError` if there is no such partition, or it cannot be listed.
     """
-    partition = TopicPartition(question.topic, question.partitions[0])
+    partition = TopicPartition(str(question.topic), question.partitions[0])
     by, detail = By(question.by), question.detail
     default = Resolve.RECORD if question.show_record else by.default_resolve
     resolve = default if question.resolve is None else Resolve(question.resolve)

@@ -1,4 +1,4 @@
-"""Questions to partitions of a topic: their logs, and answers as a table, as lines or as JSON."""
+"""Questions to partitions of topics: their logs, and answers as a table, as lines or as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_summary import exit_code, print_findings, warn_of_starts
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Paint, Table, format_count, print_log, print_text
-from kafka_index.config import LogConfig
 from kafka_index.errors import InputError, is_retriable
-from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import (
     DirectoryKind,
     TopicPartition,
@@ -27,7 +26,17 @@ from kafka_index.layout.names import (
     split_directory_name,
 )
 from kafka_index.layout.times import format_time
-from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
+from kafka_index.lookup import (
+    By,
+    Inventory,
+    Keys,
+    Lookups,
+    LookupSettings,
+    StartingOffset,
+    collect_inventory,
+)
+from kafka_index.lookup.query_columns import PARTITION, TOPIC, QueryBatch
+from kafka_index.lookup.tally import starting_offsets_of
 from kafka_index.reading.answers import (
     FOUND_OFFSET,
     FOUND_TIMESTAMP,
@@ -48,6 +57,7 @@ if TYPE_CHECKING:
 
 _PARTITIONS_SHOWN = 10
 _NOTHING = "-"
+_LEVEL = Resolve.RECORD
 
 
 def inventory_of(question: QuestionOptions) -> Inventory:
@@ -56,11 +66,11 @@ def inventory_of(question: QuestionOptions) -> Inventory:
     Raises `KafkaIndexError` if there is no such topic or partition, or it cannot be listed.
     """
     paths: Sequence[str] = question.inputs
-    topics = None
-    if question.tiered is None:
+    topics = question.topics
+    if question.topic is not None and question.tiered is None:
         numbers = sorted(set(question.partitions))
         paths = partition_directories(paths, question.topic, numbers)
-    else:
+    elif question.topic is not None:
         # The events of other directories matter too.
         topics = re.compile(re.escape(question.topic))
     return collect_inventory(
@@ -148,6 +158,7 @@ class PartitionAnswer:
     record, and its largest one. The status is None where no question was asked.
     """
 
+    topic: str
     partition: int
     start_offset: int | None
     end_offset: int | None
@@ -166,19 +177,50 @@ class PartitionAnswer:
 
 
 def answer_topic(question: QuestionOptions) -> ExitCode:
-    """Answer a question about partitions of a topic, all of them or some.
+    """Answer a question about partitions of topics, all of them or some.
 
     Raises `KafkaIndexError` if there is no such topic or partition, or it cannot be listed.
     """
-    inventory = inventory_of(question)
-    warn_of_starts(inventory, question.detail)
-    key = None
-    if question.by is not None:
-        key = By(question.by), Keys(np.array([question.key], np.int64), specials=question.specials)
-    answers, findings = _answer_partitions(inventory, question.topic, question.config, key)
-    answers = [
-        each for each in answers if not question.partitions or each.partition in question.partitions
-    ]
+    with ExitStack() as stack:
+        write_offsets = None
+        if question.has_files:
+            from kafka_index.cli.lookup import offsets_files  # noqa: PLC0415, slow to import
+
+            # A file that cannot be written ends the run before the work.
+            write_offsets = stack.enter_context(offsets_files(question, question.folders))
+        inventory = inventory_of(question)
+        warn_of_starts(inventory, question.detail)
+        answers, findings, starts = _answer_partitions(
+            inventory, _asked(inventory, question), question
+        )
+        code = _print_answers(question, answers, findings)
+        if write_offsets is not None:
+            write_offsets(starts, findings)
+    return code
+
+
+def _asked(inventory: Inventory, question: QuestionOptions) -> list[int]:
+    """Return the numbers of the partitions that are asked, in order."""
+    rows = inventory.partitions.select(["topic", "partition"]).to_pylist()
+    of_topics = [code for code, row in enumerate(rows) if question.topic in (None, row["topic"])]
+    if not question.partitions:
+        return of_topics
+    for number in sorted(set(question.partitions).difference(row["partition"] for row in rows)):
+        raise InputError(
+            f"no partition {number} of {_chosen(question)} here", path=", ".join(question.folders)
+        )
+    return [code for code in of_topics if rows[code]["partition"] in question.partitions]
+
+
+def _chosen(question: QuestionOptions) -> str:
+    if question.topics is None:
+        return f"topic {question.topic}"
+    return f"the topics that match {question.topics.pattern!r}"
+
+
+def _print_answers(
+    question: QuestionOptions, answers: Sequence[PartitionAnswer], findings: Sequence[Finding]
+) -> ExitCode:
     for answer in answers:
         status = "listed" if answer.status is None else answer.status.text
         run_summary().add_count(f"queries_{status}", 1)
@@ -193,41 +235,47 @@ def answer_topic(question: QuestionOptions) -> ExitCode:
 
 
 def _answer_partitions(
-    inventory: Inventory,
-    topic: str,
-    config: LogConfig,
-    question: tuple[By, Keys] | None,
-) -> tuple[list[PartitionAnswer], list[Finding]]:
-    """Return the answers of the partitions of a topic, and the findings about their logs.
+    inventory: Inventory, codes: Sequence[int], question: QuestionOptions
+) -> tuple[list[PartitionAnswer], list[Finding], list[StartingOffset]]:
+    """Return the answers of some partitions of the inventory, and the findings about their logs.
 
-    The inventory may have several topics; the question has one key, asked of every partition.
+    The question has one key, asked of every partition. Where its answers go into files, their
+    starting offsets come third.
     """
-    rows = inventory.partitions.select(["topic", "partition", "segment_count"]).to_pylist()
-    asked = [(code, row) for code, row in enumerate(rows) if row["topic"] == topic]
-    numbers = np.array([row["partition"] for _, row in asked], np.int64)
+    rows = inventory.partitions.take(pa.array(codes, pa.int64())).to_pylist()
+    partitions = [(row["topic"], row["partition"]) for row in rows]
     findings: list[Finding] = []
-    with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD, config)) as lookups:
-        latest = _ask(lookups, topic, numbers, SpecialTimestamp.MAX_TIMESTAMP)
-        starts = [
-            lookups.start_offset(code) if row["segment_count"] else None for code, row in asked
-        ]
-        ends = [lookups.end_offset(code) if row["segment_count"] else None for code, row in asked]
-        answers = None
-        if question is not None and question[0] is By.TIMESTAMP:
-            answers = _answer(lookups, topic, numbers, question[1])
-        findings += lookups.drain_findings()
-    with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.RECORD, config)) as lookups:
-        first = lookups.answer(
-            pa.array([topic] * len(numbers), pa.string()),
-            pa.array(numbers),
-            Keys(np.array([start or 0 for start in starts], np.int64)),
+    starting_offsets: list[StartingOffset] = []
+    answers = None
+
+    def answer(lookups: Lookups) -> Answers:
+        batch = _batch(partitions, [question.key] * len(rows), specials=question.specials)
+        found = lookups.answer(batch.topics, batch.partitions, batch.keys)
+        if question.has_files:
+            starting_offsets.extend(starting_offsets_of(lookups, batch, found, len(rows)))
+        return found
+
+    with Lookups(inventory, LookupSettings(By.TIMESTAMP, _LEVEL, question.config)) as lookups:
+        latest = _ask(lookups, partitions, [int(SpecialTimestamp.MAX_TIMESTAMP)] * len(rows))
+        starts, ends = (
+            [
+                bound(code) if row["segment_count"] else None
+                for code, row in zip(codes, rows, strict=True)
+            ]
+            for bound in (lookups.start_offset, lookups.end_offset)
         )
-        if question is not None and question[0] is By.OFFSET:
-            answers = _answer(lookups, topic, numbers, question[1])
+        if question.by == By.TIMESTAMP.value:
+            answers = answer(lookups)
+        findings += lookups.drain_findings()
+    with Lookups(inventory, LookupSettings(By.OFFSET, _LEVEL, question.config)) as lookups:
+        first = _ask(lookups, partitions, [start or 0 for start in starts])
+        if question.by == By.OFFSET.value:
+            answers = answer(lookups)
         findings += lookups.drain_findings()
     found = [
         PartitionAnswer(
-            partition=int(numbers[number]),
+            topic=topic,
+            partition=partition,
             start_offset=starts[number],
             end_offset=ends[number],
             first_timestamp_ms=_known_time(first, number),
@@ -236,19 +284,24 @@ def _answer_partitions(
             found_offset=None if answers is None else _value(answers, FOUND_OFFSET, number),
             found_timestamp_ms=None if answers is None else _known_time(answers, number),
         )
-        for number in range(len(numbers))
+        for number, (topic, partition) in enumerate(partitions)
     ]
-    return found, list(dict.fromkeys(findings))
+    return found, list(dict.fromkeys(findings)), starting_offsets
 
 
-def _ask(lookups: Lookups, topic: str, partitions: Longs, timestamp: int) -> Answers:
-    return _answer(lookups, topic, partitions, Keys(np.array([timestamp], np.int64)))
+def _ask(lookups: Lookups, partitions: Sequence[tuple[str, int]], keys: Sequence[int]) -> Answers:
+    batch = _batch(partitions, keys)
+    return lookups.answer(batch.topics, batch.partitions, batch.keys)
 
 
-def _answer(lookups: Lookups, topic: str, partitions: Sequence[int] | Longs, key: Keys) -> Answers:
-    count = len(partitions)
-    keys = Keys(np.repeat(key.values, count), specials=key.specials)
-    return lookups.answer(pa.array([topic] * count, pa.string()), pa.array(partitions), keys)
+def _batch(
+    partitions: Sequence[tuple[str, int]], keys: Sequence[int], *, specials: bool = True
+) -> QueryBatch:
+    """Return a query for each partition."""
+    topics = pa.array([topic for topic, _ in partitions], pa.string())
+    numbers = pa.array([number for _, number in partitions], pa.int64())
+    rows = pa.record_batch({TOPIC: topics, PARTITION: numbers})
+    return QueryBatch(rows, topics, numbers, Keys(np.array(keys, np.int64), specials=specials))
 
 
 def _known_time(answers: Answers, number: int) -> int | None:
@@ -265,10 +318,15 @@ def _print_table(question: QuestionOptions, answers: Sequence[PartitionAnswer]) 
     header = ["partition", "start", "end", "max records", "first time", "last time"]
     rows = [_row(answer) for answer in answers]
     left = [4, 5]
+    if question.topics is not None:
+        header.insert(0, "topic")
+        for row, answer in zip(rows, answers, strict=True):
+            row.insert(0, answer.topic)
+        left = [0, 5, 6]
     if question.by is not None:
         paint = Paint(sys.stdout)
         header += ["answer", "time", "status"]
-        left += [7, 8]
+        left += [len(header) - 2, len(header) - 1]
         for row, answer in zip(rows, answers, strict=True):
             status = answer.status or Status.FOUND
             colour = paint.good if status is Status.FOUND else paint.notable
@@ -298,15 +356,15 @@ def _print_offsets(question: QuestionOptions, answers: Sequence[PartitionAnswer]
         offset = answer.end_offset if question.by is None else answer.found_offset
         if offset is None:
             status = "not known" if answer.status is None else answer.status.text
-            print_log(f"no offset for {question.topic}:{answer.partition}: {status}")
+            print_log(f"no offset for {answer.topic}:{answer.partition}: {status}")
         else:
-            sys.stdout.write(f"{question.topic}:{answer.partition}:{offset}\n")
+            sys.stdout.write(f"{answer.topic}:{answer.partition}:{offset}\n")
 
 
 def _print_json(question: QuestionOptions, answers: Sequence[PartitionAnswer]) -> None:
     for answer in answers:
         row: dict[str, object] = {
-            "topic": question.topic,
+            "topic": answer.topic,
             "partition": answer.partition,
             "start_offset": answer.start_offset,
             "end_offset": answer.end_offset,

@@ -19,6 +19,7 @@ from kafka_index.layout.names import (
     ROOT_FILES,
     DirectoryKind,
     TopicPartition,
+    is_legal_topic,
     parse_segment_file,
     split_directory_name,
 )
@@ -48,6 +49,8 @@ from kafka_index.stores.store import OBJECT_SCHEMES
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
 _TOPICS_SHOWN = 5
+# The least likeness of a name that is suggested, from 0 to 1.
+_NEAR = 0.5
 
 _REASONS = {
     DirectoryKind.DELETE: "a partition marked for deletion",
@@ -322,11 +325,28 @@ def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -
         f"no topic matches {topics.pattern!r} (the whole name must match)",
         path=path,
         found=f"{shown} and {more} more" if more > 0 else shown,
-        hint=did_you_mean(topics.pattern, names),
+        hint=_topics_meant(topics.pattern, names),
     )
+
+
+def _topics_meant(pattern: str, names: Sequence[str]) -> str | None:
+    """Return a hint with the names near to the alternatives of a pattern, or None.
+
+    A comma is in no name: where it stands between names, it is taken for the sign of alternatives.
+    """
+    near = partial(difflib.get_close_matches, possibilities=names, cutoff=_NEAR)
+    parts = [part.strip().replace("\\", "") for part in re.split("[,|]", pattern)]
+    if "," not in pattern or not all(map(is_legal_topic, parts)):
+        return _meant(dict.fromkeys(name for part in parts for name in near(part, n=_TOPICS_SHOWN)))
+    meant = [name for part in parts for name in near(part, n=1) or [part]]
+    return f"did you mean '{'|'.join(dict.fromkeys(meant))}'? Alternatives are separated by |"
 
 
 def did_you_mean(given: str, names: Iterable[str]) -> str | None:
     """Return a hint with the names near to the given one; None where there is none."""
-    near = difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, 0.5)
+    return _meant(difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, _NEAR))
+
+
+def _meant(names: Iterable[str]) -> str | None:
+    near = list(names)[:_TOPICS_SHOWN]
     return f"did you mean {' or '.join(near)}?" if near else None

@@ -335,7 +335,7 @@ LOGS = ["--logs", "{logs}"]
     ("arguments", "message"),
     [
         ([], "give --input"),
-        (LOGS, "give --queries PATH, or --topic"),
+        (LOGS, "give --queries PATH, --topic or --topics"),
         ([*LOGS, *WRITES[:4]], "give --output"),
         ([*LOGS, *WRITES[:2], *WRITES[4:]], "give --by"),
         ([*LOGS, *WRITES, "--json"], "--json goes with a single question"),

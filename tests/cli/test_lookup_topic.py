@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from click import unstyle
 
+import kafka_index
+from kafka_index.errors import InputError
 from tests.support.command_line import (
     COMMAND,
     DUMP,
@@ -29,6 +31,7 @@ from tests.support.transactional_logs import segments
 LOGS = ("--logs", DUMP)
 TOPIC = (*LOGS, "--topic", "payments")
 ONE = (*TOPIC, "--partition", 0)
+TOPICS = (*LOGS, "--topics", r"orders\..*|payments")
 ENDS = {0: 1574, 1: 1816}
 
 
@@ -223,3 +226,79 @@ def test_a_level_that_a_topic_is_not_answered_at_is_refused(level: str) -> None:
 
 def test_the_level_of_records_is_that_of_a_topic() -> None:
     assert rows(*TOPIC, "--offset", 5, "--resolve", "record") == rows(*TOPIC, "--offset", 5)
+
+
+def test_all_topics_that_match_are_answered_as_each_alone() -> None:
+    key = 1795245919114
+    alone = [
+        row
+        for topic in ("orders.eu-west", "payments")
+        for row in rows(*LOGS, "--topic", topic, "--at", key)
+    ]
+    assert len(alone) == 5
+    assert rows(*TOPICS, "--at", key) == alone
+    done = lookup(*TOPICS, "--at", key)
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
+        [row["topic"], str(row["partition"])] for row in alone
+    ]
+
+
+def test_topics_and_partitions_choose_together() -> None:
+    named = rows(*TOPICS, "--partition", 2, "--partition", 0)
+    assert [(row["topic"], row["partition"]) for row in named] == [
+        ("orders.eu-west", 0),
+        ("orders.eu-west", 2),
+        ("payments", 0),
+    ]
+    done = lookup(*TOPICS, "--partition", 9)
+    assert done.returncode == 2
+    assert "no partition 9 of the topics that match" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [(("--at", -2), [0, 0]), (("--at", -1), [1574, 1816]), (("--offset", 1700), [1574, 1700])],
+)
+def test_a_question_writes_where_to_start(
+    question: tuple[Argument, ...], found: list[int], tmp_path: Path
+) -> None:
+    starts, plan = tmp_path / "starts.json", tmp_path / "plan.csv"
+    done = lookup(*TOPIC, *question, "--starting-offsets", starts, "--reset-offsets", plan)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(starts.read_text()) == {"payments": dict(zip("01", found, strict=True))}
+    assert plan.read_text() == f"payments,0,{found[0]}\npayments,1,{found[1]}\n"
+
+
+def test_where_to_start_is_known_of_every_partition_or_not_written(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    (data / "payments-7").mkdir()
+    starts = tmp_path / "starts.json"
+    asked = ("--logs", data, "--topics", "payments", "--starting-offsets", starts)
+    assert "need --offset or --at" in lookup(*asked).stderr
+    done = lookup(*asked, "--at", "now")
+    assert done.returncode == 2
+    assert "no starting offset for payments-7: unknown_partition" in done.stderr
+    assert not starts.exists()
+    inside = data / "payments-0" / "starts.json"
+    assert lookup(*asked[:-1], inside, "--at", "now").returncode == 2
+    assert not inside.exists()
+
+
+@pytest.mark.parametrize(
+    ("topics", "hint"),
+    [
+        ("payment", "did you mean payments?"),
+        ("paymnets|order.eu-west", "did you mean payments or orders.eu-west?"),
+        (
+            "orders.eu-west, payment",
+            "did you mean 'orders.eu-west|payments'? Alternatives are separated by |",
+        ),
+    ],
+)
+def test_topics_that_match_nothing_suggest_some(topics: str, hint: str) -> None:
+    done = lookup(*LOGS, "--topics", topics, "--at", "now")
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith(hint)
+    with pytest.raises(InputError) as refused:
+        kafka_index.verify(DUMP, topics=topics)
+    assert str(refused.value).endswith(hint)
