@@ -15,7 +15,15 @@ from tools.docs.console_blocks import OURS, Shell, fits, steps_of
     "page",
     [
         *("index.md", "runbooks.md", "runbooks-records.md", "comparison.md"),
-        *("build.md", "dump.md", "installation.md", "lookup.md", "lookup-tables.md", "restore.md"),
+        *(
+            "build.md",
+            "cat.md",
+            "dump.md",
+            "installation.md",
+            "lookup.md",
+            "lookup-tables.md",
+            "restore.md",
+        ),
     ],
 )
 def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:

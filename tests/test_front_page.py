@@ -40,7 +40,7 @@ def test_the_table_names_each_row_of_jobs() -> None:
 
 def test_each_command_is_there() -> None:
     named = {command.split()[1] for _, command, _, _ in JOBS if command}
-    assert named >= {"build", "dump", "export", "find", "import", "lookup", "metadata"}
+    assert named >= {"build", "cat", "dump", "export", "find", "import", "lookup", "metadata"}
     assert named >= {"predict", "restore", "rewrite", "verify"}
 
 

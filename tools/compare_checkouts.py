@@ -42,6 +42,7 @@ COMMANDS = {
     "restore": "restore --input {dump} --output {out}/restored --config {config}",
     "predict": "predict --input {dump} --config {config} --report {out}/report.csv",
     "find": "find --input {dump} --key-regex . --json --topics payments",
+    "cat": "cat payments --input {dump} --format json --by-time",
     "metadata": "metadata {dump} --json",
 }
 _ON_SPARK = ("build", "lookup", "verify", "export", "rewrite", "restore")

@@ -43,6 +43,7 @@ _GROUPS = {
         "dump": "Print the contents of logs, indexes, snapshots and epochs.",
         "metadata": "Print topics, groups, transactions and remote segments of a cluster.",
         "lookup": "Find offsets and timestamps in Kafka logs.",
+        "cat": "Print the records of a topic.",
         "find": "Find records by key, value and time.",
     },
     "Check it": {

@@ -79,7 +79,10 @@ class FindOptions(RecordOptions):
         if self.key is not None and self.key_regex is not None:
             raise click.UsageError("--key and --key-regex are mutually exclusive")
         if self.key is None and self.key_regex is None and self.value_contains is None:
-            raise click.UsageError("no condition: give --key, --key-regex or --value-contains")
+            raise click.UsageError(
+                "no condition: give --key, --key-regex or --value-contains; kafka-index cat prints "
+                "all records of a topic"
+            )
 
 
 def _run(options: FindOptions) -> int:

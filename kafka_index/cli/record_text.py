@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from json.encoder import encode_basestring, encode_basestring_ascii
@@ -84,21 +84,22 @@ def _large_value(
 ) -> Iterator[str]:
     if form == TEXT and _is_text(data):
         yield '"'
-        for text in codecs.iterdecode(_pieces(data), "utf-8"):
+        for text in codecs.iterdecode(pieces_of(data), "utf-8"):
             yield quote(text)[1:-1]
         yield '"'
         return
-    yield from chain((before_hex,), (piece.hex() for piece in _pieces(data)), (after_hex,))
+    yield from chain((before_hex,), (piece.hex() for piece in pieces_of(data)), (after_hex,))
 
 
-def _pieces(data: memoryview) -> Iterator[bytes]:
+def pieces_of(data: memoryview) -> Iterator[bytes]:
+    """Yield bytes in pieces that may be held as text."""
     for start in range(0, len(data), _PIECE_BYTES):
         yield bytes(data[start : start + _PIECE_BYTES])
 
 
 def _is_text(data: memoryview) -> bool:
     try:
-        for _ in codecs.iterdecode(_pieces(data), "utf-8"):
+        for _ in codecs.iterdecode(pieces_of(data), "utf-8"):
             pass
     except UnicodeDecodeError:
         return False
@@ -145,14 +146,14 @@ class RecordText:
         """
         rows = records.rows() if select is None else select(records.rows())
         if self._decode is not None:
-            rows = map(partial(_decoded, self._decode), rows)
+            rows = map(partial(decoded_row, self._decode), rows)
         return (self._json if self._as_json else self._readable)(rows)
 
     def members(self, records: PrintedRecords) -> Iterator[tuple[str, str]]:
         """Yield the parts of the first record, each with its name, for people."""
         row = next(records.rows())
         if self._decode is not None:
-            row = _decoded(self._decode, row)
+            row = decoded_row(self._decode, row)
         if row.is_control:
             yield "control", _control_text(row).removeprefix("control: ")
             return
@@ -265,7 +266,7 @@ def readable_time(timestamp_ms: int) -> str:
     return time or str(timestamp_ms)
 
 
-def _decoded(decode: Decode, row: Row) -> Row:
+def decoded_row(decode: Decode, row: Row) -> Row:
     """Return a row with what its bytes mean, and without the fields that must not be shown."""
     if row.is_control:
         return row
@@ -331,12 +332,21 @@ class FoundText(RecordText):
         self._partition = ""
 
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the lines of records of one partition that have `FOUND_COLUMNS`."""
-        topic, number = (rows.column(name)[0].as_py() for name in ("topic", "partition"))
-        self._partition = printable(f"{topic}-{number}")
+        """Yield the lines of records of one topic that have `FOUND_COLUMNS`."""
+        topic = rows.column("topic")[0].as_py()
         self._decode = decoder_of_topic(topic)
-        self._first_members = f'"topic": {json.dumps(topic)}, "partition": {number}, '
-        return self.lines(PrintedRecords.of_rows(rows))
+        numbers = rows.column("partition").to_pylist()
+        return self.lines(PrintedRecords.of_rows(rows), partial(self._placed, topic, numbers))
+
+    def _placed(self, topic: str, numbers: Sequence[int], rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield rows, and name the partition of each in what is printed."""
+        last = None
+        for number, row in zip(numbers, rows, strict=True):
+            if number != last:
+                last = number
+                self._partition = printable(f"{topic}-{number}")
+                self._first_members = f'"topic": {json.dumps(topic)}, "partition": {number}, '
+            yield row
 
     def _readable(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:

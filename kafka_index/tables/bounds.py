@@ -256,13 +256,17 @@ def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> Non
 def _resolve(log: PartitionLog, bound: Bound) -> int | None:
     """Return the offset that a bound stands for; None for the end of the log."""
     if bound.is_timestamp:
-        return _first_as_late(log, bound.value)
+        return first_as_late(log, bound.value)
     if bound.value == EARLIEST:
         return log.log_start_offset
     return None if bound.value == LATEST else bound.value
 
 
-def _first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
+def first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
+    """Return the offset of the first record as late as a time; None where there is none.
+
+    Raises `CorruptLogError` if damage hides it.
+    """
     answers = log.answer_timestamps(np.array([timestamp_ms], np.int64), Resolve.RECORD)
     status = Status(int(answers.status[0]))
     if status is Status.FOUND:

@@ -144,7 +144,7 @@ def find_matches(
                     yield more
                     rest = more.rest
 
-    return _limited(found(), limit)
+    return limited(found(), limit)
 
 
 def match_split(
@@ -229,7 +229,7 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
     return batch
 
 
-def _limited(
+def limited(
     found: Generator[SplitMatches, None, None], limit: int | None
 ) -> Generator[SplitMatches, None, None]:
     """Yield matches up to a number of records, and end the search with them."""
@@ -250,3 +250,22 @@ def _limited(
             yield replace(matches, batches=tuple(batches))
             if not left:
                 return
+
+
+def after(
+    found: Generator[SplitMatches, None, None], count: int
+) -> Generator[SplitMatches, None, None]:
+    """Yield matches without a number of records that come first."""
+    with closing(found):
+        for matches in found:
+            batches = []
+            for batch in matches.batches:
+                rows = (
+                    batch
+                    if not count
+                    else batch.take(np.arange(min(count, len(batch)), len(batch)))
+                )
+                count -= len(batch) - len(rows)
+                if len(rows):
+                    batches.append(rows)
+            yield replace(matches, batches=tuple(batches))

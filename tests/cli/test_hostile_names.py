@@ -46,6 +46,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("restore", "--output", "restored", "--input"),
         ("export", "--output", "exported", "--input"),
         ("find", "--key", "x", "--input"),
+        ("cat", "payments", "--input"),
         ("lookup", "--topic", "payments", "--offset", "1", "--logs"),
         ("metadata",),
         ("dump",),

@@ -41,6 +41,7 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
     "verify": lambda dump, out: ["--input", dump, "--report", out / "verify.json"],
     "predict": lambda dump, out: ["--input", dump, "--report", out / "predict.json"],
     "export": lambda dump, out: ["--input", dump, "--output", out / "b"],
+    "cat": lambda dump, _: ["payments", "--input", dump, "--from", "2020-01-01"],
     "find": lambda dump, _: ["--input", dump, "--key", "x"],
     "rewrite": lambda dump, out: [
         *("--input", dump, "--output", out / "c", "--drop-where", "offset = 3"),

@@ -63,6 +63,7 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
     "verify": lambda dump, _: ["--input", dump],
     "export": lambda dump, out: ["--input", dump, "--output", out / "b"],
     "find": lambda dump, _: ["--input", dump, "--key", "x"],
+    "cat": lambda dump, _: ["payments", "--input", dump, "--isolation", "read_committed"],
     "dump": lambda dump, _: [dump],
     "rewrite": lambda dump, out: [
         *("--input", dump, "--output", out / "c", "--drop-where", "offset = 3"),

@@ -109,6 +109,7 @@ NOWHERE = "s3://no-such-bucket-here/a"
         ("export", "--input", DUMP, "--topics", "payments", "--output", NOWHERE),
         ("export", "--input", NOWHERE, "--output", "OUT"),
         ("find", "--input", NOWHERE, "--key", "a"),
+        ("cat", "orders", "--input", NOWHERE),
         ("dump", f"{NOWHERE}/00000000000000000000.log"),
         ("metadata", NOWHERE),
     ],

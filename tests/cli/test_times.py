@@ -22,6 +22,8 @@ PLACES: dict[str, Sequence[Argument]] = {
     "dump --time": ("dump", SEGMENT, "--time"),
     "find --from": ("find", "--input", DUMP, "--topics", "payments", "--key", "x", "--from"),
     "find --to": ("find", "--input", DUMP, "--topics", "payments", "--key", "x", "--to"),
+    "cat --from": ("cat", "payments", "--input", DUMP, "--from"),
+    "cat --to": ("cat", "payments", "--input", DUMP, "--to"),
     "export --from": (
         "export",
         "--input",
@@ -70,7 +72,7 @@ def test_every_option_takes_the_same_times(place: str, text: str, tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", ["dump", "find", "export"])
+@pytest.mark.parametrize("command", ["dump", "find", "cat", "export"])
 @pytest.mark.parametrize(("start", "end"), [("-1h", "-1h"), ("now", "-7d"), ("now", "today")])
 def test_a_range_that_no_time_is_in_is_refused(
     command: str, start: str, end: str, tmp_path: Path

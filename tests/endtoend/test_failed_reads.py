@@ -62,6 +62,7 @@ LATE = ("--from", "2099-01-01")
     ("made", "command", "arguments"),
     [
         (last_log, "find", ("--input", "DATA", "--key", "x", *LATE)),
+        (last_log, "cat", ("payments", "--input", "DATA", "--tail")),
         (last_log, "export", ("--input", "DATA", "--output", "OUT", *LATE)),
         (lost_log, "verify", ("--input", "DATA")),
         (lost_log, "predict", ("--input", "DATA")),

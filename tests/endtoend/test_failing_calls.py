@@ -125,6 +125,7 @@ CASES: dict[str, Case] = {
         publishes="files",
     ),
     "find": Case(("find", *_DUMP, "--value-contains", "a", "--json", *_ONE), prints=True),
+    "cat": Case(("cat", "payments", *_DUMP, "--tail", "-f", "json"), prints=True),
     "metadata": Case(("metadata", "{data}/dump", "--what", "offsets", "--json"), prints=True),
     "metadata-file": Case(
         ("metadata", "{data}/dump", "--what", "topics", "--output", "{out}/topics.parquet")

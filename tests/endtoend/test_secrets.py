@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[Argument, ...]] = {
     "verify": ("--input", "DUMP", "--report", "REPORT"),
     "export": ("--input", "DUMP", "--output", "OUT", "--report", "REPORT", *ONE),
     "find": ("--input", "DUMP", "--value-contains", "a", "--limit", 3, *ONE),
+    "cat": ("payments", "--input", "DUMP", "--tail", "--from", "2020-01-01"),
     "dump": (f"DUMP/{LOG}",),
     "metadata": ("DUMP", "--what", "topics"),
     "restore": ("--input", "DUMP", "--output", "OUT", "--new-topic-ids", *ONE),
@@ -58,6 +59,7 @@ COMMANDS: dict[str, tuple[Argument, ...]] = {
 TIERED: dict[str, tuple[Argument, ...]] = {
     "lookup": ("--topic", "wallet_tx", "--partition", 0, "--offset", 100, "--resolve", "record"),
     "find": ("--value-contains", "a", "--limit", 3, "--topics", "wallet_tx"),
+    "cat": ("wallet_tx", "-n", 3),
     "export": ("--output", "OUT", "--report", "REPORT", "--topics", "wallet_tx"),
     "verify": ("--report", "REPORT"),
     "build": ("--output", "OUT", "--report", "REPORT"),

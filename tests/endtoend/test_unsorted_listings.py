@@ -73,6 +73,7 @@ _COMMANDS: dict[str, Callable[[Stored, Path], list[object]]] = {
         *("--input", at.dump, "--format", "jsonl", "--output", out / "records")
     ],
     "find": lambda at, _: ["--input", at.dump, "--key-regex", "1", "--json"],
+    "cat": lambda at, _: ["payments", "--input", at.dump, "--by-time", "-f", "json"],
     "restore": lambda at, out: [
         *("--input", at.dump, "--output", out / "data", "--cluster", "same")
     ],

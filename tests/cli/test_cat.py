@@ -1,0 +1,439 @@
+"""``cat``: which records of a topic, in which order, and how they are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kafka_index
+from kafka_index.errors import CorruptLogError
+from tests.support.command_line import COMMAND, DUMP, Argument, environment, run_here
+from tests.support.permissions import without_override
+from tests.support.record_tables import batch_of, write_partition
+from tests.support.segments import batch, record
+from tests.support.tiered import setting
+from tests.support.timeouts import TIMEOUT_SECONDS
+from tests.support.transactional_logs import segments
+
+TEMPLATE = r"%t %p %o %T %k|%K|%s|%S|%h\n"
+ISOLATIONS = ("read_uncommitted", "read_committed")
+#: Of which damage: none, a wrong checksum in the middle, a torn end.
+DAMAGES: Mapping[str, Callable[[bytes], bytes]] = {
+    "sound": lambda log: log,
+    "checksum": lambda log: log[:300] + bytes([log[300] ^ 1]) + log[301:],
+    "end": lambda log: log[:-7] + b"\7" * 50,
+}
+Row = dict[str, Any]
+
+
+def cat(code: int, *arguments: Argument) -> str:
+    done = run_here("cat", *arguments)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout
+
+
+def rows(text: str) -> list[Row]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def places(text: str) -> list[tuple[int, int]]:
+    return [(row["partition"], row["offset"]) for row in rows(text)]
+
+
+@pytest.fixture(scope="module", params=DAMAGES)
+def dump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A topic of three partitions: with transactions, odd records, and missing offsets."""
+    root: Path = tmp_path_factory.mktemp(request.param)
+    damage = DAMAGES[request.param]
+    logs = segments(3)
+    last = max(logs)
+    write_partition(root, {**logs, last: damage(logs[last])}, "topic-0", indexed=True)
+    odd = b"".join(
+        (
+            record(0, 0, b"key", b"value", ((b"a", b"1"), (b"b", None), (b"c", b""))),
+            record(1, -5, None, None),
+            record(2, 7, b"", b""),
+            record(3, 9, b"\xff\x00", b"\x1b[31m\n", ((b"\xc3\xa4", b"\xff"),)),
+        )
+    )
+    start = 1_700_000_000_000
+    entry = batch(
+        5,
+        payload=odd,
+        record_count=4,
+        last_offset_delta=3,
+        base_timestamp=start,
+        max_timestamp=start + 9,
+    )
+    many = [batch_of(at, [(start + at - at % 7, b"k", b"v%d" % at)]) for at in range(20, 60)]
+    write_partition(root, {0: damage(entry + b"".join(many))}, "topic-1")
+    gaps = [batch_of(at, [(start + at, b"%d" % at, b"v")] * 2) for at in range(0, 6000, 300)]
+    write_partition(root, {0: b"".join(gaps)}, "topic-2")
+    write_partition(root, {0: batch_of(0, [(0, b"k", b"v")])}, "topics-0")
+    return root
+
+
+def expected(dump: Path, isolation: str = "read_uncommitted", **given: Any) -> list[Row]:
+    """The records that are sound, as `read_records` returns them."""
+    found = kafka_index.read_records(
+        dump, topics="topic", isolation=isolation, on_damage="drop", **given
+    )
+    table = found.read_all()
+    times = table["timestamp"].cast("int64").to_pylist()
+    return [{**row, "timestamp": time} for row, time in zip(table.to_pylist(), times, strict=True)]
+
+
+def is_sound(dump: Path) -> bool:
+    return dump.name.startswith("sound")
+
+
+def templated(row: Row) -> bytes:
+    """A record by `TEMPLATE`, plainly."""
+
+    def length(data: bytes | None) -> int:
+        return -1 if data is None else len(data)
+
+    key, value = row["key"], row["value"]
+    headers = b",".join(
+        each["key"].encode() + b"=" + (b"NULL" if each["value"] is None else each["value"])
+        for each in row["headers"] or ()
+    )
+    numbers = f"{row['topic']} {row['partition']} {row['offset']} {row['timestamp']} ".encode()
+    return b"%s%s|%d|%s|%d|%s\n" % (
+        numbers,
+        key or b"",
+        length(key),
+        value or b"",
+        length(value),
+        headers,
+    )
+
+
+RANGES: Mapping[str, tuple[tuple[Argument, ...], Callable[[Row], bool]]] = {
+    "all": ((), lambda _: True),
+    "offsets": (("-o", "20..31"), lambda row: 20 <= row["offset"] < 31),
+    "from an offset": (("-o", "30.."), lambda row: row["offset"] >= 30),
+    "to an offset": (("-o", "..30"), lambda row: row["offset"] < 30),
+    "an offset alone": (("-o", "30"), lambda row: row["offset"] >= 30),
+    "times": (
+        ("--from", 1_700_000_000_021, "--to", 1_700_000_000_042),
+        lambda row: 1_700_000_000_021 <= row["timestamp"] < 1_700_000_000_042,
+    ),
+    "both": (
+        ("-o", "25..40", "--from", 1_700_000_000_028),
+        lambda row: 25 <= row["offset"] < 40 and row["timestamp"] >= 1_700_000_000_028,
+    ),
+    "some partitions": (("-p", 2, "-p", 1), lambda row: row["partition"] > 0),
+    "nothing": (("--from", "2030-01-01"), lambda _: False),
+}
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize("form", ["text", "json", TEMPLATE])
+def test_what_is_printed_are_the_sound_records_of_the_range(
+    form: str, name: str, isolation: str, dump: Path
+) -> None:
+    given, holds = RANGES[name]
+    wanted = [row for row in expected(dump, isolation) if holds(row)]
+    done = run_here("cat", "topic", "--input", dump, "--isolation", isolation, "-f", form, *given)
+    assert done.returncode in ((0,) if is_sound(dump) else (0, 1)), done.stderr
+    if form == "text":
+        lines = done.stdout.splitlines()[1:]
+        assert [tuple(line.split()[:2]) for line in lines] == [
+            (f"topic-{row['partition']}", str(row["offset"])) for row in wanted
+        ]
+    elif form == "json":
+        assert [
+            (row["topic"], row["partition"], row["offset"], row["timestamp_ms"], row["key_bytes"])
+            for row in rows(done.stdout)
+        ] == [
+            (
+                *("topic", row["partition"], row["offset"], row["timestamp"]),
+                None if row["key"] is None else len(row["key"]),
+            )
+            for row in wanted
+        ]
+    else:
+        printed = done.stdout.encode("utf-8", "surrogateescape")
+        assert printed == b"".join(map(templated, wanted))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_damage_is_a_line_on_stderr_and_the_exit_code(
+    isolation: str, dump: Path, tmp_path: Path
+) -> None:
+    summary = tmp_path / "summary.json"
+    done = run_here(
+        *("cat", "topic", "--input", dump, "--isolation", isolation, "-q", "--summary", summary)
+    )
+    told = json.loads(summary.read_text())
+    assert told["counts"]["records"] == len(expected(dump, isolation))
+    assert told["counts"]["partitions"] == 3
+    if is_sound(dump):
+        assert (done.returncode, done.stderr, told["counts"]["damage"]) == (0, "", 0)
+        return
+    assert (done.returncode, told["outcome"]) == (1, "damage")
+    lines = done.stderr.splitlines()
+    assert len(lines) == told["counts"]["damage"] >= 1
+    assert all(line.startswith("kafka-index: error: ") for line in lines)
+    assert all(re.search(r"\.log: .*at byte \d", line) for line in lines)
+    with pytest.raises(CorruptLogError):
+        kafka_index.read_records(dump, topics="topic", isolation=isolation).read_all()
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("count", [1, 3, 17, 10_000])
+@pytest.mark.parametrize("name", ["all", "offsets", "times", "nothing"])
+def test_a_tail_is_the_last_records_of_each_partition(
+    name: str, count: int, isolation: str, dump: Path
+) -> None:
+    given, holds = RANGES[name]
+    wanted = [row for row in expected(dump, isolation) if holds(row)]
+    last = [
+        row
+        for number in range(3)
+        for row in [w for w in wanted if w["partition"] == number][-count:]
+    ]
+    more = ("--tail", "-n", count, "--isolation", isolation, *given)
+    done = run_here("cat", "topic", "--input", dump, "-f", "json", *more)
+    assert places(done.stdout) == [(row["partition"], row["offset"]) for row in last]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("held_bytes", [1, 1 << 26])
+def test_records_by_time_keep_the_order_of_each_partition(
+    held_bytes: int, isolation: str, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_index.tables.topic_records._SORTED_BYTES", held_bytes)
+    monkeypatch.setattr("kafka_index.tables.topic_records._MIN_SORTED_BYTES", 1)
+    latest: dict[int, int] = {}
+    order = []
+    for row in expected(dump, isolation):
+        number = row["partition"]
+        latest[number] = max(latest.get(number, -1), row["timestamp"])
+        order.append((latest[number], number, row["offset"]))
+    order.sort()
+    given = ("--input", dump, "-f", "json", "--isolation", isolation, "--by-time")
+    for more, wanted in (((), order), (("-n", 25), order[:25]), (("--tail",), order[-10:])):
+        done = run_here("cat", "topic", *given, *more)
+        assert places(done.stdout) == [(number, offset) for _, number, offset in wanted]
+
+
+def test_the_first_records_end_the_read(dump: Path) -> None:
+    wanted = expected(dump)
+    done = run_here("cat", "topic", "--input", dump, "-f", "json", "-n", 12)
+    assert places(done.stdout) == [(row["partition"], row["offset"]) for row in wanted[:12]]
+    assert "12 records of 3 partitions of topic (-n): the rest was not read" in done.stderr
+
+
+@pytest.mark.parametrize("given", [("--tail", "-n", 2), ("--from", 1_700_000_000_900)], ids=str)
+def test_what_comes_before_is_not_read(tmp_path: Path, given: tuple[Argument, ...]) -> None:
+    start = 1_700_000_000_000
+    logs = {
+        first: b"".join(
+            batch_of(at, [(start + at, b"k", b"v")]) for at in range(first, first + 500)
+        )
+        for first in (0, 500)
+    }
+    folder = write_partition(tmp_path, logs, indexed=True)
+    path = folder / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[7065] ^= 1
+    path.write_bytes(data)
+    where = ("topic", "--input", tmp_path)
+    assert len(rows(cat(0, *where, "-f", "json", *given))) == (2 if "--tail" in given else 100)
+    assert "at byte 7000" in run_here("cat", *where).stderr
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--tail",), ("--by-time",), ("--from", "1970-01-01")], ids=str
+)
+def test_a_partition_that_cannot_be_read_leaves_the_others(
+    tmp_path: Path, more: tuple[Argument, ...]
+) -> None:
+    for number in range(3):
+        write_partition(tmp_path, {0: batch_of(0, [(1, b"k", b"v")])}, f"topic-{number}")
+    unread = tmp_path / "topic-1" / f"{0:020d}.log"
+    unread.chmod(0)
+    try:
+        with without_override():
+            done = run_here("cat", "topic", "--input", tmp_path, "-f", "json", *more)
+    finally:
+        unread.chmod(0o644)
+    assert done.returncode == 3
+    assert unread.name in done.stderr
+    assert places(done.stdout) == [(0, 0), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        ((), slice(None)),
+        (("--tail", "-n", 5), slice(-5, None)),
+        (("-n", 3), slice(3)),
+        (("-o", "4..9"), slice(3, 8)),
+    ],
+    ids=str,
+)
+def test_remote_segments_are_read_too(more: tuple[Argument, ...], part: slice) -> None:
+    remote = setting("aiven-plain").remote
+    wanted = kafka_index.read_records(
+        [], tiered=remote, topics="wallet_tx", partitions={"wallet_tx": [0]}, columns=["offset"]
+    )
+    offsets = wanted.read_all()["offset"].to_pylist()
+    given = ("wallet_tx", "--tiered", remote, "-p", 0, "-f", "json", *more)
+    assert [row["offset"] for row in rows(cat(0, *given))] == offsets[part] != []
+
+
+def test_null_is_named_on_request(dump: Path) -> None:
+    given = ("topic", "--input", dump, "-p", 1, "-o", "6..8", "-f", r"%k,%s;")
+    if is_sound(dump):
+        assert cat(0, *given) == ",;,;"
+        assert cat(0, *given, "-Z") == "NULL,NULL;,;"
+
+
+def test_a_format_without_line_ends_is_named(dump: Path) -> None:
+    where = ("cat", "topic", "--input", dump, "-p", 2, "-f")
+    hint = r"the format ends no line: add \n to it"
+    assert hint in run_here(*where, "%o").stderr
+    for form in ("%o\\n", "%o\n", r"%o\x0a", "%R%s"):
+        assert hint not in run_here(*where, form).stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (("-f", "%o %z"), "%z is not a token of a format"),
+        (("-f", "%o %"), "% is not a token of a format"),
+        (("-f", "jsno"), "'jsno' is not text, json, or a format"),
+        (("-f", "json", "-Z"), "-Z goes with a --format of tokens"),
+        (("-o", "5..5"), "no offset is in 5..5: the end is exclusive"),
+        (("-o", ".."), "'..' is not a range of offsets"),
+        (("-o", "-5"), "'-5' is not a range of offsets"),
+        (("-o", f"{2**63}.."), "is beyond the largest offset"),
+        (("-n", "0"), "0 is not in the range"),
+        (("--to", "2020-01-01", "--from", "2020-01-01"), "no time is in the range"),
+        (("-p", "9"), "no partition payments-9 here"),
+    ],
+)
+def test_what_makes_no_sense_is_wrong_usage(given: Sequence[str], reason: str) -> None:
+    done = run_here("cat", "payments", "--input", DUMP, *given)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("payment", "--input", DUMP), "no topic matches 'payment' (the whole name must match)"),
+        (("payments", "-p", 0, "-p", 7, "--input", DUMP), "no partition payments-7 here"),
+        (("--input", DUMP / "payments-0", DUMP, "payments"), "the topic comes before --input"),
+        (("payments",), "no input: give --input PATH"),
+        (("--input", DUMP), "Missing argument 'TOPIC'"),
+    ],
+)
+def test_what_is_not_there_is_wrong_usage(arguments: Sequence[Argument], reason: str) -> None:
+    done = run_here("cat", *arguments)
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_a_search_without_a_condition_points_to_it() -> None:
+    done = run_here("find", "--input", DUMP)
+    assert done.returncode == 2
+    assert "kafka-index cat prints all records of a topic" in done.stderr
+
+
+def test_a_range_of_times_that_holds_nothing_has_the_times_there_are() -> None:
+    done = run_here("cat", "payments", "--input", DUMP, "--from", "2030-01-01")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no record of 2 partitions of payments" in done.stderr
+    assert "is after all records of the input: its first record is from 2026-11-21T" in done.stderr
+
+
+def test_records_of_kafkas_own_topics_are_decoded_and_secrets_are_left_out() -> None:
+    text = cat(0, "__consumer_offsets", "--input", DUMP, "-n", 3)
+    assert '"group"' in text
+    metadata = ("__cluster_metadata", "--input", DUMP)
+    hidden = [
+        row["offset"] for row in rows(cat(0, *metadata, "-f", "json")) if row["value"] is None
+    ]
+    printed = cat(0, *metadata, "-f", r"%o %S\n").splitlines()
+    assert [line for line in printed if line.endswith(" -1")] == [f"{at} -1" for at in hidden]
+
+
+def test_no_byte_of_a_record_commands_a_terminal(tmp_path: Path) -> None:
+    write_partition(tmp_path, {0: batch_of(0, [(1, b"\x1b]0;k\x07", b"a\xffb\n")])})
+    for form, shown in (
+        (r"%k %s\n", rb"\033]0;k\a a\377b\n"),
+        ("text", rb'"\u001b]0;k\u0007"  0x61ff620a'),
+    ):
+        ours, theirs = pty.openpty()
+        command = [*COMMAND, "cat", "topic", "--input", str(tmp_path), "-q", "-f", form]
+        subprocess.run(
+            command, stdout=theirs, env=environment(), check=True, timeout=TIMEOUT_SECONDS
+        )
+        os.close(theirs)
+        printed = os.read(ours, 4096)
+        os.close(ours)
+        assert printed.splitlines()[-1].endswith(shown)
+
+
+def started(*arguments: Argument) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, "cat", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+
+
+def test_a_reader_that_leaves_ends_it_without_a_word() -> None:
+    with started("page-views", "--input", DUMP) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"partition")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(TIMEOUT_SECONDS) == 141
+
+
+def test_an_interruption_is_one_line() -> None:
+    with started("page-views", "--input", DUMP) as process:
+        assert process.stdout is not None
+        # The pipe is full: it waits for its reader.
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 130
+    assert said == b"kafka-index: error: interrupted\n"
+
+
+def test_topics_are_completed_below_the_input(tmp_path: Path) -> None:
+    shutil.copytree(DUMP / "payments-0", tmp_path / "payments-0")
+    asked = {
+        "_KAFKA_INDEX_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"kafka-index cat --input {tmp_path} pa",
+        "COMP_CWORD": "4",
+    }
+    done = subprocess.run(
+        COMMAND,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment(), **asked},
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (0, "plain,payments\n")

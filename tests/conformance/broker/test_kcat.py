@@ -1,0 +1,149 @@
+"""``cat`` prints, to the byte, what kcat prints of the broker that serves the same logs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.kafka_jars import JudgeUnavailable, needing_kafka
+from tests.support.command_line import DUMP, run_here
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+from .broker import Broker, Home
+from .client import ISOLATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PARTITIONS = (
+    *((name, 0) for name in ("customer-profiles", "gateway.access-log", "imported-history")),
+    *(("orders.eu-west", number) for number in range(3)),
+    *(("payments", number) for number in range(2)),
+)
+FORMATS = (
+    r"%o|%k|%s\n",
+    r"%t [%p] at %o, %T: %K %S {%h}\n",
+    # Four bytes of length before each value, and no line ends.
+    r"%R%s",
+    r"100%%\x20\x41\t\101\65 \\ %o\r\n\q",
+    "%o %k",
+)
+
+
+@pytest.fixture(scope="module")
+def broker(room: Path) -> Iterator[Broker]:
+    """A broker on a copy of the example, whose metadata log lies among the others."""
+    with needing_kafka():
+        if shutil.which("kcat") is None:
+            raise JudgeUnavailable("kcat is missing: install Debian's package kcat")
+    home = Home(room / "kcat")
+    shutil.copytree(DUMP, home.data)
+    settings = {
+        "metadata.log.dir": str(home.data),
+        # The open transaction of the example stays open, and no log is cleaned meanwhile.
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
+        "log.cleaner.enable": "false",
+    }
+    with Broker(home, more_settings=settings) as running:
+        yield running
+
+
+def kcat(broker: Broker, *arguments: object, given: bytes = b"") -> bytes:
+    done = subprocess.run(
+        ["kcat", "-b", broker.bootstrap, "-q", *map(str, arguments)],
+        input=given,
+        capture_output=True,
+        check=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    return done.stdout
+
+
+def cat(broker: Broker, topic: str, *arguments: object) -> bytes:
+    """Print by ``cat`` the logs below the broker that runs."""
+    done = run_here("cat", topic, "--input", broker.home.data, *map(str, arguments))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.encode("utf-8", "surrogateescape")
+
+
+def both(
+    broker: Broker,
+    topic: str,
+    partition: int,
+    form: str,
+    *,
+    of_kcat: tuple[object, ...] = ("-o", "beginning"),
+    of_cat: tuple[object, ...] = (),
+    isolation: str = "read_uncommitted",
+) -> tuple[bytes, bytes]:
+    """Print a partition by kcat and by ``cat``."""
+    level = ("-X", f"isolation.level={isolation}", "-e", "-f", form)
+    theirs = kcat(broker, "-C", "-t", topic, "-p", partition, *of_kcat, *level)
+    return theirs, cat(
+        broker, topic, "-p", partition, *of_cat, "--isolation", isolation, "-f", form
+    )
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize(("topic", "partition"), PARTITIONS)
+def test_all_records_of_a_partition_are_printed_alike(
+    topic: str, partition: int, isolation: str, broker: Broker
+) -> None:
+    theirs, ours = both(
+        broker, topic, partition, r"%t %p %o %T %K %S %k %s %h\n", isolation=isolation
+    )
+    assert len(theirs) > 10_000
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(("form", "more"), [*product(FORMATS, ((), ("-Z",)))])
+def test_formats_have_the_meaning_of_kcat(form: str, more: tuple[str, ...], broker: Broker) -> None:
+    # It has keys and values that are null, and headers.
+    theirs, ours = both(
+        broker, "orders.eu-west", 1, form, of_kcat=("-o", "beginning", *more), of_cat=more
+    )
+    assert len(theirs) > 1000
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("of_kcat", "of_cat"),
+    [
+        (("-o", 100, "-c", 7), ("-o", "100..107")),
+        (("-o", 100, "-c", 7), ("-o", 100, "-n", 7)),
+        (("-o", "beginning", "-c", 3), ("-n", 3)),
+        (("-o", -7), ("--tail", "-n", 7)),
+        (
+            ("-o", "s@1795245912700", "-o", "e@1795245912800"),
+            ("--from", 1795245912700, "--to", 1795245912800),
+        ),
+    ],
+    ids=str,
+)
+def test_ranges_are_those_of_kcat(
+    of_kcat: tuple[object, ...], of_cat: tuple[object, ...], broker: Broker
+) -> None:
+    # Its times rise, and no offset is missing.
+    topic = "gateway.access-log"
+    theirs, ours = both(broker, topic, 0, r"%o %T %k\n", of_kcat=of_kcat, of_cat=of_cat)
+    assert theirs
+    assert ours == theirs
+
+
+def test_records_that_are_empty_or_no_text_are_printed_alike(broker: Broker) -> None:
+    to = ("-P", "-t", "app-logs", "-p", 1)
+    headers = ("-H", "a=1", "-H", "empty=", "-H", "none")
+    given = b"key:value\n:no key\nno value:\n\xff\x00\xfe:\x1b[31m\x80\n"
+    kcat(broker, *to, "-K", ":", *headers, given=given)
+    kcat(broker, *to, "-K", ":", "-Z", given=given)
+    for form in (r"%o %K %S %k|%s|%h\n", "%R%s", "%s"):
+        theirs, ours = both(
+            broker, "app-logs", 1, form, of_kcat=("-o", -8), of_cat=("--tail", "-n", 8)
+        )
+        assert ours == theirs
+    assert ours == b"valueno key\x1b[31m\x80" * 2
