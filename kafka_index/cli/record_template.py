@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kafka_index.cli.printed_records import MaybeBytes, PrintedRecords, Row, decoder_of_topic
-from kafka_index.cli.record_text import decoded_row, pieces_of
+from kafka_index.cli.record_text import PIECE_BYTES, decoded_row, pieces_of
 from kafka_index.errors import ConfigError, printable
 
 #: How texts hold bytes.
@@ -42,6 +42,8 @@ class _Place:
 
     def plain(self, data: memoryview) -> Iterable[str]:
         """Return the pieces of bytes as they are; on a terminal without what could command it."""
+        if len(data) <= PIECE_BYTES and not self.is_shown:
+            return (str(data, "utf-8", BYTES_AS_TEXT),)
         pieces = (str(piece, "utf-8", BYTES_AS_TEXT) for piece in pieces_of(data))
         return map(printable, pieces) if self.is_shown else pieces
 
@@ -101,7 +103,9 @@ class RecordTemplate:
         return self._texts(topic, rows.column("partition").to_pylist(), printed)
 
     def _texts(self, topic: str, numbers: Sequence[int], rows: Iterator[Row]) -> Iterator[str]:
-        places = {number: _Place(topic, number, self._null, self._is_shown) for number in numbers}
+        places = {
+            number: _Place(topic, number, self._null, self._is_shown) for number in set(numbers)
+        }
         for number, row in zip(numbers, rows, strict=True):
             for part in self._parts:
                 yield from part(places[number], row)

@@ -34,7 +34,7 @@ TEXT, HEX, NONE = "text", "hex", "none"
 FORMS = (TEXT, HEX, NONE)
 
 #: A key or value with more bytes is written in pieces of this size.
-_PIECE_BYTES = 64 * 1024
+PIECE_BYTES = 64 * 1024
 #: ``ControlRecordType``.
 _CONTROL_TYPES = (
     "abort",
@@ -69,7 +69,7 @@ def _value(
     """Return the pieces of bytes as quoted text, or as hex digits between two other texts."""
     if data is None:
         return ("null",)
-    if len(data) > _PIECE_BYTES:
+    if len(data) > PIECE_BYTES:
         return _large_value(data, form, quote, before_hex, after_hex)
     if form == TEXT:
         try:
@@ -93,8 +93,8 @@ def _large_value(
 
 def pieces_of(data: memoryview) -> Iterator[bytes]:
     """Yield bytes in pieces that may be held as text."""
-    for start in range(0, len(data), _PIECE_BYTES):
-        yield bytes(data[start : start + _PIECE_BYTES])
+    for start in range(0, len(data), PIECE_BYTES):
+        yield bytes(data[start : start + PIECE_BYTES])
 
 
 def _is_text(data: memoryview) -> bool:

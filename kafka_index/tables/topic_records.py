@@ -21,7 +21,7 @@ from kafka_index.tables.settings import ReadSettings
 
 #: About the bytes of records that are held to be put in order of time, of all partitions, and the
 #: least of each.
-_SORTED_BYTES = 64 * 1024 * 1024
+_SORTED_BYTES = 16 * 1024 * 1024
 _MIN_SORTED_BYTES = 256 * 1024
 #: How much further back each step of a search for the last records begins.
 _STEP_FACTOR = 4
