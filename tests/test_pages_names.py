@@ -11,6 +11,7 @@ from kafka_index.api import listings, writing
 from kafka_index.build.report import REPORT_SCHEMA
 from kafka_index.export.report import EXPORT_REPORT_SCHEMA
 from kafka_index.lookup import LOOKUP_REPORT_SCHEMA
+from kafka_index.lookup.lag import LAG_TABLES
 from kafka_index.metadata.tables import METADATA_TABLES
 from kafka_index.reading.answers import ANSWER_SCHEMA
 from kafka_index.restore.result import RESTORE_SCHEMA
@@ -36,6 +37,7 @@ REPORTS: dict[str, pa.Schema] = {
     "lookup": LOOKUP_REPORT_SCHEMA,
     "answers": ANSWER_SCHEMA,
     **{f"metadata --what {name}": table.schema for name, table in METADATA_TABLES.items()},
+    **{f"metadata --what {name}": schema for name, schema in LAG_TABLES.items()},
 }
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 from kafka_index.api.arguments import Paths, Tiered, Topics, paths_of, unread_texts, whole
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
 from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable
-from kafka_index.metadata import METADATA_TABLES, read_for_table
+from kafka_index.lookup.lag import LAG_TABLES, read_lag
+from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.results import Result, RunOutcome, TableResult
 from kafka_index.stores.inputs import reading_inputs
@@ -98,8 +99,9 @@ def read_metadata(
         topics; local paths or URIs.
     what : str, optional
         The table: ``topics``, ``partitions``, ``brokers``, ``groups``, ``offsets``,
-        ``transactions``, ``producers`` or ``remote-segments``. By default an overview: how many
-        rows each table has, as far as its topics are in the input.
+        ``transactions``, ``producers`` or ``remote-segments``; ``lag`` or ``lag-history`` of the
+        groups, where the logs that they read are in the input, too. By default an overview: how
+        many rows each table has, as far as its topics are in the input.
     max_decompressed_bytes : int
         The most bytes of decompressed records that this process holds at a time.
     follow_links : bool
@@ -126,23 +128,30 @@ def read_metadata(
     >>> groups.to_arrow().column_names[:2]
     ['group', 'type']
     """
-    if what is not None and what not in tuple(METADATA_TABLES):
+    choices = (*METADATA_TABLES, *LAG_TABLES)
+    if what is not None and what not in choices:
         raise ConfigError(
             "what is not one of the choices",
-            expected=", ".join(METADATA_TABLES),
+            expected=", ".join(choices),
             found=repr(what),
         )
     most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
     with reading_inputs(follow_links=follow_links) as unread:
-        found = read_for_table(paths_of(paths), what, max_decompressed_bytes=most)
-    if what is not None:
-        rows = METADATA_TABLES[what].of(found)
-    else:
-        counted = ((name, table.rows(found)) for name, table in METADATA_TABLES.items())
-        known = [{"table": name, "rows": len(own)} for name, own in counted if own is not None]
-        rows = pa.Table.from_pylist(known, schema=_OVERVIEW)
-    faults = found.faults
+        if what in LAG_TABLES:
+            rows, faults = read_lag(paths_of(paths), what, max_decompressed_bytes=most)
+        else:
+            found = read_for_table(paths_of(paths), what, max_decompressed_bytes=most)
+            rows, faults = _rows_of(found, what), found.faults
     return Metadata(rows, what, tuple(faults.first), faults.total, unread_texts(unread))
+
+
+def _rows_of(found: ClusterMetadata, what: str | None) -> pa.Table:
+    """Return a table, or the overview."""
+    if what is not None:
+        return METADATA_TABLES[what].of(found)
+    counted = ((name, table.rows(found)) for name, table in METADATA_TABLES.items())
+    known = [{"table": name, "rows": len(own)} for name, own in counted if own is not None]
+    return pa.Table.from_pylist(known, schema=_OVERVIEW)
 
 
 @dataclass(frozen=True, repr=False)

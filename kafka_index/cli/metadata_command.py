@@ -22,6 +22,8 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
 from kafka_index.errors import plural
+from kafka_index.layout.times import format_time
+from kafka_index.lookup.lag import LAG_TABLES, read_lag
 from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.metadata.directory import Faults
 from kafka_index.storage.report_file import ReportFile, check_report_path
@@ -33,8 +35,9 @@ _HELP = """Print what Kafka's own topics say of a cluster: __cluster_metadata (i
     several may be given. Files are opened read-only. Without --what, a summary is printed.
 
     Tables: topics, partitions, brokers; groups, offsets; transactions, producers; remote-segments.
-    They are as of the last record in the files. Credentials are never read out, and
-    configurations that may be secret have the value [hidden].
+    They are as of the last record in the files. lag compares the offsets that groups committed
+    with the logs below PATH, and lag-history does so for every commit. Credentials are never read
+    out, and configurations that may be secret have the value [hidden].
 
     Exit codes: 0, done; 1, records are damaged or missing: the rest is printed, and lines on stderr
     report the damage; 2, wrong usage, or the topics are not there; 3, a file cannot be read because
@@ -45,9 +48,11 @@ kafka-index metadata /var/kafka/data
 kafka-index metadata /var/kafka/metadata --what topics
 kafka-index metadata /var/kafka/data --what offsets --json
 kafka-index metadata /var/kafka/data --what groups --output groups.parquet
+kafka-index metadata /var/kafka/data --what lag
 """
 _ERRORS_SHOWN = 10
 _SHORT = 40
+_TIMESTAMP_MS = "_timestamp_ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,7 @@ class MetadataOptions:
     paths: tuple[str, ...] = argument("PATH...")
     what: str | None = option(
         "--what",
-        type=click.Choice(list(METADATA_TABLES)),
+        type=click.Choice([*METADATA_TABLES, *LAG_TABLES]),
         help="The table to print.  [default: a summary]",
     )
     as_json: bool = option("--json", is_flag=True, help="Print JSON lines.")
@@ -68,6 +73,11 @@ class MetadataOptions:
     )
     max_decompressed_bytes: int = max_decompressed_option()
     verbose: bool = verbose_option()
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a table is written for programs."""
+        return self.as_json or self.output is not None
 
     def __post_init__(self) -> None:
         if self.output is None:
@@ -82,24 +92,40 @@ class MetadataOptions:
 def _run(options: MetadataOptions) -> ExitCode:
     what = options.what
     most = options.max_decompressed_bytes
-    found = read_for_table(options.paths, what, max_decompressed_bytes=most)
-    if what is None:
-        _print_summary(found, sys.stdout, as_json=options.as_json)
-    elif options.output is None:
-        _print_table(what, found, as_json=options.as_json)
+    if what in LAG_TABLES:
+        table, faults = read_lag(options.paths, what, max_decompressed_bytes=most)
+        _put_table(table if options.has_values else _with_times(table), options)
     else:
-        table = METADATA_TABLES[what].of(found)
+        found = read_for_table(options.paths, what, max_decompressed_bytes=most)
+        faults = found.faults
+        if what is None:
+            _print_summary(found, sys.stdout, as_json=options.as_json)
+        else:
+            _put_table(METADATA_TABLES[what].of(found), options)
+    sys.stdout.flush()
+    return _report(faults)
+
+
+def _with_times(table: pa.Table) -> pa.Table:
+    """Return a table whose timestamps are ISO 8601, under names without a unit."""
+    for number, name in enumerate(table.column_names):
+        if name.endswith(_TIMESTAMP_MS):
+            values = table[name].to_pylist()
+            times = [None if one is None else format_time(one) or str(one) for one in values]
+            short = name.removesuffix(_TIMESTAMP_MS) + "_time"
+            table = table.set_column(number, short, pa.array(times, pa.string()))
+    return table
+
+
+def _put_table(table: pa.Table, options: MetadataOptions) -> None:
+    """Print a table, or write it to a file."""
+    if options.output is not None:
         with ReportFile(options.output, table.schema) as file:
             file.write_table(table)
-    sys.stdout.flush()
-    return _report(found.faults)
-
-
-def _print_table(what: str, found: ClusterMetadata, *, as_json: bool) -> None:
-    table = METADATA_TABLES[what].of(found)
-    output = DumpOutput(sys.stdout, as_json=as_json)
+        return
+    output = DumpOutput(sys.stdout, as_json=options.as_json)
     for batch in table.to_batches():
-        output.rows(batch if as_json else _readable(batch))
+        output.rows(batch if options.as_json else _readable(batch))
     output.remark(plural(table.num_rows, "row"))
 
 

@@ -100,7 +100,8 @@ class Source(NamedTuple):
 class ClusterMetadata:
     """The content of Kafka's own topics; None for a topic that was not found.
 
-    `open_offsets` are those of transactions that are open at the end of ``__consumer_offsets``.
+    `open_offsets` are those of transactions that are open at the end of ``__consumer_offsets``;
+    `earlier_offsets` are offsets that later ones replaced, where they are asked for.
     `counts` has the records by topic and type, and `faults` the reasons why records are missing.
     `cuts` are the damage at which the snapshot and the metadata log end for a node that starts.
     """
@@ -109,6 +110,7 @@ class ClusterMetadata:
     groups: list[Group] | None = None
     offsets: list[CommittedOffset] | None = None
     open_offsets: list[CommittedOffset] = field(default_factory=list)
+    earlier_offsets: list[CommittedOffset] = field(default_factory=list)
     transactions: list[Transaction] | None = None
     remote_segments: list[SegmentEvent] | None = None
     counts: dict[str, Counter[RecordName]] = field(default_factory=dict)
@@ -123,13 +125,15 @@ def read_metadata(
     budget: DecompressionBudget,
     topics: Sequence[str] = METADATA_TOPICS,
     recovers: bool = False,
+    has_history: bool = False,
 ) -> ClusterMetadata:
     """Read the topics that Kafka keeps its own state in, or only some of `METADATA_TOPICS`.
 
     The paths are data directories, metadata log directories, or directories of partitions of these
     topics; local paths or URIs. With `recovers` the metadata log is read as a node loads it that
-    starts: its newest snapshot up to where it is torn, and the log up to its first damage. Raises
-    `InputError` if a path cannot be read, or none of the topics is there.
+    starts: its newest snapshot up to where it is torn, and the log up to its first damage. With
+    `has_history` the offsets that later ones replaced are kept. Raises `InputError` if a path
+    cannot be read, or none of the topics is there.
     """
     snapshots = _snapshots(paths) if CLUSTER_METADATA_TOPIC in topics else {}
     try:
@@ -150,7 +154,7 @@ def read_metadata(
             snapshots.get(directories[0], []),
             by_topic.get(CLUSTER_METADATA_TOPIC, []),
         )
-    reading.topics(by_topic)
+    reading.topics(by_topic, has_history=has_history)
     return reading.found
 
 
@@ -280,15 +284,16 @@ class _Reading:
             )
         return records if self.found.faults.total == before else None
 
-    def topics(self, by_topic: dict[str, list[SegmentFile]]) -> None:
+    def topics(self, by_topic: dict[str, list[SegmentFile]], *, has_history: bool) -> None:
         """Read the other topics."""
         found = self.found
         if segments := by_topic.get(CONSUMER_OFFSETS_TOPIC):
-            groups = GroupState()
+            groups = GroupState(has_history=has_history)
             self._partitions(segments, groups.add)
             faults: list[CorruptRecordError] = []
             found.groups, found.offsets = groups.decode(faults)
             found.open_offsets = groups.open_offsets(faults)
+            found.earlier_offsets = groups.earlier_offsets(faults)
             self._finish(CONSUMER_OFFSETS_TOPIC, groups.counts, faults)
         if segments := by_topic.get(TRANSACTION_STATE_TOPIC):
             transactions = TransactionLogState()

@@ -11,7 +11,7 @@ commits count once its marker is there. Source: Kafka's ``OffsetMetadataManager.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -121,10 +121,11 @@ class _Kept(NamedTuple):
 
 
 class GroupState(TopicState):
-    """Collects the records of ``__consumer_offsets``."""
+    """Collects the records of ``__consumer_offsets``, with `has_history` also replaced commits."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_history: bool = False) -> None:
         super().__init__()
+        self._earlier: list[tuple[bytes, _Kept]] | None = [] if has_history else None
         self._kept: dict[bytes, _Kept] = {}
         self._pending: dict[int, dict[bytes, _Kept]] = defaultdict(dict)
 
@@ -145,12 +146,14 @@ class GroupState(TopicState):
         if record_type == _LEGACY_OFFSET_COMMIT:
             key = _OFFSET_COMMIT.to_bytes(2, "big") + key[2:]
         if record.value is None:
-            self._kept.pop(key, None)
+            self._replace(key, self._kept.pop(key, None))
             for pending in self._pending.values():
                 pending.pop(key, None)
             return
         is_pending = record.producer_id != NO_PRODUCER_ID and key[1] == _OFFSET_COMMIT
         target = self._pending[record.producer_id] if is_pending else self._kept
+        if not is_pending:
+            self._replace(key, target.get(key))
         target[key] = _Kept(record.offset, record_type, record.value)
 
     def _end_transaction(self, producer_id: int, control_type: int) -> None:
@@ -159,7 +162,12 @@ class GroupState(TopicState):
             if control_type == CONTROL_COMMIT and (
                 before is None or pending.offset > before.offset
             ):
+                self._replace(key, before)
                 self._kept[key] = pending
+
+    def _replace(self, key: bytes, before: _Kept | None) -> None:
+        if self._earlier is not None and before is not None and key[1] == _OFFSET_COMMIT:
+            self._earlier.append((key, before))
 
     def decode(self, faults: list[CorruptRecordError]) -> tuple[list[Group], list[CommittedOffset]]:
         """Return the groups by name, and the committed offsets by group, topic and partition.
@@ -169,7 +177,7 @@ class GroupState(TopicState):
         """
         groups: dict[str, Group] = {}
         offsets: list[CommittedOffset] = []
-        for key, value, kept in _decoded(self._kept, faults):
+        for key, value, kept in _decoded(self._kept.items(), faults):
             name = key.text("group" if "group" in key else "groupId")
             group = groups.setdefault(name, Group(name))
             if "topic" in key:
@@ -179,6 +187,16 @@ class GroupState(TopicState):
         offsets.sort(key=lambda one: (one.group, one.topic, one.partition))
         return sorted(groups.values(), key=lambda group: group.name), offsets
 
+    def earlier_offsets(self, faults: list[CorruptRecordError]) -> list[CommittedOffset]:
+        """Return the offsets that later records replaced, as far as the log has them.
+
+        Records that cannot be read are added to the faults.
+        """
+        return [
+            _offset(key, value, kept.offset)
+            for key, value, kept in _decoded(self._earlier or (), faults)
+        ]
+
     def open_offsets(self, faults: list[CorruptRecordError]) -> list[CommittedOffset]:
         """Return the offsets of transactions that are open at the end, which do not count yet.
 
@@ -187,14 +205,14 @@ class GroupState(TopicState):
         return [
             _offset(key, value, kept.offset)
             for pending in self._pending.values()
-            for key, value, kept in _decoded(pending, faults)
+            for key, value, kept in _decoded(pending.items(), faults)
         ]
 
 
 def _decoded(
-    records: Mapping[bytes, _Kept], faults: list[CorruptRecordError]
+    records: Iterable[tuple[bytes, _Kept]], faults: list[CorruptRecordError]
 ) -> Iterator[tuple[Struct, Struct, _Kept]]:
-    for key, kept in records.items():
+    for key, kept in records:
         try:
             value, _ = GROUP_CODEC.value(kept.record_type, kept.value)
             yield GROUP_CODEC.key(key), value, kept

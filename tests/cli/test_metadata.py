@@ -12,17 +12,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import kafka_index
+from kafka_index.layout.message_fields import Value
+from kafka_index.layout.messages import GROUP_RECORDS
 from kafka_index.metadata import METADATA_TABLES
 from tests.servers.s3 import S3Server
-from tests.support.command_line import DUMP, run_here
+from tests.support.command_line import DUMP, copy_partitions, run_here
 from tests.support.metadata import (
     cluster_record,
+    coordinator_record,
     log_batch,
     uuid_of,
     write_log,
     write_snapshot,
 )
+from tests.support.record_tables import write_partition
 from tests.support.remote import new_bucket, upload
+from tests.support.segments import batch
 
 metadata = partial(run_here, "metadata")
 
@@ -214,3 +220,96 @@ def test_a_snapshot_in_an_object_store_is_read(s3: S3Server, tmp_path: Path) -> 
         done = metadata(bucket, "--what", "topics", "--json")
 
     assert json.loads(done.stdout)["topic"] == "orders"
+
+
+def test_the_lag_of_groups_is_that_of_lookups() -> None:
+    found = rows("lag")
+
+    assert [(row["partition"], row["committed_offset"]) for row in found] == [
+        (row["partition"], row["offset"]) for row in rows("offsets")
+    ]
+    asked = partial(run_here, "lookup", "--logs", DUMP, "--topic", "orders.eu-west")
+    for row, bounds in zip(found, asked("--json").stdout.splitlines(), strict=True):
+        (partition,) = asked(
+            "--partition",
+            row["partition"],
+            "--offset",
+            row["committed_offset"],
+            "--resolve",
+            "record",
+            "--json",
+        ).stdout.splitlines()
+        log, record = json.loads(bounds), json.loads(partition)
+        assert row["log_end_offset"] == log["end_offset"]
+        assert row["lag_records"] == log["end_offset"] - row["committed_offset"] > 0
+        assert row["record_timestamp_ms"] == record["found_timestamp_ms"]
+        assert row["max_timestamp_ms"] == log["max_timestamp_ms"]
+        assert row["lag_ms"] == log["max_timestamp_ms"] - record["found_timestamp_ms"] > 0
+        assert row["reason"] is None
+
+
+def test_the_course_of_a_lag_ends_at_the_last_commits() -> None:
+    course = rows("lag-history")
+
+    assert len(course) > 10
+    last = {row["partition"]: row["committed_offset"] for row in course}
+    assert last == {row["partition"]: row["committed_offset"] for row in rows("lag")}
+    for row in course:
+        assert row["lag_records"] == row["log_end_offset"] - row["committed_offset"]
+        assert row["lag_ms"] == row["commit_timestamp_ms"] - row["record_timestamp_ms"]
+
+
+def test_the_course_of_a_lag_follows_the_end_of_the_log(tmp_path: Path) -> None:
+    times = [1000, 2000, 3000, 4000]
+    folder = write_partition(tmp_path, {0: batch(0, 4, timestamps=times)})
+    topic, _, number = folder.name.rpartition("-")
+    key: dict[str, Value] = {"group": "g", "topic": topic, "partition": int(number)}
+    commits = [
+        coordinator_record(
+            GROUP_RECORDS,
+            "OffsetCommit",
+            key,
+            {"offset": offset, "leaderEpoch": 0, "metadata": "", "commitTimestamp": time_ms},
+            3,
+        )
+        for offset, time_ms in ((1, 2500), (2, 2500), (3, 9000), (4, 9500))
+    ]
+    write_log(tmp_path / "__consumer_offsets-0", log_batch(0, *commits))
+
+    course = rows("lag-history", tmp_path)
+    assert [
+        (row["committed_offset"], row["log_end_offset"], row["lag_records"], row["lag_ms"])
+        for row in course
+    ] == [(1, 2, 1, 500), (2, 2, 0, 0), (3, 4, 1, 5000), (4, 4, 0, 0)]
+    (now,) = rows("lag", tmp_path)
+    assert (now["lag_records"], now["lag_ms"], now["commit_timestamp_ms"]) == (0, 0, 9500)
+
+
+def test_times_of_a_lag_are_readable_on_a_terminal() -> None:
+    header, line, *_ = metadata(DUMP, "--what", "lag").stdout.splitlines()
+
+    assert header.split()[-4:-1] == ["commit_time", "record_time", "max_time"]
+    assert line.split()[-4].startswith("2026-11-21T07:25:17.")
+
+
+@pytest.mark.parametrize("damage", ["absent", "damaged"])
+def test_a_lag_that_is_not_known_is_null_and_damage(damage: str, tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "__consumer_offsets-0", "orders.eu-west-0")
+    if damage == "damaged":
+        (log,) = (data / "orders.eu-west-0").glob("*1415.log")
+        content = bytearray(log.read_bytes())
+        content[61:101] = b"\xff" * 40  # the first record
+        log.write_bytes(content)
+    done = metadata(data, "--what", "lag", "--json")
+
+    assert done.returncode == 1
+    first, *others = map(json.loads, done.stdout.splitlines())
+    unknown = others if damage == "absent" else [first]
+    for row in unknown:
+        assert row["lag_ms"] is None
+        assert row["reason"]
+        assert f"the lag of {row['topic']}-{row['partition']} is not known" in done.stderr
+    assert first["lag_records"] == 48
+    library = kafka_index.read_metadata(data, what="lag")
+    assert library.outcome.exit_code == 1
+    assert library.to_arrow().to_pylist() == [first, *others]
