@@ -43,8 +43,7 @@ Settings and errors:
     Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode, ExportFormat, OnDataLoss
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
-`help(kafka_index.build_indexes)` and so on has the details. The names are loaded when they are
-first used, so that importing the package costs nothing, and Spark is not imported.
+`help(kafka_index.build_indexes)` and so on has the details. Names are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 import click
@@ -242,9 +242,16 @@ class RestoreOptions(RestoreRequest):
         object.__setattr__(self, "properties", properties)
         RestoreRequest.__post_init__(self)
 
+    @property
+    def request(self) -> RestoreRequest:
+        """The request, whose settings can be replaced by those of the metadata log."""
+        return RestoreRequest(
+            **{each.name: getattr(self, each.name) for each in fields(RestoreRequest)}
+        )
+
 
 def _run(options: RestoreOptions) -> ExitCode:
-    job = RestoreJob.prepare(options)
+    job = RestoreJob.prepare(options.request)
     code = ExitCode.DONE
     lost: list[LostRange] = []
     with ExitStack() as reporting:
