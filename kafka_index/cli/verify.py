@@ -71,7 +71,17 @@ EXPLAINED: Mapping[str, str] = {
 }
 #: For two copies, whose rows are of partitions.
 _EXPLAINED_COPIES = {**EXPLAINED, FileClass.IDENTICAL: "the same batches, by their headers"}
-_COLUMNS = ("path", "kind", "class", "harmful", "position_bytes", "entry", "found", "effect")
+_COLUMNS = (
+    "path",
+    "kind",
+    "class",
+    "harmful",
+    "position_bytes",
+    "entry",
+    "expected",
+    "found",
+    "effect",
+)
 
 
 @dataclass(slots=True)
@@ -247,9 +257,20 @@ class VerifyOutcome(Outcome):
 def _row_line(row: Mapping[str, object]) -> str:
     place = "" if row["position_bytes"] is None else f" at byte {row['position_bytes']}"
     what = f"{row['kind']}: {row['class']}{place}"
-    found = "" if row["found"] is None else f": {row['found']}"
+    found = "" if row["found"] is None else f": {_found_text(row)}"
     effect = "" if row["effect"] is None else f". {row['effect']}"
     return f"{shown_path(str(row['path']))}: {what}{found}{effect}"
+
+
+def _found_text(row: Mapping[str, object]) -> str:
+    """Return what was found, after what was expected where that is known.
+
+    What is found of gaps and partitions says all by itself.
+    """
+    says_all = row["class"] == FileClass.GAP or row["kind"] == FileKind.PARTITION
+    if row["expected"] is None or says_all:
+        return str(row["found"])
+    return f"expected {row['expected']}, found {row['found']}"
 
 
 def verify_page(

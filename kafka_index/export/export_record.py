@@ -10,12 +10,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from kafka_index.errors import InputError
 from kafka_index.export.log_history import ExportedBatch
 from kafka_index.export.settings import ExportSettings
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.times import format_time
 from kafka_index.reading import PartitionFiles
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.registry import whole_file
@@ -23,6 +24,7 @@ from kafka_index.tables.settings import RecordFilter
 
 EXPORT_RECORD = ".kafka-index-export.json"
 _VERSION = 1
+_TIMES = ("from_ms", "to_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,37 @@ def record_options(settings: ExportSettings) -> dict[str, object]:
         # Left out where there are none, as earlier versions do.
         **({"relative_times": dict(settings.relative_times)} if settings.relative_times else {}),
     }
+
+
+#: The options by their names in a record.
+OPTION_NAMES: Final = {
+    "format": "--format",
+    "columns": "--columns",
+    "by_date": "--by-date",
+    "isolation": "--isolation",
+    "from_ms": "--from",
+    "to_ms": "--to",
+    "relative_times": "--from and --to",
+}
+
+
+def value_text(name: str, value: object) -> str:
+    """Return the value of an option in a record, a time as ISO 8601."""
+    if value in (None, False):
+        return "none"
+    if name in _TIMES and isinstance(value, int):
+        return format_time(value) or f"{value} ms"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def option_again(options: Mapping[str, object], name: str) -> str:
+    """Return what to do to continue an export, where an option of its record differs."""
+    option, value, relative = OPTION_NAMES[name], options.get(name), options.get("relative_times")
+    if isinstance(relative, dict) and name in relative:
+        return f"give {option} {relative[name]}"
+    if isinstance(value, bool) or value is None:
+        return f"{'give' if value else 'leave out'} {option}"
+    return f"give {option} {value_text(name, value)}"
 
 
 def with_first_times(

@@ -10,10 +10,13 @@ from kafka_index.config import IndexConfig, choice_of
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError, KafkaIndexError, ReadError, is_retriable
 from kafka_index.export.export_record import (
+    OPTION_NAMES,
     DamagedRange,
     ExportRecord,
+    option_again,
     read_export_record,
     record_options,
+    value_text,
 )
 from kafka_index.export.log_history import DataLoss, find_loss
 from kafka_index.export.partition_export import Exchange, PartitionExport, SplitWork
@@ -307,16 +310,19 @@ def _check_folder(folder: str, known: ExportRecord | None, options: Mapping[str,
                 hint="choose another --output",
             )
         return
-    for name, value in options.items():
-        before = known.options.get(name)
-        if before != value:
-            raise InputError(
-                f"the partition was exported with another value of {name}",
-                path=folder,
-                expected=before,
-                found=value,
-                hint="give the same options again, or another --output",
-            )
+    differing = [name for name, value in options.items() if known.options.get(name) != value]
+    if "to_ms" in differing:
+        # With an end alone the start is 0, and differs from none, too.
+        differing.sort(key=lambda name: name == "from_ms" and not options[name])
+    for name in differing:
+        raise InputError(
+            f"the partition was exported with another value of {OPTION_NAMES[name]}",
+            path=folder,
+            expected=value_text(name, known.options.get(name)),
+            found=value_text(name, options[name]),
+            hint=f"{option_again(known.options, name)} to continue that export, or give another "
+            "--output",
+        )
 
 
 def _record_to_extend(

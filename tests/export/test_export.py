@@ -257,7 +257,22 @@ def test_an_export_is_not_continued_with_other_options(
     write_partition(tmp_path / "dump", {0: batch(0, 3)})
     arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
     export(0, *arguments)
-    assert "exported with another value of" in export(2, *arguments, *changed)
+    refused = export(2, *arguments, *changed)
+    assert f"exported with another value of {changed[0]} (expected " in refused
+    assert "to continue that export, or give another --output" in refused
+
+
+def test_an_export_with_another_start_names_both_dates(tmp_path: Path) -> None:
+    write_partition(tmp_path / "dump", {0: batch(0, 3)})
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out", "--from")
+    export(0, *arguments, "2024-05-01")
+    assert (
+        "another value of --from (expected 2024-05-01T00:00:00.000Z, found "
+        "2024-05-02T00:00:00.000Z); give --from 2024-05-01T00:00:00.000Z to continue that export, "
+        "or give another --output"
+    ) in export(2, *arguments, "2024-05-02")
+    assert "found none); give --from 2024-05-01" in export(2, *arguments[:-1])
+    export(0, *arguments, "2024-05-01T00:00:00.000Z")
 
 
 def test_relative_times_are_those_of_the_first_run(tmp_path: Path) -> None:

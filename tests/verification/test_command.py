@@ -15,7 +15,7 @@ import pytest
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.verification import VERIFY_SCHEMA
 from tests.support.builds import small_disk
-from tests.support.command_line import COMMAND, environment, run_here
+from tests.support.command_line import COMMAND, DUMP, copy_partitions, environment, run_here
 from tests.support.gates import Gate, Step
 from tests.support.restoring import copy_dump
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -219,3 +219,15 @@ def test_no_room_for_what_files_should_be_is_worth_a_retry(data: Path, tmp_path:
     assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
     assert "could not be read, or changed meanwhile" in done.stdout
     assert "harmful file" not in done.stdout.replace("0 with harmful files", "")
+
+
+def test_a_harmful_file_says_what_was_expected_and_found(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    (log, *_) = sorted((DUMP / "payments-0").glob("*.timeindex"))
+    (data / "payments-0" / log.name).write_bytes(log.read_bytes()[:-1])
+    done = run_here("verify", "--input", data)
+    size = log.stat().st_size - 1
+    assert (
+        f"timeindex: corrupt at byte {size - size % 12}: "
+        f"expected a multiple of 12 bytes, found {size} bytes"
+    ) in done.stdout
