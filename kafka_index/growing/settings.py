@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Self
@@ -87,13 +88,15 @@ class LogSettings:
             )
 
     @classmethod
-    def of_properties(cls, properties: Mapping[str, str]) -> Self:
+    def of_properties(cls, properties: Mapping[str, str], beside: Collection[str] = ()) -> Self:
         """Return the settings in a topic's properties.
 
         Parameters
         ----------
         properties : mapping of str to str
             By Kafka's names, as `kafka_index.config.read_properties` returns them.
+        beside : collection of str
+            Names of the caller's own settings, which the error for an unknown name lists as well.
 
         Raises
         ------
@@ -105,9 +108,7 @@ class LogSettings:
         for name, text in properties.items():
             field = names.get(name)
             if field is None:
-                raise ConfigError(
-                    f"{name} is not a setting of a log", expected=f"one of {', '.join(names)}"
-                )
+                raise _unknown_setting(name, [*beside, *names])
             values[field.name] = _parsed(name, text, str(field.type))
         return cls(**values)  # type: ignore[arg-type]  # parsed by the types of the fields
 
@@ -138,6 +139,16 @@ _RANGES = {
     "max_compaction_lag_ms": (1, INT64_MAX),
     "producer_id_expiration_ms": (1, INT32_MAX),
 }
+
+
+def _unknown_setting(name: str, names: Collection[str]) -> ConfigError:
+    """Return the error for a name that no setting has, with the name that is most like it."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return ConfigError(
+        f"{name} is not a setting of a log",
+        expected=f"one of {', '.join(names)}",
+        hint=f"did you mean {near[0]}?" if near else None,
+    )
 
 
 def _parsed(name: str, text: str, kind: str) -> object:

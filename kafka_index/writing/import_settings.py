@@ -83,7 +83,9 @@ class ImportSettings:
                 expected=f"one of {', '.join(COMPRESSION_NAMES)}",
                 found=repr(compression),
             )
-        log = LogSettings.of_properties({name: left[name] for name in left if name != _BATCH_SIZE})
+        log = LogSettings.of_properties(
+            {name: left[name] for name in left if name != _BATCH_SIZE}, (_COMPRESSION, _BATCH_SIZE)
+        )
         return cls(
             log,
             compression,

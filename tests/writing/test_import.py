@@ -112,6 +112,25 @@ def test_segments_are_rolled_and_batches_packed_by_the_settings(tmp_path: Path, 
     assert max(each["record_count"] for each in batches) < 1000 / len(b"key-1value-100")
 
 
+@pytest.mark.parametrize(
+    ("name", "valid"),
+    [
+        ("compresion.type", "compression.type"),
+        ("batch.sice", "batch.size"),
+        ("segment.byte", "segment.bytes"),
+    ],
+)
+def test_an_unknown_setting_is_answered_with_the_name_it_is_like(
+    tmp_path: Path, name: str, valid: str
+) -> None:
+    source = written(tmp_path / "tables", table(1))
+
+    stderr = refused(source, tmp_path / "logs", "--property", f"{name}=1")
+
+    assert f"did you mean {valid}?" in stderr
+    assert "expected one of compression.type, batch.size, " in stderr
+
+
 def test_gaps_stay_and_the_log_starts_at_the_first_offset(tmp_path: Path) -> None:
     offsets = [7, 8, 900, 2**31 + 900, 2**40]
     imported(written(tmp_path / "tables", table(5, offset=offsets)), tmp_path / "logs")
