@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from kafka_index.api.arguments import (
     unread_texts,
     whole,
 )
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, topics_pattern
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
 from kafka_index.errors import ConfigError, InputError, plural
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.names import TopicPartition
@@ -36,9 +36,9 @@ from kafka_index.writing.condition import Condition, Selection, read_keys
 from kafka_index.writing.import_record import ImportCounts
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import import_root
+from kafka_index.writing.layouts import Layout, list_layout_files
 from kafka_index.writing.local_import import import_files
 from kafka_index.writing.rewrite_job import RewriteJob, RewriteRequest, RewriteResult
-from kafka_index.writing.table_files import list_table_files
 
 _IMPORT_SCHEMA = pa.schema(
     [
@@ -93,11 +93,14 @@ class ImportResult(Result):
         The data directory.
     is_new : bool
         Whether this call wrote them: it does not where an earlier one has finished.
+    notices : list of str
+        What the files of a layout do not hold, and what has been written instead.
     """
 
     partitions: list[ImportedLog]
     output: str
     is_new: bool = True
+    notices: list[str] = field(default_factory=list)
 
     command = "import"
 
@@ -141,6 +144,8 @@ def import_records(
     append: bool = False,
     overwrite: bool = False,
     order_by: str | None = None,
+    layout: Layout | str | None = None,
+    layout_properties: Mapping[str, object] | None = None,
     properties: Mapping[str, object] | None = None,
     topic_ids: Mapping[str, str] | None = None,
     threads: int | None = None,
@@ -162,6 +167,10 @@ def import_records(
         Replace the partitions in the output, all of which an import has to have written.
     order_by : str, optional
         Without a column ``offset``: the column in whose order records get their offsets.
+    layout : {"auto", "spark", "kcat", "confluent-s3", "aiven-s3"}, optional
+        The export that wrote the files, instead of `export_records`.
+    layout_properties : mapping of str to str, optional
+        Settings of a sink connector that its files do not hold: ``value.converter`` and others.
     properties : mapping of str to str or number, optional
         Settings of the logs under Kafka's names: ``segment.bytes``, ``compression.type``,
         ``batch.size``, ``message.timestamp.type`` and others of a topic.
@@ -205,6 +214,8 @@ def import_records(
         topic_ids=_topic_ids(topic_ids or {}),
     )
     names, engine = paths_of(paths), threads_of(threads)
+    kind = None if layout is None else choice_of(Layout, layout, "layout")
+    of_layout = settings_of(layout_properties or {}, "layout_properties")
     rows: list[ImportedLog] = []
 
     def add(partition: TopicPartition, counts: ImportCounts) -> None:
@@ -212,8 +223,9 @@ def import_records(
 
     with reading_inputs(follow_links=True):
         root = import_root(path_of(output, "output"), names)
-        is_new = import_files(engine, list_table_files(names), root, settings, add)
-    return ImportResult(rows, root, is_new)
+        found = list_layout_files(names, kind, of_layout)
+        is_new = import_files(engine, found.files, root, settings, add)
+    return ImportResult(rows, root, is_new, found.notices)
 
 
 def _topic_ids(given: object) -> dict[str, str]:

@@ -20,15 +20,16 @@ from kafka_index.stores import is_remote
 from kafka_index.writing.import_record import ImportCounts
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import import_root
+from kafka_index.writing.layouts import Layout, LayoutFiles, list_layout_files
 from kafka_index.writing.local_import import import_files
-from kafka_index.writing.table_files import list_table_files
 
 _HELP = """Write tables of records as the logs of partitions, which a broker mounts.
 
     PATH is a Parquet file, a file of JSON lines, a folder of them, or a glob of either, with the
     columns that export writes: topic, partition, and key or value; offset, timestamp, timestampType
     and headers where there are any. With a column offset, offsets are kept, gaps included;
-    otherwise --order-by names the column in whose order the records get them.
+    otherwise --order-by names the column in whose order the records get them. With --layout the
+    files are those of another export, and have its names and columns.
 
     Each partition appears whole or not at all. A data directory that a running broker holds is
     refused; logs that are there are continued with --append, and those that an earlier import has
@@ -41,6 +42,8 @@ _EXAMPLES = """\
 kafka-index import --input /export/orders --output /var/kafka/data
 kafka-index import --input events.parquet --output /tmp/logs --order-by event_time \\
     --property compression.type=zstd --property segment.bytes=104857600
+kafka-index import --input /backup/topics --output /tmp/logs --layout confluent-s3 \\
+    --layout-property value.converter=json
 """
 _JOB_EXAMPLES = """\
 spark-submit jobs/import.py --input /mnt/export --output /mnt/logs
@@ -93,6 +96,21 @@ class ImportOptions:
         metavar="COLUMN",
         help="Without a column offset: the column in whose order records get their offsets.",
     )
+    layout: str | None = option(
+        "--layout",
+        type=click.Choice([str(each) for each in Layout]),
+        help="The files are of another export: of Spark's Kafka source, kcat -J, or an S3 sink "
+        "connector; auto recognises them.  [default: those of kafka-index export]",
+    )
+    layout_properties: dict[str, str] = option(
+        "--layout-property",
+        multiple=True,
+        callback=_pairs,
+        metavar="NAME=VALUE",
+        help="A setting of the connector that the files do not hold: key.converter, "
+        "value.converter, header.converter (string, bytes, json), file.name.template and others. "
+        "May be repeated.",
+    )
     properties: dict[str, str] = option(
         "--property",
         multiple=True,
@@ -138,10 +156,22 @@ class ImportOptions:
             raise click.BadParameter(str(error), param_hint="--property") from error
 
 
+def _files(options: ImportOptions) -> LayoutFiles:
+    layout = None if options.layout is None else Layout(options.layout)
+    try:
+        return list_layout_files(options.inputs, layout, options.layout_properties)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--layout-property") from error
+
+
 def _run(options: ImportOptions) -> ExitCode:
     settings, root = options.settings, import_root(options.output, options.inputs)
     summary = _Summary(options.detail)
-    files = list_table_files(options.inputs)
+    found = _files(options)
+    files = found.files
+    if options.detail is not Detail.QUIET:
+        for notice in found.notices:
+            print_log(notice)
     if options.engine.on_spark:
         from kafka_index.spark.import_tables import import_on_spark  # noqa: PLC0415, PySpark
 

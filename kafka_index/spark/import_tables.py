@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -70,14 +70,13 @@ def import_tables(
 
 
 def _read(session: SparkSession, files: Sequence[TableFile], schema: pa.Schema) -> DataFrame:
-    rows = [(number, json.dumps(astuple(file))) for number, file in enumerate(files)]
-    frame = session.createDataFrame(rows, "number long, file string")
+    rows = [(number, pickle.dumps(file)) for number, file in enumerate(files)]
+    frame = session.createDataFrame(rows, "number long, file binary")
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                path, folders = json.loads(text)
-                file = TableFile(path, tuple((name, value) for name, value in folders))
+            for number, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                file: TableFile = pickle.loads(data)  # noqa: S301 - of the driver
                 place = schema.get_field_index(ROW_NUMBER)
                 for found in read_tables([file], schema):
                     numbers = pa.array(

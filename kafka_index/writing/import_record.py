@@ -149,6 +149,10 @@ def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> st
     for file in files:
         with errors_of(file):
             digest.update(repr((file, store_of(file.path).info(file.path))).encode())
+            if file.layout is not None:
+                digest.update(repr(file.layout).encode())
+                for path in filter(None, (file.layout.keys, file.layout.headers)):
+                    digest.update(repr(store_of(path).info(path)).encode())
     return digest.hexdigest()
 
 

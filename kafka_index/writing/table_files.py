@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
@@ -32,6 +32,7 @@ from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.registry import input_stream, readable
 from kafka_index.writing.import_columns import check_columns
 from kafka_index.writing.import_settings import ImportSettings
+from kafka_index.writing.layout_rows import FileLayout, layout_rows
 
 #: Where a row comes from: the last column of every batch, ascending over all files.
 ROW_NUMBER = "__row"
@@ -64,11 +65,13 @@ class TableFile:
 
     path: str
     folders: tuple[tuple[str, str], ...] = ()
+    #: None for the columns of the product's own export. The digest of an import has it apart.
+    layout: FileLayout | None = field(default=None, repr=False)
 
     @property
     def is_parquet(self) -> bool:
-        """Whether it is Parquet; JSON lines otherwise."""
-        return self.path.lower().endswith(_PARQUET)
+        """Whether it is Parquet with the columns of records; rows otherwise."""
+        return self.layout is None and self.path.lower().endswith(_PARQUET)
 
 
 def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
@@ -96,6 +99,28 @@ def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
     return found
 
 
+def list_files(inputs: Sequence[str]) -> list[str]:
+    """Return the paths of all files that inputs name, whatever their endings.
+
+    Raises `InputError` if there is none.
+    """
+    found: list[str] = []
+    for given in inputs:
+        for path in expand_input(given):
+            below = _all_below(path) if directory_exists(path) else [path]
+            found += (each for each in below if all(map(_is_data, each[len(path) :].split("/"))))
+    if not found:
+        raise InputError("no file in the folder", path=inputs[0])
+    return found
+
+
+def _is_data(name: str) -> bool:
+    """Return whether a name is no mark that Spark or Hadoop puts beside the data."""
+    return not name.endswith(".crc") and not name.startswith(
+        ("_SUCCESS", "_committed_", "_started_", "_spark_metadata", "_temporary")
+    )
+
+
 def _is_table(path: str) -> bool:
     name = path.lower()
     for ending in _PACKED:
@@ -104,18 +129,22 @@ def _is_table(path: str) -> bool:
     return name.endswith((*_PARQUET, *_JSON))
 
 
-def _files_below(root: str) -> list[str]:
+def _all_below(root: str) -> list[str]:
     if is_remote(root):
         pages = store_of(root).list_tree(root)
         paths = [f"{root}/{path}" for page in pages for path in page.column("path").to_pylist()]
     else:
         paths = [os.path.join(at, name) for at, _, names in walk(root) for name in names]
+    return sorted(paths)
+
+
+def _files_below(root: str) -> list[str]:
     # Names with these marks are not data: _SUCCESS, .part-0.crc, unfinished files.
-    return sorted(
+    return [
         path
-        for path in paths
+        for path in _all_below(root)
         if _is_table(path) and not any(map(_is_hidden, path[len(root) :].split("/")))
-    )
+    ]
 
 
 def _is_hidden(name: str) -> bool:
@@ -134,7 +163,9 @@ def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
     Raises `InputError` if it cannot be read, or has a column that records do not have.
     """
     given: dict[str, pa.DataType | None] = {}
-    if file.is_parquet:
+    if file.layout is not None:
+        given = dict.fromkeys(file.layout.names)
+    elif file.is_parquet:
         with errors_of(file):
             given = {field.name: field.type for field in pq.read_schema(readable(file.path))}
     else:
@@ -224,6 +255,9 @@ def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.
 
 
 def _json_rows(file: TableFile) -> Iterator[dict[str, Any]]:
+    if file.layout is not None:
+        yield from layout_rows(file.path, file.layout)
+        return
     with errors_of(file), input_stream(file.path) as stream:
         for number, line in enumerate(io.BufferedReader(stream, _READ_BYTES), start=1):
             if not line.strip():
@@ -254,8 +288,10 @@ def _json_column(values: list[Any], field: pa.Field) -> pa.Array:
     return pa.array(values, field.type)
 
 
-def _bytes(value: str | None) -> bytes | None:
-    return None if value is None else base64.b64decode(value, validate=True)
+def _bytes(value: str | bytes | None) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return base64.b64decode(value, validate=True)
 
 
 def _integer(value: object, field: pa.Field) -> int | None:
