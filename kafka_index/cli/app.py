@@ -141,6 +141,8 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: object
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=False,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
 )
 @click.option(
     "--version",
@@ -150,7 +152,8 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: object
     callback=_print_version,
     help="Print the version and exit.",
 )
-def console_script() -> None:
+@click.pass_context
+def console_script(ctx: click.Context) -> None:
     """Read, check, repair and use the log directories of Kafka brokers, without a broker.
 
     A dump is a copy of log directories, in files or in a store. Its logs are only read.
@@ -164,6 +167,8 @@ def console_script() -> None:
       kafka-index restore --input /dump/broker-1 --output /var/kafka/data
       kafka-index export --input /dump/broker-1 --output /lake/kafka
     """  # noqa: D301, because \b is click's mark of a text not to be wrapped
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def complete(cli: click.Group, program: str) -> int:

@@ -111,13 +111,20 @@ def test_the_package_runs_as_a_module() -> None:
     assert (result.returncode, result.stdout) == (0, f"kafka-index {package.__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["--nonsense"], ["build", "--nonsense"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["build", "--nonsense"]])
 def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert "--help" in captured.err
+
+
+def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    asked = capsys.readouterr()
+    assert main([]) == 0
+    assert capsys.readouterr() == asked
 
 
 @pytest.mark.parametrize(
