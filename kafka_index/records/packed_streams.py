@@ -133,10 +133,11 @@ def _gzip_pieces(packed: memoryview, position: int) -> Pieces:
             return  # what follows a stream and is not one itself is ignored
 
 
-def read_snappy(packed: memoryview, max_bytes: int) -> Pieces:
+def read_snappy(packed: memoryview, max_bytes: int, *, is_whole: bool = False) -> Pieces:
     """Open snappy chunks in xerial framing, or one block without any.
 
-    A block decompresses at once, so one of more than ``max_bytes`` is refused before.
+    A block decompresses at once, so one of more than ``max_bytes`` is refused before. Kafka passes
+    over bytes after the last chunk; with `is_whole` they are refused.
     """
     if not packed:
         raise _broken("snappy", "no bytes")
@@ -144,10 +145,10 @@ def read_snappy(packed: memoryview, max_bytes: int) -> Pieces:
     if len(header) < _XERIAL_HEADER_BYTES or not header.startswith(_XERIAL_MAGIC):
         # One block without framing, which Kafka decompresses while it opens the stream.
         return iter((_snappy_block(packed, _snappy_size(packed, max_bytes)),))
-    return _xerial_pieces(packed, max_bytes)
+    return _xerial_pieces(packed, max_bytes, is_whole=is_whole)
 
 
-def _xerial_pieces(packed: memoryview, max_bytes: int) -> Pieces:
+def _xerial_pieces(packed: memoryview, max_bytes: int, *, is_whole: bool) -> Pieces:
     position = _XERIAL_HEADER_BYTES
     left = max_bytes
     # A length that is cut short is the end.
@@ -158,7 +159,7 @@ def _xerial_pieces(packed: memoryview, max_bytes: int) -> Pieces:
             if len(header) < _XERIAL_HEADER_BYTES:
                 raise _broken("snappy", "a further header is cut short")
             if not header.startswith(_XERIAL_MAGIC):
-                return
+                break
             # Snappy-java checks the version of a further header, not that of the first.
             if int.from_bytes(header[8:12], "big", signed=True) < _XERIAL_MIN_VERSION:
                 raise _broken("snappy", "a further header with an unknown version")
@@ -180,6 +181,8 @@ def _xerial_pieces(packed: memoryview, max_bytes: int) -> Pieces:
         position += size
         if piece:
             yield piece
+    if is_whole and position < len(packed):
+        raise _broken("snappy", f"{len(packed) - position} bytes after the last chunk")
 
 
 def _snappy_size(block: memoryview, max_bytes: int) -> int:

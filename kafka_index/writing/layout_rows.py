@@ -391,7 +391,7 @@ def _opened(path: str) -> tuple[io.BufferedReader, bytes]:
         with stream:
             packed = memoryview(stream.read())
         try:
-            content = b"".join(read_snappy(packed, _MAX_SNAPPY_BYTES))
+            content = b"".join(read_snappy(packed, _MAX_SNAPPY_BYTES, is_whole=True))
         except (CorruptLogError, TooLargeError) as error:
             raise InputError(error.message, path=path) from error
         stream = io.BufferedReader(io.BytesIO(content))

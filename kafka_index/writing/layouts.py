@@ -163,7 +163,8 @@ def list_layout_files(
         default = Text.BASE64 if layout is Layout.SPARK else Text.STRING
         texts = TextOf(*(text or default for text in given.texts))
         base = FileLayout(str(layout), (*FIELDS, "topic", "partition", "timestampType"), texts)
-        return LayoutFiles([TableFile(path, layout=base) for path in paths], notices)
+        files = [TableFile(path, layout=base) for path in paths]
+        return LayoutFiles(files, [*notices, *_json_notices(base)])
     is_confluent = layout is Layout.CONFLUENT_S3
     files = _with_ends((_confluent_files if is_confluent else _aiven_files)(paths, given))
     return LayoutFiles(files, [*notices, *_notices(files[0], is_packed=given.is_packed)])
@@ -191,13 +192,17 @@ def _notices(file: TableFile, *, is_packed: bool) -> list[str]:
         found.append("headers are maps in these files: repeated ones and their order are lost")
     if layout.csv_fields:
         found.append("CSV has the same for null and for no bytes: null is written")
-    found += [
-        f"{name} is written as the JSON text that the files hold, "
+    return [*found, *_json_notices(layout)]
+
+
+def _json_notices(layout: FileLayout) -> list[str]:
+    """Return the columns of a layout whose bytes are JSON that was serialised again."""
+    return [
+        f"{name} is written as JSON text of what the files hold, "
         "which need not be the bytes that the record had"
         for name, text in zip(TextOf._fields, layout.texts, strict=True)
         if text is Text.JSON and name in layout.names
     ]
-    return found
 
 
 def _recognised(paths: Sequence[str], given: LayoutProperties) -> Layout | None:

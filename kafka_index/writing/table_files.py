@@ -244,8 +244,9 @@ def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.
         ]
         return arrays, len(rows)
 
+    passed_over = (name for name in RECORD_SCHEMA.names if name not in _TYPES)
     with errors_of(file):
-        for row in _json_rows(file):
+        for row in _json_rows(file, frozenset((*wanted, *passed_over))):
             rows.append(row)
             if len(rows) == _BATCH_ROWS:
                 yield columns()
@@ -254,7 +255,8 @@ def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.
             yield columns()
 
 
-def _json_rows(file: TableFile) -> Iterator[dict[str, Any]]:
+def _json_rows(file: TableFile, names: frozenset[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of JSON lines; raises `InputError` if one has a column besides those named."""
     if file.layout is not None:
         yield from layout_rows(file.path, file.layout)
         return
@@ -268,6 +270,13 @@ def _json_rows(file: TableFile) -> Iterator[dict[str, Any]]:
                 raise InputError(f"line {number} is not JSON: {error}", path=file.path) from error
             if not isinstance(row, dict):
                 raise InputError(f"line {number} is not an object", path=file.path)
+            if names is not None and not row.keys() <= names:
+                raise InputError(
+                    f"line {number} has a column that the first row of all does not have",
+                    path=file.path,
+                    found=", ".join(sorted(row.keys() - names)),
+                    hint="write null in the first row, or name the layout of the files",
+                )
             yield row
 
 

@@ -649,6 +649,23 @@ def test_a_time_that_is_not_iso_8601_is_refused(tmp_path: Path, text: str) -> No
     assert "is neither a time of ISO 8601 nor milliseconds" in stderr
 
 
+@pytest.mark.parametrize("later", [0, 1], ids=["same file", "next file"])
+def test_a_column_that_the_first_json_line_does_not_have_is_refused(
+    tmp_path: Path, later: int
+) -> None:
+    files = [tmp_path / f"{number}.jsonl" for number in range(2)]
+    row = {"topic": "t", "partition": 0, "value": "dg==", "leader_epoch": 3}
+    for offset, path in enumerate(files):
+        path.write_text(json.dumps(row | {"offset": offset}) + "\n")
+    with files[later].open("a") as file:
+        file.write(json.dumps(row | {"key": "aw==", "offset": 2, "timestamp": 1}) + "\n")
+
+    with pytest.raises(InputError, match=r"line 2 has a column .*found key, timestamp"):
+        kafka_index.import_records(files, tmp_path / "logs")
+
+    assert not (tmp_path / "logs" / "t-0").exists()
+
+
 @pytest.mark.parametrize("partition", ["1_0", "\u0661", "", "9" * 5000])
 def test_a_partition_of_a_json_line_is_decimal_digits(tmp_path: Path, partition: str) -> None:
     rows = {"topic": "t", "partition": partition, "offset": 0, "key": "YQ==", "timestamp": 1}

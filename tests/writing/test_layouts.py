@@ -17,6 +17,7 @@ import pytest
 import kafka_index
 from kafka_index.errors import ConfigError, InputError
 from tests.support.command_line import run_here
+from tests.support.packing import xerial
 
 STRINGS = {"key.converter": "string", "value.converter": "string", "header.converter": "string"}
 
@@ -192,6 +193,40 @@ def test_an_avro_file_that_is_cut_short_is_refused(tmp_path: Path, cut: int) -> 
 
     with pytest.raises(InputError, match=r"t\+0\+0.avro"):
         imported(tmp_path / "in", "confluent-s3")
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_snappy_file_that_is_cut_in_the_length_of_a_chunk_is_refused(
+    tmp_path: Path, cut: int
+) -> None:
+    lines = [json.dumps({"value": "dg==", "offset": offset}).encode() + b"\n" for offset in (0, 1)]
+    packed, first = (xerial(data, len(lines[0])) for data in (b"".join(lines), lines[0]))
+    path = tmp_path / "in" / "t-0-0.snappy"
+    path.parent.mkdir()
+    path.write_bytes(packed)
+    whole = imported(path.parent, "aiven-s3", value_converter="bytes")
+    path.write_bytes(packed[: len(first) + cut])
+
+    assert [row["offset"] for row in whole] == [0, 1]
+    with pytest.raises(InputError, match=rf"{cut} bytes after the last chunk"):
+        imported(path.parent, "aiven-s3", value_converter="bytes")
+
+
+@pytest.mark.parametrize("layout", ["kcat", "spark"])
+def test_json_that_is_serialised_again_is_named(tmp_path: Path, layout: str) -> None:
+    place = {"topic": "t", "partition": 0, "offset": 0}
+    times = {"timestamp": "2024-05-01T00:00:00.000Z", "timestampType": 0, "key": None}
+    row = {"payload": {"a": 1}, "ts": 1} if layout == "kcat" else {"value": {"a": 1}, **times}
+    written(tmp_path / "in" / "rows.json", {**place, **row})
+
+    result = kafka_index.import_records(
+        tmp_path / "in",
+        tmp_path / "logs",
+        layout=layout,
+        layout_properties={"value.converter": "json"},
+    )
+
+    assert [each.split(" is written")[0] for each in result.notices] == ["value"]
 
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
