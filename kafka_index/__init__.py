@@ -39,7 +39,7 @@ Writing logs as a broker does:
     write_record_batch   encode records as a batch, from Record and BatchFields
 
 Settings and errors:
-    LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream
+    LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream, ImportLayout
     Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode, ExportFormat, OnDataLoss
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from kafka_index.verification import Finding as Finding
     from kafka_index.verification import PartitionFindings as PartitionFindings
     from kafka_index.verification import Verification as Verification
+    from kafka_index.writing.layouts import ImportLayout as ImportLayout
     from kafka_index.writing.rewrite_job import RewriteResult as RewriteResult
     from kafka_index.writing.rewrite_job import RewriteStatus as RewriteStatus
     from kafka_index.writing.rewrite_job import RewrittenPartition as RewrittenPartition
@@ -138,6 +139,7 @@ _HOMES = {
     "GroupOffset": "restore.restored_partition",
     "GrowingLogSegment": "growing",
     "GrowingPartitionLog": "growing",
+    "ImportLayout": "writing.layouts",
     "ImportResult": "api.writing",
     "ImportedLog": "api.writing",
     "IndexConfig": "config",

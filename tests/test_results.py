@@ -342,6 +342,7 @@ KEYWORD_OF = {
     "topic_config": "topic_configs",
     "rename": "renames",
     "property": "properties",
+    "layout_property": "layout_properties",
     # Members of one argument.
     "index_interval_bytes": "config",
     "index_size_max_bytes": "config",

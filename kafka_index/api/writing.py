@@ -36,7 +36,7 @@ from kafka_index.writing.condition import Condition, Selection, read_keys
 from kafka_index.writing.import_record import ImportCounts
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import import_root
-from kafka_index.writing.layouts import Layout, list_layout_files
+from kafka_index.writing.layouts import ImportLayout, list_layout_files
 from kafka_index.writing.local_import import import_files
 from kafka_index.writing.rewrite_job import RewriteJob, RewriteRequest, RewriteResult
 
@@ -144,7 +144,7 @@ def import_records(
     append: bool = False,
     overwrite: bool = False,
     order_by: str | None = None,
-    layout: Layout | str | None = None,
+    layout: ImportLayout | str | None = None,
     layout_properties: Mapping[str, object] | None = None,
     properties: Mapping[str, object] | None = None,
     topic_ids: Mapping[str, str] | None = None,
@@ -214,7 +214,7 @@ def import_records(
         topic_ids=_topic_ids(topic_ids or {}),
     )
     names, engine = paths_of(paths), threads_of(threads)
-    kind = None if layout is None else choice_of(Layout, layout, "layout")
+    kind = None if layout is None else choice_of(ImportLayout, layout, "layout")
     of_layout = settings_of(layout_properties or {}, "layout_properties")
     rows: list[ImportedLog] = []
 

@@ -20,7 +20,7 @@ from kafka_index.stores import is_remote
 from kafka_index.writing.import_record import ImportCounts
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import import_root
-from kafka_index.writing.layouts import Layout, LayoutFiles, list_layout_files
+from kafka_index.writing.layouts import ImportLayout, LayoutFiles, list_layout_files
 from kafka_index.writing.local_import import import_files
 
 _HELP = """Write tables of records as the logs of partitions, which a broker mounts.
@@ -98,7 +98,7 @@ class ImportOptions:
     )
     layout: str | None = option(
         "--layout",
-        type=click.Choice([str(each) for each in Layout]),
+        type=click.Choice([str(each) for each in ImportLayout]),
         help="The files are of another export: of Spark's Kafka source, kcat -J, or an S3 sink "
         "connector; auto recognises them.  [default: those of kafka-index export]",
     )
@@ -157,7 +157,7 @@ class ImportOptions:
 
 
 def _files(options: ImportOptions) -> LayoutFiles:
-    layout = None if options.layout is None else Layout(options.layout)
+    layout = None if options.layout is None else ImportLayout(options.layout)
     try:
         return list_layout_files(options.inputs, layout, options.layout_properties)
     except ConfigError as error:

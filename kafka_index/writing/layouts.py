@@ -59,7 +59,7 @@ _KCAT = frozenset(("topic", "partition", "offset", "key", "payload"))
 _TIMELESS = "without timestamps in the files, records get the time of the import"
 
 
-class Layout(StrEnum):
+class ImportLayout(StrEnum):
     """The columns and names of the files of an export."""
 
     #: Recognised by the files, where they are unambiguous.
@@ -137,7 +137,7 @@ class LayoutFiles:
 
 
 def list_layout_files(
-    inputs: Sequence[str], layout: Layout | None, properties: Mapping[str, str]
+    inputs: Sequence[str], layout: ImportLayout | None, properties: Mapping[str, str]
 ) -> LayoutFiles:
     """Return the files that inputs name, to be read by their layout; None: the product's own.
 
@@ -151,7 +151,7 @@ def list_layout_files(
         return LayoutFiles(list_table_files(inputs), [])
     paths = list_files(inputs)
     notices = []
-    if layout is Layout.AUTO:
+    if layout is ImportLayout.AUTO:
         recognised = _recognised(paths, given)
         if recognised is None:
             return LayoutFiles(
@@ -159,13 +159,13 @@ def list_layout_files(
             )
         layout = recognised
         notices.append(f"the files are read as those of the layout {layout}")
-    if layout in (Layout.SPARK, Layout.KCAT):
-        default = Text.BASE64 if layout is Layout.SPARK else Text.STRING
+    if layout in (ImportLayout.SPARK, ImportLayout.KCAT):
+        default = Text.BASE64 if layout is ImportLayout.SPARK else Text.STRING
         texts = TextOf(*(text or default for text in given.texts))
         base = FileLayout(str(layout), (*FIELDS, "topic", "partition", "timestampType"), texts)
         files = [TableFile(path, layout=base) for path in paths]
         return LayoutFiles(files, [*notices, *_json_notices(base)])
-    is_confluent = layout is Layout.CONFLUENT_S3
+    is_confluent = layout is ImportLayout.CONFLUENT_S3
     files = _with_ends((_confluent_files if is_confluent else _aiven_files)(paths, given))
     return LayoutFiles(files, [*notices, *_notices(files[0], is_packed=given.is_packed)])
 
@@ -188,7 +188,7 @@ def _notices(file: TableFile, *, is_packed: bool) -> list[str]:
         )
     if "headers" not in layout.names:
         found.append("the files hold no headers")
-    elif layout.kind == Layout.AIVEN_S3 and is_typed(file.path):
+    elif layout.kind == ImportLayout.AIVEN_S3 and is_typed(file.path):
         found.append("headers are maps in these files: repeated ones and their order are lost")
     if layout.csv_fields:
         found.append("CSV has the same for null and for no bytes: null is written")
@@ -205,21 +205,21 @@ def _json_notices(layout: FileLayout) -> list[str]:
     ]
 
 
-def _recognised(paths: Sequence[str], given: LayoutProperties) -> Layout | None:
+def _recognised(paths: Sequence[str], given: LayoutProperties) -> ImportLayout | None:
     """Return the layout that all files have, None for that of the product's own export."""
     names = [os.path.basename(path) for path in paths]
     if all(_confluent_pattern(_DEFAULT_DELIMITER).fullmatch(name) for name in names):
-        return Layout.CONFLUENT_S3
+        return ImportLayout.CONFLUENT_S3
     columns = set(_columns(paths[0]))
     if columns >= {*_SPARK, "leader_epoch"}:
         return None
     if _SPARK <= columns <= {*_SPARK, "headers"}:
-        return Layout.SPARK
+        return ImportLayout.SPARK
     if columns >= _KCAT and "value" not in columns:
-        return Layout.KCAT
+        return ImportLayout.KCAT
     pattern = _aiven_pattern(given.template)
     if all(map(pattern.search, paths)) and columns and columns <= set(FIELDS):
-        return Layout.AIVEN_S3
+        return ImportLayout.AIVEN_S3
     raise InputError(
         "the layout of the files is not recognised",
         path=paths[0],
