@@ -169,7 +169,7 @@ check: lint types docs ## everything that has to hold: style, contracts, types, 
 	$(MAKE) test
 	$(MAKE) ends
 	@# Clusters wait for processes to start, half of the time, while the comparisons compute.
-	$(MAKE) -j 2 --output-sync=line cluster conformance
+	$(MAKE) -j 2 cluster conformance
 
 .PHONY: benchmark
 benchmark: $(STAMP) ## measure against Kafka's own code on this machine
