@@ -104,8 +104,8 @@ def read_records(
     on_damage : OnDamage or str
         ``failfast`` raises an error at the first batch that cannot be read, ``permissive`` makes it
         a row with its place and reason in the column ``_corrupt_record``, ``drop`` leaves it out.
-        An entry that is named like a log and is no file is an error with ``failfast``, and left out
-        otherwise.
+        An entry that has the name of a log but is not a file is an error with ``failfast``, and
+        left out otherwise.
     indexes : path, optional
         Folder with a folder of index files for each partition, as ``build --output`` writes it; by
         default they are beside the logs. What is missing is built in memory where it is needed.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.find import print_found
 from kafka_index.cli.progress import skipped_lines
 from kafka_index.cli.record_template import BYTES_AS_TEXT, RecordTemplate, ends_lines
 from kafka_index.cli.record_text import FOUND_COLUMNS, TEXT, FoundText
@@ -24,7 +25,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds, time_span
-from kafka_index.tables.matches import SplitMatches, after, find_matches, limited
+from kafka_index.tables.matches import SplitMatches, after, limited, run_search
 from kafka_index.tables.records import ListedPartitions, list_partitions
 from kafka_index.tables.settings import RecordFilter
 from kafka_index.tables.topic_records import PartitionRecords, matches_by_time, plan_records
@@ -56,8 +57,6 @@ def run_cat(options: CatOptions) -> ExitCode:
     errors = [one.error for one in planned if one.error is not None]
     for error in errors:
         print_error(str(error))
-    codes = [ExitCode.of_faults(errors)]
-    count, damage = 0, len(errors)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Records may contain characters that the terminal's encoding lacks.
         if options.template is None:
@@ -65,15 +64,8 @@ def run_cat(options: CatOptions) -> ExitCode:
         else:
             sys.stdout.reconfigure(encoding="utf-8", errors=BYTES_AS_TEXT)
     with closing(_matches(options, planned, settings)) as found:
-        for matches in found:
-            for batch in matches.batches:
-                sys.stdout.writelines(text.found_lines(batch))
-                count += len(batch)
-            sys.stdout.flush()
-            damage += len(matches.errors) + matches.errors_left_out
-            codes.append(ExitCode.of_faults(matches.errors))
-            for error in matches.errors:
-                print_error(str(error))
+        count, places, codes = print_found(text, found)
+    damage = len(errors) + places
     summary = run_summary()
     summary.add_count("records", count)
     summary.add_count("partitions", len(listed.files))
@@ -81,7 +73,7 @@ def run_cat(options: CatOptions) -> ExitCode:
     summary.add_count("skipped", len(listed.skipped))
     if options.detail is not Detail.QUIET:
         print_text(sys.stderr, _read_lines(options, listed, settings, count, damage))
-    return ExitCode.first(codes)
+    return ExitCode.first([ExitCode.of_faults(errors), *codes])
 
 
 def _printer(options: CatOptions) -> FoundText | RecordTemplate:
@@ -129,16 +121,7 @@ def _matches(
         yield from limited(found, limit)
         return
     splits = [split for one in planned for split in one.splits]
-    with (
-        ThreadEngine(os.cpu_count() or 1).start(
-            "cat",
-            after_failure="run again",
-            works=len(splits),
-            inputs=sorted({name for split in splits for name in split.directories}),
-        ) as workers,
-        closing(find_matches(workers, splits, settings, limit=limit)) as matches,
-    ):
-        yield from matches
+    yield from run_search(ThreadEngine(os.cpu_count() or 1), "cat", splits, settings, limit=limit)
 
 
 def _read_lines(

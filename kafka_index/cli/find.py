@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from kafka_index.tables.settings import RecordFilter
 
 if TYPE_CHECKING:
     from kafka_index.cli.find_command import FindOptions
+    from kafka_index.cli.record_template import RecordTemplate
+    from kafka_index.tables.matches import SplitMatches
 
 _FEW = ("no", "1")
 
@@ -51,7 +54,6 @@ def run_find(options: FindOptions) -> ExitCode:
         # Records may contain characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     text = FoundText(as_json=options.as_json, values=options.values)
-    count, damage, codes = 0, 0, []
     # Progress would mix with the records on a terminal.
     is_live = sys.stdout.isatty()
     detail = Detail.QUIET if is_live else options.detail
@@ -60,15 +62,7 @@ def run_find(options: FindOptions) -> ExitCode:
         outcome,
         closing(search.run(options.engine, limit=options.limit, listener=outcome)) as found,
     ):
-        for matches in found:
-            for batch in matches.batches:
-                sys.stdout.writelines(text.found_lines(batch))
-                count += len(batch)
-            sys.stdout.flush()
-            damage += len(matches.errors) + matches.errors_left_out
-            codes.append(ExitCode.of_faults(matches.errors))
-            for error in matches.errors:
-                print_error(str(error))
+        count, damage, codes = print_found(text, found)
     summary = run_summary()
     summary.add_count("matches", count)
     summary.add_count("records_found", count)
@@ -82,6 +76,23 @@ def run_find(options: FindOptions) -> ExitCode:
         summary.outcome = "no_match"
         return ExitCode.DAMAGE
     return code
+
+
+def print_found(
+    text: FoundText | RecordTemplate, found: Iterable[SplitMatches]
+) -> tuple[int, int, list[ExitCode]]:
+    """Print records as they come; return how many, the places of damage, and exit codes."""
+    count, damage, codes = 0, 0, []
+    for matches in found:
+        for batch in matches.batches:
+            sys.stdout.writelines(text.found_lines(batch))
+            count += len(batch)
+        sys.stdout.flush()
+        damage += len(matches.errors) + matches.errors_left_out
+        codes.append(ExitCode.of_faults(matches.errors))
+        for error in matches.errors:
+            print_error(str(error))
+    return count, damage, codes
 
 
 def _searched_lines(options: FindOptions, search: Search, count: int, damage: int) -> list[str]:

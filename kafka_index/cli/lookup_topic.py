@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_summary import exit_code, print_findings, warn_of_starts
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Paint, Table, format_count, print_log, print_text
+from kafka_index.config import topics_pattern
 from kafka_index.errors import InputError, is_retriable
 from kafka_index.layout.names import (
     DirectoryKind,
@@ -72,7 +72,7 @@ def inventory_of(question: QuestionOptions) -> Inventory:
         paths = partition_directories(paths, question.topic, numbers)
     elif question.topic is not None:
         # The events of other directories matter too.
-        topics = re.compile(re.escape(question.topic))
+        topics = topics_pattern([question.topic])
     return collect_inventory(
         paths,
         tiered=question.tiered,

@@ -237,17 +237,14 @@ class RestoreOptions(RestoreRequest):
         refuse_no_logs(self.inputs, self.tiered)
         if not self.output:
             raise click.UsageError("no output: give --output DIR")
-        config, properties = self.settings
-        object.__setattr__(self, "config", config)
-        object.__setattr__(self, "properties", properties)
         RestoreRequest.__post_init__(self)
 
     @property
     def request(self) -> RestoreRequest:
         """The request, whose settings can be replaced by those of the metadata log."""
-        return RestoreRequest(
-            **{each.name: getattr(self, each.name) for each in fields(RestoreRequest)}
-        )
+        config, properties = self.settings
+        given = {each.name: getattr(self, each.name) for each in fields(RestoreRequest)}
+        return RestoreRequest(**given | {"config": config, "properties": properties})
 
 
 def _run(options: RestoreOptions) -> ExitCode:

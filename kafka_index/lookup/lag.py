@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.config import LogConfig
+from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError, ReadError
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC
@@ -71,7 +70,7 @@ def read_lag(
     commits.sort(key=lambda one: (one.group, one.topic, one.partition, one.record_offset))
     # The topic of the offsets is there, so that a listing is never empty.
     topics = {CONSUMER_OFFSETS_TOPIC, *(one.topic for one in commits)}
-    inventory = collect_inventory(paths, topics=re.compile("|".join(map(re.escape, topics))))
+    inventory = collect_inventory(paths, topics=topics_pattern(topics))
     config = LogConfig.of_properties({}, max_decompressed_bytes=max_decompressed_bytes)
     rows, faults = _rows(inventory, commits, config, is_history=what == _HISTORY)
     found.faults.add(faults)

@@ -89,18 +89,32 @@ class Search:
         self, engine: Engine, *, limit: int | None, listener: Listener | None = None
     ) -> Generator[SplitMatches, None, None]:
         """Yield the matches of the splits in order; closing the generator ends the search."""
-        splits = self.plan.splits
-        with (
-            engine.start(
-                "find",
-                after_failure="run again",
-                listener=listener,
-                works=len(splits),
-                inputs=sorted({name for split in splits for name in split.directories}),
-            ) as workers,
-            closing(find_matches(workers, splits, self.plan.settings, limit=limit)) as found,
-        ):
-            yield from found
+        return run_search(
+            engine, "find", self.plan.splits, self.plan.settings, limit=limit, listener=listener
+        )
+
+
+def run_search(
+    engine: Engine,
+    name: str,
+    splits: Sequence[RecordSplit],
+    settings: ReadSettings,
+    *,
+    limit: int | None,
+    listener: Listener | None = None,
+) -> Generator[SplitMatches, None, None]:
+    """Start workers for the work of a command, and yield the matches of splits in order."""
+    with (
+        engine.start(
+            name,
+            after_failure="run again",
+            listener=listener,
+            works=len(splits),
+            inputs=sorted({name for split in splits for name in split.directories}),
+        ) as workers,
+        closing(find_matches(workers, splits, settings, limit=limit)) as found,
+    ):
+        yield from found
 
 
 def find_matches(

@@ -279,11 +279,9 @@ def _confluent_files(paths: Sequence[str], given: LayoutProperties) -> list[Tabl
         "topic",
         "partition",
         "offset",
-        *(
-            name
-            for name in ("key", "value", "headers")
-            if {"key": "keys"}.get(name, name) in columns
-        ),
+        *(["key"] if "keys" in columns else []),
+        "value",
+        *(["headers"] if "headers" in columns else []),
     )
     return [
         TableFile(
