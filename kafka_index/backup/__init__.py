@@ -1,0 +1,1 @@
+"""Backups of running brokers: cuts, pieces, runs, and what is kept of them."""

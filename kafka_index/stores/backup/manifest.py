@@ -1,0 +1,291 @@
+"""The objects of a repository of backups: their names, and the manifests by which a run is whole.
+
+::
+
+    {root}/kafka-index-backup.json                            a `RepositoryFile`
+    {root}/data/{topic}-{partition}-{topic id}/{base offset}-{hash}.log      a `Piece`
+    {root}/data/{topic}-{partition}-{topic id}/{stem}-{hash}{suffix}         a `KeptFile`
+    {root}/runs/{run}/{node id}.json.zst                      a `Manifest`
+
+Every object is put where there is none, and never written again. A piece is whole record batches,
+so that it is a segment by itself; its name has the first 22 characters of the URL-safe base64 of
+its SHA-256. A run is named for the time at which it was opened, in UTC. The manifest of a broker is
+put last, and names only objects that are there: until then the broker is not in the run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from kafka_index.errors import CorruptObjectError, InputError
+from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
+
+FORMAT: Final = 1
+REPOSITORY_FILE: Final = "kafka-index-backup.json"
+DATA_FOLDER: Final = "data"
+RUNS_FOLDER: Final = "runs"
+MANIFEST_SUFFIX: Final = ".json.zst"
+#: The largest piece.
+MAX_PIECE_BYTES: Final = 64 << 20
+
+_HASH_CHARACTERS = 22
+_RUN = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
+_MAX_MANIFEST_BYTES = 1 << 30
+
+
+class RepositoryFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that makes a folder a repository: of which cluster, and which brokers are expected.
+
+    Without `brokers`, a run expects the brokers of the run before it.
+    """
+
+    format: int = FORMAT
+    cluster_id: str
+    brokers: tuple[int, ...] = ()
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A run of whole batches, by the first and the last of their offsets."""
+
+    base_offset: int
+    last_offset: int
+    size_bytes: int
+    sha256: str
+
+    @property
+    def object_name(self) -> str:
+        """Name of the object in the folder of its partition."""
+        return f"{self.base_offset:0{OFFSET_DIGITS}d}-{short_hash(self.sha256)}{LOG_SUFFIX}"
+
+
+class KeptFile(msgspec.Struct, frozen=True, array_like=True):
+    """A small file of a partition that is kept as it is, such as a snapshot of the metadata log."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def object_name(self) -> str:
+        """Name of the object in the folder of its partition."""
+        stem, dot, suffix = self.name.rpartition(".")
+        if not dot:
+            stem, suffix = self.name, ""
+        return f"{stem}-{short_hash(self.sha256)}{dot}{suffix}"
+
+
+class SeenSegment(msgspec.Struct, frozen=True, array_like=True):
+    """A segment as the broker had it, by which the next run sees that it is unchanged.
+
+    `covered_bytes` were in pieces; inode, ctime and size together say whether a file is the same,
+    as the cleaner keeps the time of modification.
+    """
+
+    base_offset: int
+    device: int
+    inode: int
+    ctime_ns: int
+    size_bytes: int
+    covered_bytes: int
+
+
+class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition in a manifest; ends of offsets are exclusive.
+
+    The pieces ascend and do not overlap; those of a log that is not compacted are without gaps.
+    `end_offset` is at most the high watermark. All batches below `settled_offset` were appended
+    before the run had cut anything, so `__transaction_state` of the run knows of them. The epochs
+    are pairs of an epoch and its start offset. The snapshot, base64, has the producers before the
+    first piece. `last_header` is the header of the last batch, base64, by which the next run sees
+    that the log goes on where it ended.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    directory: int
+    is_leader: bool | None
+    is_compacted: bool
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    settled_offset: int
+    epochs: tuple[tuple[int, int], ...] = ()
+    cleaner_offset: int | None = None
+    snapshot: str | None = None
+    pieces: tuple[Piece, ...] = ()
+    files: tuple[KeptFile, ...] = ()
+    segments: tuple[SeenSegment, ...] = ()
+    last_header: str | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def folder(self) -> str:
+        """Folder of its objects below the root of the repository."""
+        return f"{DATA_FOLDER}/{self.topic}-{self.partition}-{self.topic_id}"
+
+
+class Missed(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that the run could not take, and why; `runs` in a row have missed it."""
+
+    topic: str
+    partition: int
+    topic_id: str | None
+    reason: str
+    runs: int
+
+
+class DataDirectory(msgspec.Struct, frozen=True, kw_only=True):
+    """A data directory of the broker, and its ``meta.properties``."""
+
+    path: str
+    meta_properties: str
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """The times of a cut, in milliseconds since the epoch.
+
+    `__transaction_state` and `__consumer_offsets` were cut by `coordinators_cut_ms`, and nothing
+    else before `others_begun_ms`: over all brokers of a run the greatest of the first has to be
+    before the least of the second (`is_consistent`).
+    """
+
+    begun_ms: int
+    coordinators_cut_ms: int
+    others_begun_ms: int
+    ended_ms: int
+    high_watermarks_ms: int
+    high_watermarks_from: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a run that one broker has; it is whole, not a difference to an earlier run."""
+
+    format: int = FORMAT
+    run: str
+    cluster_id: str
+    node_id: int
+    brokers: tuple[int, ...]
+    cut: Cut
+    directories: tuple[DataDirectory, ...]
+    partitions: tuple[PartitionBackup, ...]
+    missed: tuple[Missed, ...] = ()
+    new_bytes: int = 0
+    tool_version: str = ""
+
+
+def run_name(time_ms: int) -> str:
+    """Return the name of a run that is opened at a time: ``20261120T120000.123Z``."""
+    return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y%m%dT%H%M%S}.{time_ms % 1000:03d}Z"
+
+
+def run_time(name: str) -> int:
+    """Return the time of a run's name, in milliseconds since the epoch."""
+    whole = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return int(whole.timestamp()) * 1000 + int(name[16:19])
+
+
+def is_run_name(name: str) -> bool:
+    """Return whether a run can have this name."""
+    return _RUN.fullmatch(name) is not None
+
+
+def short_hash(sha256: str) -> str:
+    """Return the characters of a hash, in hex, that names of objects have."""
+    encoded = base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode()
+    return encoded[:_HASH_CHARACTERS]
+
+
+def hash_of(data: bytes | memoryview) -> str:
+    """Return the SHA-256 of bytes, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def manifest_path(root: str, run: str, node_id: int) -> str:
+    """Return the path of a manifest in the repository with this root."""
+    return f"{root}/{RUNS_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}"
+
+
+def encode(value: RepositoryFile | Manifest) -> bytes:
+    """Return the bytes of a repository's file, or of a manifest, which is compressed."""
+    data = msgspec.json.encode(value)
+    if isinstance(value, RepositoryFile):
+        return msgspec.json.format(data) + b"\n"
+    return bytes(pa.compress(data, "zstd", asbytes=True))
+
+
+def parse_repository_file(data: bytes, path: str) -> RepositoryFile:
+    """Return what a repository's file says; raises the errors of `parse_manifest`."""
+    try:
+        found = msgspec.json.decode(data, type=RepositoryFile)
+    except msgspec.MsgspecError as error:
+        raise _damaged("the file of a repository", error, path) from error
+    _check_format(found.format, path)
+    return found
+
+
+def parse_manifest(data: bytes, path: str) -> Manifest:
+    """Return what a manifest says.
+
+    Raises `CorruptObjectError` if it is cut or altered, or contradicts itself, and `InputError` if
+    it has a later format.
+    """
+    try:
+        with pa.CompressedInputStream(pa.py_buffer(data), "zstd") as stream:
+            text = stream.read(_MAX_MANIFEST_BYTES)
+        found = msgspec.json.decode(text, type=Manifest)
+    except (OSError, pa.ArrowInvalid, msgspec.MsgspecError) as error:
+        raise _damaged("a manifest", error, path) from error
+    _check_format(found.format, path)
+    for each in found.partitions:
+        _check_partition(each, len(found.directories), path)
+    return found
+
+
+def _damaged(what: str, error: Exception, path: str) -> CorruptObjectError:
+    return CorruptObjectError(f"not {what} of backups: {error}", path=path)
+
+
+def _check_format(found: int, path: str) -> None:
+    if found != FORMAT:
+        raise InputError("a repository of another format", path=path, expected=FORMAT, found=found)
+
+
+def _check_partition(partition: PartitionBackup, directories: int, path: str) -> None:
+    """Raise `CorruptObjectError` if what a manifest says of a partition cannot be."""
+    name = partition.topic_partition.directory_name
+    if not 0 <= partition.directory < directories:
+        raise CorruptObjectError(
+            f"{name}: its directory is not in the manifest",
+            path=path,
+            expected=f"0 to {directories - 1}",
+            found=partition.directory,
+        )
+    next_offset = 0
+    for piece in partition.pieces:
+        if piece.base_offset < next_offset or piece.last_offset < piece.base_offset:
+            raise CorruptObjectError(
+                f"{name}: its pieces do not ascend",
+                path=path,
+                expected=f"a piece from {next_offset} on",
+                found=f"{piece.base_offset} to {piece.last_offset}",
+            )
+        next_offset = piece.last_offset + 1
+    if next_offset > partition.end_offset or partition.start_offset > partition.end_offset:
+        raise CorruptObjectError(
+            f"{name}: its offsets end before its pieces, or before they begin",
+            path=path,
+            expected=f"{partition.start_offset} to {max(next_offset, partition.start_offset)}",
+            found=partition.end_offset,
+        )
