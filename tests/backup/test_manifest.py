@@ -14,6 +14,7 @@ from kafka_index.stores.backup.manifest import (
     RepositoryFile,
     encode,
     hash_of,
+    is_consistent,
     is_run_name,
     parse_manifest,
     parse_repository_file,
@@ -111,3 +112,29 @@ def test_each_cut_of_a_manifest_is_damage() -> None:
 def test_a_later_format_is_not_read() -> None:
     with pytest.raises(InputError, match="another format"):
         parse_manifest(encode(msgspec.structs.replace(manifest(), format=2)), "m")
+
+
+def cut_at(node_id: int, first_ms: int, others_ms: int, met: tuple[int, ...] = ()) -> Manifest:
+    found = manifest()
+    times = {"coordinators_cut_ms": first_ms, "others_begun_ms": others_ms, "met": met}
+    cut = msgspec.structs.replace(found.cut, **times)
+    return msgspec.structs.replace(found, node_id=node_id, brokers=(1, 2), cut=cut)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_kept"),
+    [
+        (cut_at(1, 5, 8), cut_at(2, 7, 9), True),
+        (cut_at(1, 5, 8), cut_at(2, 8, 9), False),
+        (cut_at(1, 5, 8, (1, 2)), cut_at(2, 90, 91, (1, 2)), True),
+        (cut_at(1, 5, 8, (1, 2)), cut_at(2, 90, 91, (2,)), False),
+    ],
+)
+def test_brokers_met_or_their_clocks_show_the_order_of_their_cuts(
+    first: Manifest,
+    second: Manifest,
+    is_kept: bool,  # noqa: FBT001
+) -> None:
+    assert is_consistent([first, second]) is is_kept
+    assert is_consistent([second, first]) is is_kept
+    assert is_consistent([first])

@@ -6,6 +6,7 @@
     {root}/data/{topic}-{partition}-{topic id}/{base offset}-{hash}.log      a `Piece`
     {root}/data/{topic}-{partition}-{topic id}/{stem}-{hash}{suffix}         a `KeptFile`
     {root}/runs/{run}/{node id}.json.zst                      a `Manifest`
+    {root}/barriers/{number}/...                              how brokers met (`backup.barrier`)
 
 Every object is put where there is none, and never written again. A piece is whole record batches,
 so that it is a segment by itself; its name has the first 22 characters of the URL-safe base64 of
@@ -18,6 +19,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -31,6 +33,7 @@ FORMAT: Final = 1
 REPOSITORY_FILE: Final = "kafka-index-backup.json"
 DATA_FOLDER: Final = "data"
 RUNS_FOLDER: Final = "runs"
+BARRIERS_FOLDER: Final = "barriers"
 MANIFEST_SUFFIX: Final = ".json.zst"
 #: The largest piece.
 MAX_PIECE_BYTES: Final = 64 << 20
@@ -158,7 +161,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
     `__transaction_state` and `__consumer_offsets` were cut by `coordinators_cut_ms`, and nothing
     else before `others_begun_ms`: over all brokers of a run the greatest of the first has to be
-    before the least of the second (`is_consistent`).
+    before the least of the second (`is_consistent`), by clocks that may differ. The brokers in
+    `met` are known to have cut both topics before this broker cut anything else.
     """
 
     begun_ms: int
@@ -167,6 +171,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int
     high_watermarks_ms: int
     high_watermarks_from: str
+    met: tuple[int, ...] = ()
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +188,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     missed: tuple[Missed, ...] = ()
     new_bytes: int = 0
     tool_version: str = ""
+
+
+def is_consistent(manifests: Sequence[Manifest]) -> bool:
+    """Return whether transactions and groups are the same in all manifests of a run.
+
+    Each broker has met all others, or else the clocks have to show it.
+    """
+    if len(manifests) <= 1:
+        return True
+    nodes = {each.node_id for each in manifests}
+    if all(nodes <= {*each.cut.met} for each in manifests):
+        return True
+    first_ms = max(each.cut.coordinators_cut_ms for each in manifests)
+    return first_ms < min(each.cut.others_begun_ms for each in manifests)
 
 
 def run_name(time_ms: int) -> str:
