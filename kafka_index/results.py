@@ -21,6 +21,36 @@ _TEXT_WIDTH, _CELL_WIDTH = 118, 48
 _GAP = "  "
 
 
+#: The first columns of a report whose rows are of partitions or files.
+_FIRST_COLUMNS = (
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("segment_base_offset", pa.int64()),
+    ("path", pa.string()),
+    ("status", pa.string()),
+    ("reason_code", pa.string()),
+    ("reason", pa.string()),
+)
+
+
+def report_schema(
+    own: Iterable[tuple[str, pa.DataType]], *, required: Iterable[str] = ()
+) -> pa.Schema:
+    """Return the columns of a report: the first ones, then its own; `required` are not null."""
+    needed = set(required)
+    return pa.schema(
+        pa.field(name, kind, nullable=name not in needed) for name, kind in (*_FIRST_COLUMNS, *own)
+    )
+
+
+def report_table(rows: Iterable[object], schema: pa.Schema) -> pa.Table:
+    """Return objects as rows of a report; a column that they have no attribute for is null."""
+    names = schema.names
+    return pa.Table.from_pylist(
+        [{name: getattr(row, name, None) for name in names} for row in rows], schema=schema
+    )
+
+
 class RunOutcome(StrEnum):
     """The outcome of a run that came to its end."""
 

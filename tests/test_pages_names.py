@@ -53,9 +53,13 @@ def test_the_table_of_reports_has_the_columns_of_all_schemas() -> None:
 
 @pytest.mark.parametrize("name", [name for name in REPORTS if "partition" in REPORTS[name].names])
 def test_the_number_of_a_partition_has_one_type(name: str) -> None:
-    # Queries may name partitions beyond int32; the report counts them.
-    expected = "int64" if name == "lookup" else "int32"
-    assert str(REPORTS[name].field("partition").type) == expected
+    assert str(REPORTS[name].field("partition").type) == "int32"
+
+
+@pytest.mark.parametrize("name", ["predict", "restore", "rewrite", "export", "lookup"])
+def test_a_report_begins_with_the_columns_of_all_reports(name: str) -> None:
+    first = ["topic", "partition", "segment_base_offset", "path", "status", "reason_code", "reason"]
+    assert REPORTS[name].names[:7] == first
 
 
 @pytest.mark.parametrize("page", PAGES)

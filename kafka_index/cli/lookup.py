@@ -364,7 +364,7 @@ def lookup_page(inventory: Inventory) -> PageMaker:
     page = Page(
         "lookup",
         "queries",
-        ("status", "finding"),
+        ("status", "reason_code"),
         explained,
         verdict,
         units="status",

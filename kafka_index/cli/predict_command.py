@@ -171,7 +171,7 @@ def _page(predicted: Callable[[], Prediction | None], directories: list[str]) ->
     page = Page(
         "predict",
         "segments",
-        ("action", "outcome"),
+        ("action", "status"),
         explained,
         lambda _: _verdict(predicted()),
         segments=segments,

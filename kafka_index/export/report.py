@@ -11,23 +11,19 @@ import pyarrow as pa
 
 from kafka_index.errors import KafkaIndexError
 from kafka_index.export.log_history import ExportedBatch
-from kafka_index.results import Result, RunOutcome
+from kafka_index.results import Result, RunOutcome, report_schema, report_table
 
-EXPORT_REPORT_SCHEMA = pa.schema(
+EXPORT_REPORT_SCHEMA = report_schema(
     [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("first_offset", pa.int64()),
-        pa.field("next_offset", pa.int64()),
-        pa.field("records", pa.int64(), nullable=False),
-        pa.field("files", pa.int64(), nullable=False),
-        pa.field("size_bytes", pa.int64(), nullable=False),
-        pa.field("left_out", pa.int64(), nullable=False),
-        pa.field("path", pa.string()),
-        pa.field("position_bytes", pa.int64()),
-        pa.field("reason", pa.string()),
-    ]
+        ("first_offset", pa.int64()),
+        ("next_offset", pa.int64()),
+        ("records", pa.int64()),
+        ("files", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("left_out", pa.int64()),
+        ("position_bytes", pa.int64()),
+    ],
+    required=("topic", "partition", "status", "records", "files", "size_bytes", "left_out"),
 )
 
 
@@ -176,6 +172,4 @@ class ExportResult(Result):
 
     def to_arrow(self) -> pa.Table:
         """Return the rows of the report."""
-        names = EXPORT_REPORT_SCHEMA.names
-        rows = [{name: getattr(row, name) for name in names} for row in self.partitions]
-        return pa.Table.from_pylist(rows, EXPORT_REPORT_SCHEMA)
+        return report_table(self.partitions, EXPORT_REPORT_SCHEMA)

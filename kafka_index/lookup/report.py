@@ -8,26 +8,17 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.reading.answers import UNREADABLE, Finding, Status
-from kafka_index.results import RunOutcome
+from kafka_index.results import RunOutcome, report_schema
 
 #: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
-#: (``finding``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
+#: (``reason_code``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
 #: ``queries`` how many have no answer because of it). The first malformed queries are findings too,
 #: each with its file and its ``row`` in it, from 1. The rows with a status add up to all queries.
-LOOKUP_REPORT_SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int64()),
-        pa.field("status", pa.string()),
-        pa.field("queries", pa.int64(), nullable=False),
-        pa.field("finding", pa.string()),
-        pa.field("segment_base_offset", pa.int64()),
-        pa.field("path", pa.string()),
-        pa.field("position_bytes", pa.int64()),
-        pa.field("reason", pa.string()),
-        pa.field("row", pa.int64()),
-    ]
+LOOKUP_REPORT_SCHEMA = report_schema(
+    [("queries", pa.int64()), ("position_bytes", pa.int64()), ("row", pa.int64())],
+    required=("queries",),
 )
 
 # Queries may name any number of partitions that do not exist.
@@ -165,7 +156,7 @@ class LookupTotals:
         rows: list[dict[str, object]] = [
             {
                 "topic": topic,
-                "partition": partition,
+                "partition": _as_int32(partition),
                 "status": Status(status).text,
                 "queries": self._counts[topic, partition, status],
             }
@@ -176,7 +167,7 @@ class LookupTotals:
                 "topic": finding.topic,
                 "partition": finding.partition,
                 "queries": finding.queries,
-                "finding": finding.kind,
+                "reason_code": finding.kind,
                 "segment_base_offset": finding.segment_base_offset,
                 "path": finding.path,
                 "position_bytes": finding.position_bytes,
@@ -187,9 +178,9 @@ class LookupTotals:
         rows += [
             {
                 "topic": query.topic,
-                "partition": query.partition,
+                "partition": _as_int32(query.partition),
                 "queries": 1,
-                "finding": Status.INVALID_QUERY.text,
+                "reason_code": Status.INVALID_QUERY.text,
                 "path": query.path,
                 "reason": query.reason,
                 "row": query.row,
@@ -215,3 +206,8 @@ def outcome_of(findings: Iterable[Finding], *, unanswered: bool) -> RunOutcome:
     """Return the outcome for findings of all kinds; `unanswered`: some query is unreadable."""
     causes = [finding.retriable for finding in findings if finding.kind == UNREADABLE]
     return RunOutcome.of_faults(causes or [False] * bool(unanswered))
+
+
+def _as_int32(partition: int | None) -> int | None:
+    """Return the number of a partition, or None for a number that no partition can have."""
+    return None if partition is None or abs(partition) > INT32_MAX else partition

@@ -17,38 +17,32 @@ from kafka_index.restore.restored_partition import (
     LostRange,
     RestoredPartition,
 )
-from kafka_index.results import Result, RunOutcome
+from kafka_index.results import Result, RunOutcome, report_schema
 
 RESTORED = "restored"
 SALVAGED = "salvaged"
 LEFT_OUT = "left_out"
 LOST = "lost"
 
-RESTORE_SCHEMA = pa.schema(
+RESTORE_SCHEMA = report_schema(
     [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("topic_id", pa.string()),
-        pa.field("log_start_offset", pa.int64()),
-        pa.field("log_end_offset", pa.int64()),
-        pa.field("last_epoch", pa.int32()),
-        pa.field("segments", pa.int64()),
-        pa.field("size_bytes", pa.int64()),
-        pa.field("segment_base_offset", pa.int64()),
-        pa.field("position_bytes", pa.int64()),
-        pa.field("first_offset", pa.int64()),
-        pa.field("last_offset", pa.int64()),
-        pa.field("first_timestamp_ms", pa.int64()),
-        pa.field("last_timestamp_ms", pa.int64()),
-        pa.field("records", pa.int64()),
-        pa.field("reason_code", pa.string()),
-        pa.field("reason", pa.string()),
-        pa.field("note", pa.string()),
-        pa.field("group", pa.string()),
-        pa.field("committed_offset", pa.int64()),
-    ]
+        ("topic_id", pa.string()),
+        ("log_start_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("last_epoch", pa.int32()),
+        ("segments", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("position_bytes", pa.int64()),
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("first_timestamp_ms", pa.int64()),
+        ("last_timestamp_ms", pa.int64()),
+        ("records", pa.int64()),
+        ("note", pa.string()),
+        ("group", pa.string()),
+        ("committed_offset", pa.int64()),
+    ],
+    required=("topic", "partition", "status", "path"),
 )
 
 _SHOWN_COLUMNS = [

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kafka_index.dump.missing_offsets import Cause, MissingRange
 from kafka_index.errors import StartRefusedError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.results import Result, RunOutcome
+from kafka_index.results import Result, RunOutcome, report_schema
 
 
 class SegmentAction(StrEnum):
@@ -203,18 +203,7 @@ class PartitionPrediction:
         )
 
 
-SEGMENT_ROWS = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("directory", pa.string()),
-        ("outcome", pa.string()),
-        ("segment_base_offset", pa.int64()),
-        ("action", pa.string()),
-        ("cut_at_bytes", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
+SEGMENT_ROWS = report_schema([("action", pa.string()), ("cut_at_bytes", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -303,8 +292,8 @@ def _segment_rows(one: PartitionPrediction) -> list[dict[str, object]]:
     common = {
         "topic": one.topic,
         "partition": one.partition,
-        "directory": one.directory,
-        "outcome": one.outcome.value,
+        "path": one.directory,
+        "status": one.outcome.value,
     }
     return [
         {

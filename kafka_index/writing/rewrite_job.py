@@ -24,7 +24,7 @@ from kafka_index.execution import Engine
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.directory import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
-from kafka_index.results import Result, RunOutcome
+from kafka_index.results import Result, RunOutcome, report_schema, report_table
 from kafka_index.storage import Listing
 from kafka_index.storage.paths import local_path
 from kafka_index.tiered.options import TieredOptions
@@ -41,15 +41,8 @@ from kafka_index.writing.rewriting import (
     tiered_starts,
 )
 
-REWRITE_REPORT_SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("records", pa.int64()),
-        pa.field("dropped", pa.int64()),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("reason", pa.string()),
-    ]
+REWRITE_REPORT_SCHEMA = report_schema(
+    [("records", pa.int64()), ("dropped", pa.int64())], required=("topic", "partition", "status")
 )
 
 
@@ -175,9 +168,7 @@ class RewriteResult(Result):
 
     def to_arrow(self) -> pa.Table:
         """Return the rows of the report."""
-        names = REWRITE_REPORT_SCHEMA.names
-        rows = [{name: getattr(row, name) for name in names} for row in self.partitions]
-        return pa.Table.from_pylist(rows, schema=REWRITE_REPORT_SCHEMA)
+        return report_table(self.partitions, REWRITE_REPORT_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,7 +230,7 @@ def test_damage_is_a_status_a_finding_and_an_exit_code(data: Path, tmp_path: Pat
     assert [row["status"] for row in answers[-2:]] == ["found", "found"]
     assert f"{len(unread)} queries not answered because of damage" in done.stdout
     reported = [json.loads(line) for line in report.read_text().splitlines()]
-    assert {row["path"] for row in reported if row["finding"] == "unreadable"} == {str(log)}
+    assert {row["path"] for row in reported if row["reason_code"] == "unreadable"} == {str(log)}
     assert sum(row["queries"] for row in reported if row["status"]) == len(rows)
 
 

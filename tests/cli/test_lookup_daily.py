@@ -48,7 +48,7 @@ def test_bad_queries_are_named_by_row_and_reason(asked: Path, tmp_path: Path) ->
     for row, reason in FIRST:
         assert f"row {row}: {reason}" in done.stdout
     rows = map(json.loads, report.read_text().splitlines())
-    found = [(row["row"], row["reason"]) for row in rows if row["finding"] == "invalid_query"]
+    found = [(row["row"], row["reason"]) for row in rows if row["reason_code"] == "invalid_query"]
     assert found == FIRST
 
 

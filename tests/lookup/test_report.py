@@ -75,7 +75,7 @@ def test_the_report_lists_counts_then_findings() -> None:
             "topic": "t",
             "partition": 0,
             "queries": 3,
-            "finding": "unreadable",
+            "reason_code": "unreadable",
             "segment_base_offset": 5,
             "path": "/d/t-0/5.log",
             "position_bytes": 77,

@@ -99,5 +99,5 @@ def test_bad_queries_are_named_by_row_and_reason(tmp_path: Path) -> None:
     assert all(f"row {row}: {reason}" in done.stdout for row, reason in REASONS)
     found = map(json.loads, report.read_text().splitlines())
     assert [
-        (row["row"], row["reason"]) for row in found if row["finding"] == "invalid_query"
+        (row["row"], row["reason"]) for row in found if row["reason_code"] == "invalid_query"
     ] == REASONS
