@@ -1,0 +1,170 @@
+"""Repositories of backups, in a local folder and in an object store."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kafka_index.errors import CorruptObjectError, InputError, PublishError
+from kafka_index.stores import store_of
+from kafka_index.stores.backup import repository
+from kafka_index.stores.backup.manifest import Manifest, manifest_path, run_name
+from kafka_index.stores.backup.repository import (
+    LONGEST_RUN_S,
+    MissingManifestError,
+    NotARepositoryError,
+    Repository,
+)
+from kafka_index.stores.local_store import LocalStore
+from tests.backup.test_manifest import manifest
+
+FOLDER = "data/orders-0-AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+@pytest.fixture(params=["local", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a repository."""
+    if request.param == "local":
+        return str(tmp_path / "repo")
+    return f"{request.getfixturevalue('bucket')}/backups/kafka"
+
+
+def of_run(time_ms: int, node_id: int = 1, brokers: tuple[int, ...] = (1,)) -> Manifest:
+    """Return a manifest of a run."""
+    changes = {"run": run_name(time_ms), "node_id": node_id, "brokers": brokers}
+    return msgspec.structs.replace(manifest(), **changes)
+
+
+def test_a_repository_is_made_once(root: str) -> None:
+    Repository.create(root, "cluster", (1, 2))
+    assert Repository.create(root, "cluster").file().brokers == (1, 2)
+    with pytest.raises(InputError, match=r"that of another cluster.*expected other, found cluster"):
+        Repository.create(root, "other")
+    below = [path for page in store_of(root).list_tree(root) for path in page["path"].to_pylist()]
+    assert below == ["kafka-index-backup.json"]
+
+
+def test_a_folder_that_is_not_a_repository(root: str) -> None:
+    with pytest.raises(NotARepositoryError, match=r"it has no kafka-index-backup\.json"):
+        Repository(root).file()
+
+
+def test_a_store_that_overwrites_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overwrite(_: LocalStore, path: str, data: bytes, **__: bool) -> bool:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        Path(path).write_bytes(data)
+        return True
+
+    monkeypatch.setattr(LocalStore, "put", overwrite)
+    with pytest.raises(InputError, match="overwrites an object") as raised:
+        Repository.create(str(tmp_path / "repo"), "cluster")
+    assert raised.value.path == str(tmp_path / "repo")
+    assert os.listdir(tmp_path / "repo") == []
+
+
+def test_runs_and_their_manifests(root: str) -> None:
+    found = Repository.create(root, "cluster")
+    assert found.runs() == []
+    assert found.newest(1) is None
+    assert found.newest_complete() is None
+    for time_ms, node_id in ((2_000, 1), (1_000, 1), (1_000, 2), (2_500, 2)):
+        found.put_manifest(of_run(time_ms, node_id, (1, 2)))
+    # As when a run is opened, and no broker is done.
+    found.put(f"runs/{run_name(3_000)}/1.cut", b"")
+    assert found.runs() == [run_name(each) for each in (1_000, 2_000, 2_500, 3_000)]
+    assert found.brokers_of(run_name(1_000)) == (1, 2)
+    assert found.brokers_of(run_name(3_000)) == ()
+    assert found.manifest(run_name(1_000), 2) == of_run(1_000, 2, (1, 2))
+    assert found.newest(1) == of_run(2_000, 1, (1, 2))
+    assert found.newest_complete() == run_name(1_000)
+    found.put_manifest(of_run(2_000, 2, (1, 2)))
+    assert found.newest_complete() == run_name(2_000)
+    assert found.newest_complete(1_999) == run_name(1_000)
+    assert found.newest_complete(999) is None
+    with pytest.raises(MissingManifestError, match="no manifest of broker 7"):
+        found.manifest(run_name(1_000), 7)
+
+
+def test_a_manifest_is_put_once(root: str) -> None:
+    found = Repository.create(root, "cluster")
+    found.put_manifest(of_run(1_000))
+    found.put_manifest(of_run(1_000))
+    with pytest.raises(PublishError, match="a manifest of this broker already"):
+        found.put_manifest(of_run(1_000, brokers=(1, 2)))
+
+
+def test_a_manifest_under_another_name_is_damage(root: str) -> None:
+    found = Repository.create(root, "cluster")
+    found.put_manifest(of_run(1_000))
+    path = manifest_path(found.root, run_name(1_000), 1)
+    other = manifest_path(found.root, run_name(1_000), 2)
+    store_of(root).put(other, store_of(root).read(path))
+    with pytest.raises(CorruptObjectError, match="is another's"):
+        found.manifest(run_name(1_000), 2)
+
+
+def test_an_object_is_put_where_there_is_none(root: str) -> None:
+    found = Repository.create(root, "cluster")
+    assert found.names(FOLDER) == set()
+    assert found.put(f"{FOLDER}/a.log", b"batches")
+    assert found.put(f"{FOLDER}/a.log", memoryview(b"batches"))
+    assert not found.put(f"{FOLDER}/a.log", b"others!")
+    assert not found.put(f"{FOLDER}/a.log", b"longer than it")
+    assert store_of(root).read(f"{found.root}/{FOLDER}/a.log") == b"batches"
+    assert found.names(FOLDER) == {"a.log"}
+
+
+def test_many_put_the_same_object_at_once(root: str) -> None:
+    found = Repository.create(root, "cluster")
+    data = os.urandom(1 << 20)
+    put: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: put.append(found.put(f"{FOLDER}/a.log", data)))
+        for _ in range(8)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert put == [True] * 8
+    assert found.names(FOLDER) == {"a.log"}
+
+
+def test_old_objects_in_no_manifest_are_put_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "SETTLED_S", 0.2)
+    found = Repository.create(str(tmp_path), "cluster")
+    named = manifest().partitions[0].pieces[0].object_name
+    for name in (named, "old.log", "new.log"):
+        found.put(f"{FOLDER}/{name}", b"batches")
+    old = time.time() - LONGEST_RUN_S - 60
+    for name in (named, "old.log"):
+        os.utime(tmp_path / FOLDER / name, (old, old))
+    found.put_manifest(of_run(1_000))
+
+    found = Repository(str(tmp_path))
+    assert found.names(FOLDER) == {"new.log"}
+    found.newest(1)
+    assert found.names(FOLDER) == {"new.log", named}
+    assert found.put(f"{FOLDER}/old.log", b"batches")
+    assert (tmp_path / FOLDER / "old.log").stat().st_mtime > time.time() - 60
+    begun = time.monotonic()
+    found.put_manifest(of_run(2_000))
+    assert time.monotonic() - begun > 0.1
+
+    os.utime(tmp_path / FOLDER / "old.log", (old, old))
+    found = Repository(str(tmp_path))
+    found.names(FOLDER)
+    found.put(f"{FOLDER}/old.log", b"batches")
+    (tmp_path / FOLDER / "old.log").unlink()
+    with pytest.raises(PublishError, match="deleted an object"):
+        found.put_manifest(of_run(3_000))
+    assert found.runs() == [run_name(1_000), run_name(2_000)]
