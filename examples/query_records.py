@@ -3,7 +3,7 @@
     pip install duckdb polars
     python examples/query_records.py [DUMP]
 
-`kafka_index.read_records` returns a reader of Arrow record batches. Both read it as it is.
+`kafka_index.read_records` returns a table that is read as it is asked for, by both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main(dump: Path) -> None:
         isolation="read_committed",
     )
     by_hour = (
-        pl.LazyFrame(pl.from_arrow(committed))
+        pl.DataFrame(committed)
+        .lazy()
         .group_by("partition", pl.col("timestamp").dt.truncate("1h"))
         .agg(pl.len(), pl.col("offset").max().alias("last_offset"))
         .sort("partition", "timestamp")

@@ -3,7 +3,7 @@
     >>> import kafka_index
     >>> built = kafka_index.build_indexes("/dump/broker-1", "/tmp/indexes")
     >>> kafka_index.verify("/dump/broker-1").ok
-    >>> records = kafka_index.read_records("/dump/broker-1", topics="orders").read_all()
+    >>> records = kafka_index.read_records("/dump/broker-1", topics="orders").to_arrow()
 
 Dumps: data directories, partition directories, or globs of either; local paths or URIs.
     build_indexes        write .index, .timeindex and what else a broker keeps beside its logs
@@ -15,7 +15,7 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     export_records       records as Parquet or JSON lines, incrementally
     lookup_offsets       where offsets are: batches and positions, for a table of queries
     lookup_timestamps    the first records at or after timestamps, for a table of queries
-    read_records         records as Arrow record batches
+    read_records         records for pandas, polars, DuckDB and Arrow
     restore_dump         make a data directory that a broker mounts
     import_records       tables of records as logs that a broker mounts
     rewrite_dump         copy a dump without some of its records
@@ -23,7 +23,7 @@ Dumps: data directories, partition directories, or globs of either; local paths 
 Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
     Verification, PartitionFindings, Finding, Prediction, Verdict, PartitionPrediction, Refusal
-    BuildResult, LookupResult, PartitionList, Metadata, FoundRecords, RunOutcome
+    BuildResult, LookupResult, PartitionList, Metadata, Records, FoundRecords, RunOutcome
     ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
     ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
 
@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
-    from kafka_index.api.records import FoundRecords as FoundRecords
+    from kafka_index.api.record_results import FoundRecords as FoundRecords
+    from kafka_index.api.record_results import Records as Records
     from kafka_index.api.records import export_records as export_records
     from kafka_index.api.records import find_records as find_records
     from kafka_index.api.records import read_records as read_records
@@ -135,7 +136,7 @@ _HOMES = {
     "ExportResult": "export.report",
     "ExportStatus": "export",
     "Finding": "verification",
-    "FoundRecords": "api.records",
+    "FoundRecords": "api.record_results",
     "GroupOffset": "restore.restored_partition",
     "GrowingLogSegment": "growing",
     "GrowingPartitionLog": "growing",
@@ -163,6 +164,7 @@ _HOMES = {
     "PartitionReport": "export",
     "Prediction": "startup",
     "Record": "records",
+    "Records": "api.record_results",
     "Refusal": "startup",
     "Resolve": "reading",
     "RestoreResult": "restore.result",

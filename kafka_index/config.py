@@ -6,17 +6,19 @@ The precedence is the same everywhere: an explicit option, the settings file, Ka
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
-from kafka_index.errors import ConfigError
+from kafka_index.errors import ConfigError, argument_text, refuse_other_types
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.java_texts import load_properties
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
+from kafka_index.layout.uri_passwords import path_of
 
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
 INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
@@ -67,6 +69,7 @@ class IndexConfig:
     def __post_init__(self) -> None:
         for name, minimum in _MINIMUM.items():
             value = getattr(self, name)
+            refuse_other_types(**{name: (value, Integral)})
             if not minimum <= value <= INT32_MAX:
                 raise ConfigError(
                     f"{name.replace('_', '.')} is out of range",
@@ -105,7 +108,18 @@ class LogConfig:
     given: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an expiration that a broker refuses."""
+        """Refuse other types, and an expiration that a broker refuses."""
+        refuse_other_types(
+            default=(self.default, IndexConfig),
+            topics=(self.topics, Mapping),
+            producer_id_expiration_ms=(self.producer_id_expiration_ms, Integral),
+            max_decompressed_bytes=(self.max_decompressed_bytes, Integral),
+        )
+        for topic, own in self.topics.items():
+            refuse_other_types(**{f"topics: {topic!r}": (own, IndexConfig)})
+        refuse_other_types(given=(self.given, tuple | None))
+        for pair in self.given or ():
+            refuse_other_types(**{"given: a pair": (pair, tuple)})
         if self.given is None:
             fields = _TOPIC_NAMES.values()
             is_given = {each: getattr(self.default, each) != _DEFAULTS[each] for each in fields}
@@ -205,6 +219,8 @@ class LogConfig:
             The file cannot be read, a value is not an integer in range, or a name that begins
             with ``topic.`` is not one of these.
         """
+        if path is not None:
+            path = path_of(path, "path")
         return cls.of_properties(
             {} if path is None else read_properties(path),
             path=path,
@@ -294,8 +310,25 @@ def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
     if isinstance(value, str) and not isinstance(value, Enum) and value in choices:
         return choices[value]
     raise ConfigError(
-        f"{name} is not one of the choices", expected=", ".join(choices), found=repr(value)
+        f"{name} is not one of the choices",
+        expected=", ".join(choices),
+        found=argument_text(value),
     )
+
+
+def members_of(given: object) -> list[object] | None:
+    """Return the members of a list, a tuple, a set, or a column of any library.
+
+    It is None for anything else, such as a text, a mapping, or a table, whose members would be the
+    names of its columns.
+    """
+    others = (str, bytes, bytearray, Mapping)
+    if isinstance(given, others) or hasattr(given, "columns") or not isinstance(given, Iterable):
+        return None
+    try:
+        return list(given)
+    except TypeError:  # of an array without dimensions
+        return None
 
 
 def topics_pattern(topics: object) -> re.Pattern[str] | None:
@@ -309,20 +342,21 @@ def topics_pattern(topics: object) -> re.Pattern[str] | None:
     if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
         return topics
     reason = "it is not text"
+    members = members_of(topics)
     if isinstance(topics, str):
         try:
             return re.compile(topics)
         except re.error as error:
             reason = str(error)
-    elif isinstance(topics, Collection) and not isinstance(topics, bytes | Mapping):
-        names = [name for name in topics if isinstance(name, str)]
-        if names and len(names) == len(topics):
+    elif members is not None:
+        names = [name for name in members if isinstance(name, str)]
+        if names and len(names) == len(members):
             return re.compile("|".join(map(re.escape, names)))
         reason = "it is not a list of names either"
     raise ConfigError(
         f"topics is not a regular expression: {reason}",
         expected="a regular expression, or a list of one name or more",
-        found=repr(topics),
+        found=argument_text(topics),
     )
 
 

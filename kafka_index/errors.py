@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Iterator
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from numbers import Integral
 from os import PathLike, fspath
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 # Error numbers that are about the file itself: another try would meet the same. All others are
 # about permission, disk, memory or network.
@@ -41,6 +44,25 @@ _UNPRINTABLE = re.compile(
 _SHORT = {"\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
 _FIRST_SURROGATE_OF_BYTES = 0xDC00
 
+# Constructors take sizes from Python 3.12 on.
+_SHORT_REPR = reprlib.Repr()
+_SHORT_REPR.maxstring = _SHORT_REPR.maxother = 100
+
+_TYPE_NAMES: dict[Any, str] = {
+    bool: "True or False",
+    Integral: "an integer",
+    Integral | None: "an integer, or None",
+    str: "a text",
+    str | None: "a text, or None",
+    Mapping: "a mapping",
+}
+_FIELD_TYPES = {
+    "bool": bool,
+    "int": Integral,
+    "int | None": Integral | None,
+    "str": str,
+    "str | None": str | None,
+}
 _Fields = tuple[str, str | None, int | None, str | None, str | None, str | None, int | None]
 
 
@@ -67,6 +89,11 @@ def _escaped(match: re.Match[str]) -> str:
         code -= _FIRST_SURROGATE_OF_BYTES
         return f"\\{code:03o}"
     return f"\\{code:03o}" if code < 0x80 else f"\\u{code:04x}"
+
+
+def argument_text(value: object) -> str:
+    """Return an argument as a message shows it: short, also where it is a table."""
+    return " ".join(_SHORT_REPR.repr(value).split())
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
@@ -337,3 +364,26 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while isinstance(error, KafkaIndexError) and error.__cause__ is not None:
         error = error.__cause__
         yield error
+
+
+def refuse_other_types(**given: tuple[object, Any]) -> None:
+    """Refuse arguments, by their names, that are not of their types; raises `ConfigError`.
+
+    A type may be a union, and `Integral` stands for integers of Python and numpy, but no boolean.
+    """
+    for name, (value, kind) in given.items():
+        is_flag = isinstance(value, bool) and kind in (Integral, Integral | None)
+        if not isinstance(value, kind) or is_flag:
+            raise ConfigError(
+                f"{name} is not of its type",
+                expected=_TYPE_NAMES.get(kind) or getattr(kind, "__name__", str(kind)),
+                found=argument_text(value),
+            )
+
+
+def refuse_fields_of_other_types(settings: Any) -> None:
+    """Refuse numbers, flags and texts that are not of the types of a dataclass's fields."""
+    for field in fields(settings):
+        kind = _FIELD_TYPES.get(field.type)  # type: ignore[arg-type]  # a text
+        if kind is not None:
+            refuse_other_types(**{field.name: (getattr(settings, field.name), kind)})

@@ -159,6 +159,10 @@ class Result(ABC):
         """Return the rows that are printed first, by default all of them."""
         return self.to_arrow()
 
+    def _rest(self, count: int) -> str:
+        """Return the line after the first rows."""
+        return f"and {count:,} rows more: to_arrow() has all"
+
     def _verdict(self) -> str:
         """Return the headline, and the first entry that was not read."""
         if not self.unread:
@@ -185,7 +189,7 @@ class Result(ABC):
         lines += [counts[:_TEXT_WIDTH]] if counts else []
         lines += _table_lines(table.slice(0, _TEXT_ROWS))
         if table.num_rows > _TEXT_ROWS:
-            lines.append(f"and {table.num_rows - _TEXT_ROWS:,} rows more: to_arrow() has all")
+            lines.append(self._rest(table.num_rows - _TEXT_ROWS))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -198,7 +202,7 @@ class Result(ABC):
             for row in _cells(first)
         )
         rest = table.num_rows - first.num_rows
-        more = f"<p>and {rest:,} rows more: to_arrow() has all</p>" if rest else ""
+        more = f"<p>{self._rest(rest)}</p>" if rest else ""
         return (
             f"<div><p><strong>{html.escape(self.command)}: {self._mark()}</strong>: "
             f"{html.escape(printable(self._verdict()))}</p>"

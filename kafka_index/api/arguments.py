@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from os import PathLike
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from kafka_index.config import LogConfig, read_properties
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.config import LogConfig, members_of, read_properties
+from kafka_index.errors import ConfigError, InputError, argument_text
 from kafka_index.execution import ThreadEngine
 from kafka_index.layout.byte_text import parse_bytes
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.times import Time, now_ms, parse_time, time_text
-from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.layout.uri_passwords import PATH_EXPECTED, path_of
 from kafka_index.stores.inputs import Skipped
-from kafka_index.tables.bounds import read_offsets_file
+from kafka_index.tables.bounds import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    Timestamps,
+    parse_times,
+    read_offsets_file,
+)
 from kafka_index.tiered.options import TieredOptions
 
 #: A path or a URI.
@@ -32,7 +44,10 @@ Config: TypeAlias = Path | Mapping[str, object] | LogConfig
 #: Remote segments: a folder of them, several, or with options.
 Tiered: TypeAlias = Path | Sequence[Path] | TieredOptions
 
-_PATH = "a path or a URI"
+_EXAMPLE = "by topic and partition: {'orders': {0: 123}}"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class ArrowStream(Protocol):
@@ -46,13 +61,26 @@ class ArrowStream(Protocol):
 Table: TypeAlias = ArrowStream | Sequence[Mapping[str, Any]]
 
 
-def path_of(path: object, name: str) -> str:
-    """Return a path as text; raises `ConfigError` for anything else, or a password in it."""
-    text = os.fspath(path) if isinstance(path, str | PathLike) else None
-    if not isinstance(text, str):
-        raise ConfigError(f"{name} is not a path", expected=_PATH, found=repr(path))
-    refuse_passwords([text])
-    return text
+def with_flags(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return a function that refuses whatever is not a boolean for its parameters of that type.
+
+    Any text would be true, also ``"no"``. It raises `ConfigError`, which names the parameter.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    names = {each.name for each in parameters if each.annotation == "bool"}
+
+    @wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for name in names & kwargs.keys():
+            if not isinstance(kwargs[name], bool | np.bool_):
+                raise ConfigError(
+                    f"{name} is neither true nor false",
+                    expected="True or False",
+                    found=argument_text(kwargs[name]),
+                )
+        return function(*args, **kwargs)
+
+    return checked
 
 
 def optional_path(path: object, name: str) -> str | None:
@@ -64,11 +92,14 @@ def paths_of(paths: object, name: str = "paths") -> list[str]:
     """Return one path or several as texts; raises `ConfigError` for anything else."""
     if isinstance(paths, str | PathLike):
         return [path_of(paths, name)]
-    if isinstance(paths, bytes | Mapping) or not isinstance(paths, Iterable):
+    members = members_of(paths)
+    if members is None:
         raise ConfigError(
-            f"{name} is not a path", expected=f"{_PATH}, or a list of them", found=repr(paths)
+            f"{name} is not a path",
+            expected=f"{PATH_EXPECTED}, or a list of them",
+            found=argument_text(paths),
         )
-    return [path_of(path, name) for path in paths]
+    return [path_of(path, name) for path in members]
 
 
 def config_of(config: object, *, max_decompressed_bytes: int | None = None) -> LogConfig:
@@ -96,7 +127,7 @@ def properties_of(config: object) -> dict[str, str] | None:
     raise ConfigError(
         "config is not settings",
         expected="a path, a mapping of Kafka's names to values, or a LogConfig",
-        found=repr(config),
+        found=argument_text(config),
     )
 
 
@@ -104,27 +135,67 @@ def settings_of(given: object, name: str) -> dict[str, str]:
     """Return a mapping of names to values as a ``.properties`` file has them."""
     if not isinstance(given, Mapping):
         raise ConfigError(
-            f"{name} is not settings", expected="a mapping of names to values", found=repr(given)
+            f"{name} is not settings",
+            expected="a mapping of names to values",
+            found=argument_text(given),
         )
     found = {}
     for each, value in given.items():
         if not isinstance(each, str):
-            raise ConfigError(f"{name} has a name that is not text", found=repr(each))
+            raise ConfigError(f"{name} has a name that is not text", found=argument_text(each))
         if not isinstance(value, str | int | float):
             raise ConfigError(
                 f"{name} has a value of {each} that is not one of a setting",
                 expected="a text or a number",
-                found=repr(value),
+                found=argument_text(value),
             )
         found[each] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
     return found
+
+
+def settings_by_topic(given: object, name: str) -> dict[str, dict[str, str]]:
+    """Return settings by topic; none for None."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(topic, str) for topic in given):
+        raise ConfigError(
+            f"{name} is not by topic",
+            expected="such as {'orders': {'retention.ms': '-1'}}",
+            found=argument_text(given),
+        )
+    return {topic: settings_of(own, f"{name} of {topic}") for topic, own in given.items()}
+
+
+def texts_by_name(given: object, name: str) -> dict[str, str]:
+    """Return a mapping of texts to texts; none for None."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping) and all(
+        isinstance(text, str) for pair in given.items() for text in pair
+    ):
+        return dict(given)
+    raise ConfigError(
+        f"{name} is not a mapping of texts", expected="{'old': 'new'}", found=argument_text(given)
+    )
 
 
 def text_of(given: object, name: str) -> str | None:
     """Return a text, None for none; raises `ConfigError` for anything else."""
     if given is None or isinstance(given, str):
         return given
-    raise ConfigError(f"{name} is not text", found=repr(given))
+    raise ConfigError(f"{name} is not text", expected="a text", found=argument_text(given))
+
+
+def texts_of(given: object, name: str) -> tuple[str, ...]:
+    """Return a list of texts; raises `ConfigError` for anything else, also for a single text."""
+    members = members_of(given)
+    if members is not None:
+        texts = tuple(text for text in members if isinstance(text, str))
+        if len(texts) == len(members):
+            return texts
+    raise ConfigError(
+        f"{name} is not a list of texts", expected="a list of texts", found=argument_text(given)
+    )
 
 
 def bytes_of(given: object, name: str) -> bytes:
@@ -133,35 +204,124 @@ def bytes_of(given: object, name: str) -> bytes:
         return given
     if isinstance(given, str):
         return parse_bytes(given)
-    raise ConfigError(f"{name} is not text or bytes", found=repr(given))
+    raise ConfigError(
+        f"{name} is not text or bytes", expected="a text or bytes", found=argument_text(given)
+    )
 
 
 def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
     """Return offsets by topic and partition, of a mapping or a file (`read_offsets_file`)."""
     if isinstance(given, str | PathLike):
         return read_offsets_file(path_of(given, name))
-    if isinstance(given, Mapping) and all(isinstance(own, Mapping) for own in given.values()):
-        return {
-            str(topic): {
-                whole(number, f"{name}: a partition"): whole(offset, f"{name}: an offset", least=-2)
-                for number, offset in own.items()
-            }
-            for topic, own in given.items()
-        }
-    raise ConfigError(
-        f"{name} is not a table of offsets",
-        expected="a file, or offsets by topic and partition: {'orders': {0: 123}}",
-        found=repr(given),
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{name} is not a table of offsets",
+            expected=f"a file, or offsets {_EXAMPLE}",
+            found=argument_text(given),
+        )
+    found: dict[str, dict[int, int]] = {}
+    for topic, number, offset in _by_partition(given, name):
+        found.setdefault(topic, {})[number] = whole(
+            offset, f"{name} of {topic}-{number}", least=EARLIEST
+        )
+    return found
+
+
+def bounds_of(given: object, name: str) -> Offsets | None:
+    """Return the offset of all partitions, or offsets by topic and partition; None for none."""
+    if given is None or isinstance(given, Mapping):
+        return None if given is None else offsets_of(given, name)
+    offset = _integer(given)
+    if offset is not None and EARLIEST <= offset <= INT64_MAX:
+        return offset
+    raise InputError(
+        f"{name} is not an offset",
+        expected=f"an offset ({LATEST} is the latest, -2 the earliest), or {_EXAMPLE}",
+        found=argument_text(given),
     )
 
 
+def times_of(given: object, name: str, now: int) -> Timestamps | None:
+    """Return the time of all partitions in ms, or times by topic and partition; None for none."""
+    times: Any = given
+    if isinstance(given, Mapping):
+        times = {}
+        for topic, number, time in _by_partition(given, name):
+            times.setdefault(topic, {})[number] = time
+    with naming(name):
+        return parse_times(times, now)
+
+
+def partitions_of(given: object) -> dict[str, list[int]] | None:
+    """Return the numbers of partitions by topic; raises `ConfigError` for anything else."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        found = {topic: members_of(numbers) for topic, numbers in given.items()}
+        if all(isinstance(topic, str) and own is not None for topic, own in found.items()):
+            return {
+                topic: [whole(number, f"partitions of {topic}") for number in own or ()]
+                for topic, own in found.items()
+            }
+    raise ConfigError(
+        "partitions is not a mapping of topics to numbers",
+        expected="such as {'orders': [0, 1]}",
+        found=argument_text(given),
+    )
+
+
+def _by_partition(given: Mapping[object, object], name: str) -> Iterator[tuple[str, int, object]]:
+    """Yield the members of a mapping by topic and number, which JSON has as text."""
+    for topic, own in given.items():
+        if not isinstance(topic, str) or not isinstance(own, Mapping):
+            raise ConfigError(
+                f"{name} is not by topic and partition",
+                expected=_EXAMPLE,
+                found=argument_text({topic: own}),
+            )
+        for number, value in own.items():
+            is_text = isinstance(number, str) and number.isascii() and number.isdecimal()
+            yield topic, whole(int(number) if is_text else number, f"{name} of {topic}"), value
+
+
+def time_of(given: object, name: str, *, now: int | None = None) -> int:
+    """Return a time in ms, as `parse_time` does; its errors name the parameter."""
+    time: Any = given
+    with naming(name):
+        return parse_time(time, now=now)
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Add the name of a parameter to errors about its value."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            f"{name}: {error.message}", expected=error.expected, found=error.found, hint=error.hint
+        ) from None
+
+
+def _integer(value: object) -> int | None:
+    """Return an integer of Python or numpy; None for anything else."""
+    if isinstance(value, type | bool | np.bool_ | np.ndarray) or not hasattr(value, "__index__"):
+        return None
+    return int(value.__index__())
+
+
 def whole(value: object, name: str, *, least: int = 0) -> int:
-    """Return an integer that is not too small; raises `ConfigError` for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """Return an integer that is not too small, also one of numpy; raises `ConfigError` otherwise.
+
+    Integers beyond 64 bits are refused, too.
+    """
+    number = _integer(value)
+    if number is None or not least <= number <= INT64_MAX:
         raise ConfigError(
-            f"{name} is not a number that counts", expected=f"{least} or more", found=repr(value)
+            f"{name} is not a number that counts",
+            expected=f"{least} or more",
+            found=argument_text(value),
         )
-    return value
+    return number
 
 
 def threads_of(threads: object) -> ThreadEngine:
@@ -173,7 +333,10 @@ def threads_of(threads: object) -> ThreadEngine:
 def time_range(from_time: Time | None, to_time: Time | None) -> tuple[int | None, int | None]:
     """Return a range of times in ms, the second exclusive; refuse an empty range."""
     now = now_ms()
-    first, end = (None if one is None else parse_time(one, now=now) for one in (from_time, to_time))
+    first, end = (
+        None if one is None else time_of(one, name, now=now)
+        for name, one in (("from_time", from_time), ("to_time", to_time))
+    )
     if first is not None and end is not None and first >= end:
         raise InputError(
             f"no time is in the range: from_time is {time_text(first)}, and to_time, which is "
@@ -191,18 +354,20 @@ def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:
     A list without rows has `columns`. Raises `InputError` for anything else.
     """
     expected = "a table that exports Arrow's C stream interface, or a list of dicts"
+    given: Any = rows
     try:
-        if isinstance(rows, pa.Table):
-            return rows
-        if hasattr(rows, "__arrow_c_stream__") or isinstance(rows, pa.RecordBatch):
-            return pa.table(rows)
-        if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
-            names = dict.fromkeys(name for row in rows for name in row)
-            found = {name: [row.get(name) for row in rows] for name in names}
-            return pa.table(found) if rows else columns.empty_table()
+        if isinstance(given, pa.Table):
+            return given
+        if hasattr(given, "__arrow_c_stream__") or isinstance(given, pa.RecordBatch):
+            return pa.table(given)
+        is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray)
+        if is_list and all(isinstance(row, Mapping) for row in given):
+            names = dict.fromkeys(name for row in given for name in row)
+            found = {name: [row.get(name) for row in given] for name in names}
+            return pa.table(found) if given else columns.empty_table()
     except (pa.ArrowException, TypeError) as error:
         raise InputError(f"{name} is not a table: {error}", expected=expected) from error
-    raise InputError(f"{name} is not a table", expected=expected, found=repr(type(rows)))
+    raise InputError(f"{name} is not a table", expected=expected, found=argument_text(rows))
 
 
 def unread_texts(files: Mapping[str, Skipped]) -> tuple[str, ...]:

@@ -15,12 +15,14 @@ from kafka_index.api.arguments import (
     paths_of,
     properties_of,
     threads_of,
+    time_of,
     unread_texts,
     whole,
+    with_flags,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, topics_pattern
 from kafka_index.errors import ConfigError
-from kafka_index.layout.times import Time, parse_time
+from kafka_index.layout.times import Time
 from kafka_index.startup import Prediction
 from kafka_index.startup.predicting import predict_start, start_conditions
 from kafka_index.storage import local_path
@@ -30,6 +32,7 @@ from kafka_index.verification import Finding, PartitionFindings, Verification
 from kafka_index.verification.verifying import VerifyJob, VerifyRequest
 
 
+@with_flags
 def verify(
     paths: Paths,
     *,
@@ -107,7 +110,7 @@ def verify(
         fast=fast,
         config=config_of(config),
         properties=properties_of(config),
-        now_ms=None if now is None else parse_time(now),
+        now_ms=None if now is None else time_of(now, "now"),
     )
     others = {"indexes": indexes, "metadata": metadata, "fast": fast or None}
     other = next((name for name, value in others.items() if value is not None), None)
@@ -123,6 +126,7 @@ def verify(
     return Verification(partitions, findings.rows, size_bytes, unread_texts(unread))
 
 
+@with_flags
 def predict(
     paths: Paths,
     *,

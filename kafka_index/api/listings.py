@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.api.arguments import Paths, Tiered, Topics, paths_of, unread_texts, whole
+from kafka_index.api.arguments import (
+    Paths,
+    Tiered,
+    Topics,
+    paths_of,
+    unread_texts,
+    whole,
+    with_flags,
+)
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
-from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable
+from kafka_index.errors import ConfigError, KafkaIndexError, argument_text, is_retriable
 from kafka_index.lookup.lag import LAG_TABLES, read_lag
 from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.reading import PartitionFiles, PartitionLog
@@ -83,6 +91,7 @@ class Metadata(Result):
         return self.rows
 
 
+@with_flags
 def read_metadata(
     paths: Paths,
     what: str | None = None,
@@ -129,11 +138,11 @@ def read_metadata(
     ['group', 'type']
     """
     choices = (*METADATA_TABLES, *LAG_TABLES)
-    if what is not None and what not in choices:
+    if what is not None and not (isinstance(what, str) and what in choices):  # type: ignore[redundant-expr]
         raise ConfigError(
             "what is not one of the choices",
             expected=", ".join(choices),
-            found=repr(what),
+            found=argument_text(what),
         )
     most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
     with reading_inputs(follow_links=follow_links) as unread:
@@ -189,6 +198,7 @@ class PartitionList(TableResult):
         return {"logs": sum(self.rows["size_bytes"].to_pylist())}
 
 
+@with_flags
 def list_partitions(
     paths: Paths,
     *,

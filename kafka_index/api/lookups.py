@@ -20,6 +20,7 @@ from kafka_index.api.arguments import (
     paths_of,
     table_of,
     unread_texts,
+    with_flags,
 )
 from kafka_index.config import choice_of
 from kafka_index.lookup.inventory import collect_inventory
@@ -66,6 +67,7 @@ class LookupResult(TableResult):
         return Counter({row["values"]: row["counts"] for row in found})
 
 
+@with_flags
 def lookup_offsets(
     paths: Paths,
     queries: Table,
@@ -142,6 +144,7 @@ def lookup_offsets(
     )
 
 
+@with_flags
 def lookup_timestamps(
     paths: Paths,
     queries: Table,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-import pyarrow as pa
 
 from kafka_index.api.arguments import (
     Config,
@@ -14,37 +11,42 @@ from kafka_index.api.arguments import (
     Paths,
     Tiered,
     Topics,
+    bounds_of,
     bytes_of,
     config_of,
     offsets_of,
     optional_path,
-    path_of,
+    partitions_of,
     paths_of,
+    text_of,
+    texts_of,
     threads_of,
     time_range,
+    times_of,
     unread_texts,
     whole,
+    with_flags,
 )
+from kafka_index.api.record_results import FoundRecords, Records
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
-from kafka_index.errors import ConfigError, InputError, KafkaIndexError, is_retriable
-from kafka_index.execution import ThreadEngine
+from kafka_index.errors import ConfigError, InputError
 from kafka_index.export import ExportFormat, ExportSettings, OnDataLoss
 from kafka_index.export.report import ExportResult
 from kafka_index.export.running import ExportJob
 from kafka_index.layout.times import Time, is_relative, now_ms
+from kafka_index.layout.uri_passwords import path_of
 from kafka_index.reading import UpperBound
 from kafka_index.records.record_table import DEFAULT_COLUMNS
-from kafka_index.results import Result, RunOutcome
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores.inputs import LINKED_OUT, reading_inputs
 from kafka_index.tables import Isolation, OnDamage, ReadSettings, plan_read
-from kafka_index.tables.bounds import BoundOptions, Offsets, Times, check_order, parse_times
+from kafka_index.tables.bounds import BoundOptions, Offsets, Times, check_order
 from kafka_index.tables.matches import Search
-from kafka_index.tables.records import read_plan
 from kafka_index.tables.settings import RecordFilter
 from kafka_index.tiered.options import TieredOptions
 
 
+@with_flags
 def read_records(
     paths: Paths,
     *,
@@ -65,7 +67,7 @@ def read_records(
     config: Config | None = None,
     max_decompressed_bytes: int | None = None,
     follow_links: bool = False,
-) -> pa.RecordBatchReader:
+) -> Records:
     """Read the records of log directories at rest.
 
     The rows are the records that Kafka's consumer returns, with the names and types of Spark's
@@ -123,8 +125,8 @@ def read_records(
 
     Returns
     -------
-    pa.RecordBatchReader
-        Record batches of a few MiB, read as they are asked for.
+    Records
+        Record batches of a few MiB, read as they are asked for, each time from the beginning.
 
     Raises
     ------
@@ -132,9 +134,18 @@ def read_records(
         A path, a name or a bound is wrong, or nothing is found.
     CorruptLogError
         A bound, or the transactions for isolation, cannot be read; or, while it is read, a batch.
+
+    Examples
+    --------
+    >>> records = kafka_index.read_records("examples/dump", topics="payments")
+    >>> records.head(2)["offset"].to_pylist()
+    [0, 1]
+    >>> records.to_pandas().groupby("partition").size().to_list()
+    [1546, 1784]
     """
     now = now_ms()
-    start, end = parse_times(starting_timestamp, now), parse_times(ending_timestamp, now)
+    start = times_of(starting_timestamp, "starting_timestamp", now)
+    end = times_of(ending_timestamp, "ending_timestamp", now)
     check_order(start, end)
     damage = choice_of(OnDamage, on_damage, "on_damage")
     settings = config_of(config, max_decompressed_bytes=max_decompressed_bytes)
@@ -142,10 +153,15 @@ def read_records(
         plan = plan_read(
             paths_of(paths),
             topics=topics_pattern(topics),
-            partitions=partitions,
-            bounds=BoundOptions(starting_offsets, ending_offsets, start, end),
+            partitions=partitions_of(partitions),
+            bounds=BoundOptions(
+                bounds_of(starting_offsets, "starting_offsets"),
+                bounds_of(ending_offsets, "ending_offsets"),
+                start,
+                end,
+            ),
             settings=ReadSettings(
-                columns=tuple(columns),
+                columns=texts_of(columns, "columns"),
                 isolation=choice_of(Isolation, isolation, "isolation"),
                 include_control=include_control,
                 verify_crc=verify_crc,
@@ -160,118 +176,10 @@ def read_records(
     for file in unread.values():
         if damage is OnDamage.FAILFAST and file.reason != LINKED_OUT:
             raise InputError(file.reason, path=file.shown)
-    return pa.RecordBatchReader.from_batches(plan.settings.schema, read_plan(plan))
+    return Records(plan, unread_texts(unread))
 
 
-class FoundRecords(Result):
-    """The result of `find_records`: records that meet the conditions, read as they are asked for.
-
-    Iterating yields record batches of a few MiB, in the order of topic, partition and offset; each
-    time the dump is searched again. `ok`, `counts` and `damage` are about the last search that came
-    to its end.
-
-    Parameters
-    ----------
-    search : object
-        The parts of the logs that are searched.
-    engine : object
-        The threads that search.
-    limit : int or None
-        The number of records after which the search ends.
-    unread : tuple of str
-        Entries of the input that were not read, each with the reason.
-    """
-
-    def __init__(
-        self,
-        search: Search,
-        engine: ThreadEngine,
-        limit: int | None,
-        unread: tuple[str, ...] = (),
-    ) -> None:
-        self._search, self._plan = search, search.plan
-        self._engine, self._limit = engine, limit
-        self._unread = unread
-        self._records: int | None = None
-        self._damage: list[KafkaIndexError] = []
-        self._left_out = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Search, and yield the records in batches."""
-        records, self._records = 0, None
-        damage: list[KafkaIndexError] = []
-        left_out = 0
-        with closing(self._search.run(self._engine, limit=self._limit)) as found:
-            for matches in found:
-                damage += matches.errors
-                left_out += matches.errors_left_out
-                for batch in matches.batches:
-                    records += len(batch)
-                    yield batch
-        self._records, self._damage, self._left_out = records, damage, left_out
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the records through Arrow's C stream interface, while they are searched."""
-        reader = pa.RecordBatchReader.from_batches(self._plan.settings.schema, iter(self))
-        return reader.__arrow_c_stream__(requested_schema)
-
-    @property
-    def damage(self) -> tuple[KafkaIndexError, ...]:
-        """The damage that the last search passed over, and reads that failed: the first places."""
-        return tuple(self._damage)
-
-    command = "find"
-
-    @property
-    def headline(self) -> str:
-        """The number of records, or that nothing was searched yet."""
-        partitions = self.counts["partitions"]
-        where = f"{self._plan.size_bytes:,} bytes of {partitions:,} partitions"
-        if self._records is None:
-            return f"not searched yet: {where}"
-        damage = self.counts["damage"]
-        passed = f", {damage:,} places of damage passed over" if damage else ""
-        return f"{self._records:,} records in {where}{passed}"
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """Damage for what was passed over, the environment for failed reads.
-
-        Raises `InputError` before a search has come to its end.
-        """
-        if self._records is None:
-            raise InputError("nothing was searched yet", hint="iterate to the end, or to_arrow()")
-        return RunOutcome.of_faults(map(is_retriable, self._damage)).with_damage(self._unread)
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """Entries of the input that are not read, each with the reason."""
-        return self._unread
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Records found, partitions, and places of damage."""
-        found = self._records or 0
-        damage = len(self._damage) + self._left_out
-        return {
-            "matches": found,
-            "records_found": found,
-            "partitions": len(self._search.listed.files),
-            "damage": damage,
-        }
-
-    def to_arrow(self) -> pa.Table:
-        """Search, and return all records that meet the conditions."""
-        return pa.Table.from_batches(iter(self), schema=self._plan.settings.schema)
-
-    def _shown(self) -> pa.Table:
-        """Return no rows: printing searches nothing."""
-        return self._plan.settings.schema.empty_table()
-
-    def _mark(self) -> str:
-        return "search" if self._records is None else super()._mark()
-
-
+@with_flags
 def find_records(
     paths: Paths,
     *,
@@ -348,7 +256,7 @@ def find_records(
     record_filter = RecordFilter(
         *time_range(from_time, to_time),
         None if key is None else bytes_of(key, "key"),
-        key_regex,
+        text_of(key_regex, "key_regex"),
         None if value_contains is None else bytes_of(value_contains, "value_contains"),
     )
     most = None if limit is None else whole(limit, "limit", least=1)
@@ -366,6 +274,7 @@ def find_records(
     return FoundRecords(search, engine, most, unread_texts(unread))
 
 
+@with_flags
 def export_records(
     paths: Paths,
     output: Path,
@@ -450,7 +359,7 @@ def export_records(
     settings = ExportSettings(
         absolute_path(given),
         choice_of(ExportFormat, format, "format"),
-        tuple(columns),
+        texts_of(columns, "columns"),
         by_date,
         ReadSettings(
             isolation=choice_of(Isolation, isolation, "isolation"),

@@ -14,23 +14,28 @@ from kafka_index.api.arguments import (
     Tiered,
     Topics,
     config_of,
+    naming,
     offsets_of,
     optional_path,
-    path_of,
     paths_of,
     properties_of,
+    settings_by_topic,
+    texts_by_name,
     threads_of,
+    time_of,
     unread_texts,
     whole,
+    with_flags,
 )
 from kafka_index.build.job import BuildJob, BuildRequest, BuildResult, BuiltRows
 from kafka_index.build.settings import Output
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, members_of, topics_pattern
 from kafka_index.dump.listing import list_logs
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.errors import ConfigError, InputError, argument_text
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
-from kafka_index.layout.times import Time, now_ms, parse_time
+from kafka_index.layout.times import Time, now_ms
+from kafka_index.layout.uri_passwords import path_of
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.output_files import Link
@@ -48,6 +53,7 @@ _SHOWN = [*_SEGMENT, "status", "batch_count", "next_offset", "reason"]
 _ORDER = [(name, "ascending") for name in _SEGMENT]
 
 
+@with_flags
 def build_indexes(
     paths: Paths,
     output: Path | None = None,
@@ -127,11 +133,12 @@ def build_indexes(
     target = optional_path(output, "output") or None
     outputs = None
     if what is not None:
-        chosen = [what] if isinstance(what, str) else what
-        outputs = frozenset(choice_of(Output, each, "what") for each in chosen)
+        chosen = [what] if isinstance(what, str) else members_of(what)
+        outputs = frozenset(
+            choice_of(Output, each, "what") for each in ([what] if chosen is None else chosen)
+        )
     # What is read from a setting that is not there must not become a build in place.
-    is_in_place: object = in_place
-    if not isinstance(is_in_place, bool) or is_in_place == (target is not None):
+    if in_place == (target is not None):
         raise ConfigError(
             "give either an output or in_place=True",
             found=f"output={output!r}, in_place={in_place!r}",
@@ -152,7 +159,9 @@ def build_indexes(
         topics=topics_pattern(topics),
         outputs=outputs,
         config=config_of(config),
-        expire_at_ms=None if expire_producers_at is None else parse_time(expire_producers_at),
+        expire_at_ms=None
+        if expire_producers_at is None
+        else time_of(expire_producers_at, "expire_producers_at"),
         verify_crc=verify_crc,
         overwrite=overwrite,
     )
@@ -165,6 +174,7 @@ def build_indexes(
     return replace(rows.result(), unread=unread_texts(unread))
 
 
+@with_flags
 def restore_dump(
     paths: Paths,
     output: Path,
@@ -275,8 +285,8 @@ def restore_dump(
         cluster=choice_of(ClusterMode, cluster, "cluster"),
         seeds=paths_of(seeds, "seeds"),
         node_id=None if node_id is None else whole(node_id, "node_id"),
-        topic_configs=topic_configs or {},
-        renames=renames or {},
+        topic_configs=settings_by_topic(topic_configs, "topic_configs"),
+        renames=texts_by_name(renames, "renames"),
         new_topic_ids=new_topic_ids,
         until=_until(until),
         goes_by_create_time=create_time,
@@ -298,17 +308,28 @@ def _until(given: Time | Path | Mapping[str, Mapping[int, int]] | None) -> Until
     is_file = isinstance(given, str) and os.path.exists(given)
     if is_file or isinstance(given, PathLike | Mapping):
         return Until(offsets=offsets_of(given, "until"))
-    return Until.of(given, now_ms())
+    with naming("until"):
+        return Until.of(given, now_ms())
 
 
-def _log_starts(given: Mapping[str, int] | None) -> dict[TopicPartition, int]:
+def _log_starts(given: object) -> dict[TopicPartition, int]:
     """Return log starts by partition; raises `ConfigError` for another name or offset."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            "log_starts is not by partition",
+            expected="such as {'orders-0': 123}",
+            found=argument_text(given),
+        )
     found = {}
-    for name, offset in (given or {}).items():
-        partition = parse_partition_directory(name)
+    for name, offset in given.items():
+        partition = parse_partition_directory(name) if isinstance(name, str) else None
         if partition is None:
             raise ConfigError(
-                "log_starts names no partition", expected="such as orders-0", found=repr(name)
+                "log_starts names no partition",
+                expected="such as orders-0",
+                found=argument_text(name),
             )
         found[partition] = whole(offset, f"log_starts[{name!r}]")
     return found

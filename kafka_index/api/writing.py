@@ -17,18 +17,19 @@ from kafka_index.api.arguments import (
     bytes_of,
     config_of,
     optional_path,
-    path_of,
     paths_of,
     settings_of,
     text_of,
     threads_of,
     unread_texts,
     whole,
+    with_flags,
 )
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
-from kafka_index.errors import ConfigError, InputError, plural
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, members_of, topics_pattern
+from kafka_index.errors import ConfigError, InputError, argument_text, plural
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.uri_passwords import path_of
 from kafka_index.results import Result, RunOutcome
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tiered.options import TieredOptions
@@ -137,6 +138,7 @@ class ImportResult(Result):
         return pa.Table.from_pylist([asdict(row) for row in self.partitions], _IMPORT_SCHEMA)
 
 
+@with_flags
 def import_records(
     paths: Paths,
     output: Path,
@@ -208,14 +210,18 @@ def import_records(
         raise ConfigError("append and overwrite exclude each other")
     mode = ImportMode.APPEND if append else ImportMode.CREATE
     settings = ImportSettings.of_properties(
-        settings_of(properties or {}, "properties"),
+        settings_of({} if properties is None else properties, "properties"),
         mode=ImportMode.OVERWRITE if overwrite else mode,
         order_by=text_of(order_by, "order_by"),
-        topic_ids=_topic_ids(topic_ids or {}),
+        topic_ids=_topic_ids({} if topic_ids is None else topic_ids),
     )
     names, engine = paths_of(paths), threads_of(threads)
+    if not names:
+        raise InputError("no input given", hint="name files of records, or folders of them")
     kind = None if layout is None else choice_of(ImportLayout, layout, "layout")
-    of_layout = settings_of(layout_properties or {}, "layout_properties")
+    of_layout = settings_of(
+        {} if layout_properties is None else layout_properties, "layout_properties"
+    )
     rows: list[ImportedLog] = []
 
     def add(partition: TopicPartition, counts: ImportCounts) -> None:
@@ -239,6 +245,7 @@ def _topic_ids(given: object) -> dict[str, str]:
     return ids
 
 
+@with_flags
 def rewrite_dump(
     paths: Paths,
     output: Path | None = None,
@@ -325,8 +332,7 @@ def rewrite_dump(
     """
     target = optional_path(output, "output") or None
     # What is read from a setting that is not there must not become a dry run.
-    is_dry: object = dry_run
-    if not isinstance(is_dry, bool) or is_dry == (target is not None):
+    if dry_run == (target is not None):
         raise ConfigError(
             "give either an output or dry_run=True",
             found=f"output={output!r}, dry_run={dry_run!r}",
@@ -357,12 +363,13 @@ def _selection(keys: object, condition: str | None) -> Selection:
         return Selection(condition=Condition.parse(condition))
     if isinstance(keys, str | PathLike):
         return Selection(read_keys(path_of(keys, "drop_keys")))
-    if isinstance(keys, bytes | Mapping) or not isinstance(keys, Collection):
+    members = members_of(keys)
+    if members is None:
         raise ConfigError(
             "drop_keys is no list of keys",
             expected="a path, or a list of text or bytes",
-            found=repr(keys),
+            found=argument_text(keys),
         )
-    if not keys:
+    if not members:
         raise InputError("there is no key in drop_keys")
-    return Selection(tuple(bytes_of(key, "drop_keys: a key") for key in keys))
+    return Selection(tuple(bytes_of(key, "drop_keys: a key") for key in members))

@@ -16,9 +16,9 @@ from kafka_index.build.report import SegmentReport
 from kafka_index.build.scan import stage_segment, stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.config import IndexConfig, LogConfig
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, refuse_other_types
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
-from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.layout.uri_passwords import path_of
 from kafka_index.scan import LogFileSource, base_offset_of
 from kafka_index.storage import SegmentFile
 
@@ -70,9 +70,9 @@ def build_segment_files(
     InputError
         The log is missing, its name holds no base offset, or the folder is that of the log.
     """
-    refuse_passwords([log_path, target_directory])
-    path = os.path.abspath(log_path)
-    directory = os.path.abspath(target_directory)
+    path = os.path.abspath(path_of(log_path, "log_path"))
+    directory = os.path.abspath(path_of(target_directory, "target_directory"))
+    refuse_other_types(verify_crc=(verify_crc, bool), config=(config, IndexConfig))
     try:
         found = os.stat(path)
         in_place = os.path.samefile(directory, os.path.dirname(path))

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Self
 
 from kafka_index.config import LogConfig, choice_of, parse_integer
-from kafka_index.errors import ConfigError
+from kafka_index.errors import ConfigError, refuse_fields_of_other_types
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.records import TIME_ENTRY
 
@@ -69,6 +69,7 @@ class LogSettings:
     producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
 
     def __post_init__(self) -> None:
+        refuse_fields_of_other_types(self)
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:

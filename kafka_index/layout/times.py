@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeAlias
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, argument_text
 from kafka_index.layout.integers import INT64_MAX, parse_java_integer
 
 #: A time as functions take it.
@@ -71,9 +71,12 @@ def parse_time(value: Time, *, now: int | None = None) -> int:
         return (value - _EPOCH.date()).days * _DAY_MS
     if isinstance(value, str):
         return _parse_text(value.strip(), now_ms() if now is None else now)
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    is_number = hasattr(value, "__index__") and not hasattr(value, "__len__")
+    if isinstance(value, bool | type) or not is_number:
         raise InputError(
-            "not a time", expected=f"milliseconds since 1970, or {_EXAMPLES}", found=repr(value)
+            "not a time",
+            expected=f"milliseconds since 1970, or {_EXAMPLES}",
+            found=argument_text(value),
         )
     return _check_number(value.__index__())
 

@@ -1,4 +1,4 @@
-"""Passwords and signatures in URIs: refused as paths, and hidden in texts that quote them."""
+"""Paths of users: texts, without passwords and signatures in URIs, which other texts hide."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import re
 from collections.abc import Iterable
 
-from kafka_index.errors import InputError
+from kafka_index.errors import ConfigError, InputError, argument_text
+
+PATH_EXPECTED = "a path or a URI"
 
 # A password may hold a slash, which ends the authority early: after a colon, only a port is none.
 # Buckets have neither port nor user, containers no port.
@@ -48,3 +50,14 @@ def refuse_passwords(paths: Iterable[object]) -> None:
                 hint="name the place alone; give credentials by --storage-option KEY=@FILE or by "
                 "the environment",
             )
+
+
+def path_of(path: object, name: str) -> str:
+    """Return a path as text; raises `ConfigError` for anything else, or a password in it."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise ConfigError(
+            f"{name} is not a path", expected=PATH_EXPECTED, found=argument_text(path)
+        )
+    refuse_passwords([text])
+    return text

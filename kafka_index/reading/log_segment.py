@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kafka_index.closing import SelfClosing
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
-from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.errors import CorruptLogError, InputError, refuse_other_types
 from kafka_index.index import ascending
 from kafka_index.kernels.batch_header import (
     AT_DAMAGE,
@@ -27,9 +27,10 @@ from kafka_index.kernels.batch_header import (
     read_batch_fields,
 )
 from kafka_index.kernels.search import put_back_runs
-from kafka_index.layout.integers import Longs
+from kafka_index.layout.integers import Longs, longs_of
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.layout.uri_passwords import path_of
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
     BATCH_POSITION,
@@ -137,7 +138,8 @@ class LogSegment(SelfClosing):
         InputError
             The name holds no base offset, or there is no such file.
         """
-        log_path = absolute_path(os.fspath(path))
+        refuse_other_types(config=(config, IndexConfig | None))
+        log_path = absolute_path(path_of(path, "path"))
         named = parse_partition_directory(os.path.basename(os.path.dirname(log_path)))
         partition = named or TopicPartition("", -1)
         try:
@@ -153,7 +155,11 @@ class LogSegment(SelfClosing):
             info.mtime_ns,
             log_version=info.version,
         )
-        directory = None if index_directory is None else absolute_path(os.fspath(index_directory))
+        directory = (
+            None
+            if index_directory is None
+            else absolute_path(path_of(index_directory, "index_directory"))
+        )
         return cls(segment, index_directory=directory, config=config)
 
     @property
@@ -355,7 +361,7 @@ class LogSegment(SelfClosing):
             The log cannot be read.
         """
         resolve = choice_of(Resolve, resolve, "resolve")
-        targets, rows = ascending(np.asarray(offsets, np.int64))
+        targets, rows = ascending(longs_of(offsets, "offsets"))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         self.settle(answers, rows, self.translate_offsets(targets, resolve))
         return answers.to_arrow()
@@ -389,7 +395,7 @@ class LogSegment(SelfClosing):
             The log cannot be read.
         """
         resolve = choice_of(Resolve, resolve, "resolve")
-        targets, rows = ascending(np.asarray(timestamps_ms, np.int64))
+        targets, rows = ascending(longs_of(timestamps_ms, "timestamps_ms"))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         start = self.base_offset if starting_offset is None else starting_offset
         self.settle(answers, rows, self.find_offsets_by_timestamp(targets, start, resolve))

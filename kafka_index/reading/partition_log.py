@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from numbers import Integral
 from os import PathLike
 from typing import NamedTuple, Self
 
@@ -16,10 +17,11 @@ import pyarrow as pa
 
 from kafka_index.closing import SelfClosing
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
-from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable, refuse_other_types
 from kafka_index.index import ascending
-from kafka_index.layout.integers import Longs
+from kafka_index.layout.integers import Longs, longs_of
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.uri_passwords import path_of
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
     FOUND_OFFSET,
@@ -188,7 +190,12 @@ class PartitionLog(SelfClosing):
         InputError
             It is not a partition directory, holds no segments, or a checkpoint is malformed.
         """
-        directory = os.fspath(path)
+        directory = path_of(path, "path")
+        refuse_other_types(
+            follow_links=(follow_links, bool),
+            config=(config, IndexConfig | None),
+            max_decompressed_bytes=(max_decompressed_bytes, Integral),
+        )
         with reading_inputs(follow_links=follow_links):
             listing = list_dump([directory], topics=None)
         if listing.partition_directories != [absolute_path(directory)]:
@@ -200,7 +207,7 @@ class PartitionLog(SelfClosing):
         index_directory = None
         if indexes is not None:
             index_directory = os.path.join(
-                absolute_path(os.fspath(indexes)), partition.directory_name
+                absolute_path(path_of(indexes, "indexes")), partition.directory_name
             )
         reader = CheckpointReader(upper_bound)
         return cls(
@@ -289,7 +296,7 @@ class PartitionLog(SelfClosing):
             read is a row with the status ``unreadable``.
         """
         level = choice_of(Resolve, resolve, "resolve")
-        return self.answer_offsets(np.asarray(offsets, np.int64), level).to_arrow()
+        return self.answer_offsets(longs_of(offsets, "offsets"), level).to_arrow()
 
     def lookup_timestamps(
         self, timestamps_ms: Longs, *, resolve: Resolve | str = Resolve.RECORD
@@ -309,7 +316,7 @@ class PartitionLog(SelfClosing):
             As from `lookup_offsets`.
         """
         level = choice_of(Resolve, resolve, "resolve")
-        return self.answer_timestamps(np.asarray(timestamps_ms, np.int64), level).to_arrow()
+        return self.answer_timestamps(longs_of(timestamps_ms, "timestamps_ms"), level).to_arrow()
 
     def expect_offsets(self, offsets: Longs) -> list[Expected]:
         """Return the segments that `answer_offsets` will ask, the last one first for the end."""

@@ -14,12 +14,19 @@ import gzip
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.errors import (
+    ConfigError,
+    InputError,
+    argument_text,
+    refuse_fields_of_other_types,
+    refuse_other_types,
+)
 from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, INT64_MIN
 from kafka_index.layout.records import (
@@ -278,6 +285,20 @@ def write_record_batch(
     InputError
         There is no record, or Kafka's builder would refuse one, or the fields; nothing is made.
     """
+    refuse_other_types(base_offset=(base_offset, Integral), fields=(fields, BatchFields))
+    refuse_fields_of_other_types(fields)
+    try:
+        return _written(records, base_offset, fields)
+    except (TypeError, AttributeError, struct.error) as error:
+        raise InputError(
+            f"records are not of their types: {error}",
+            expected="an iterable of Record, with bytes and integers",
+            found=argument_text(records),
+        ) from error
+
+
+def _written(records: Iterable[Record], base_offset: int, fields: BatchFields) -> bytes:
+    """Return the bytes of a batch."""
     fields.check()
     horizon = fields.delete_horizon_ms
     base_timestamp = horizon
@@ -307,7 +328,10 @@ def write_record_batch(
         last_delta = delta
         count += 1
     if base_timestamp is None or not count:
-        raise InputError("a batch needs a record", hint="write_empty_batch makes one without")
+        raise InputError(
+            "a batch needs a record, and records has none",
+            hint="write_empty_batch makes one without",
+        )
     attributes = fields.attributes()
     return _with_header(
         fields,

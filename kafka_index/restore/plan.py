@@ -82,7 +82,8 @@ class RestoreRequest:
             object.__setattr__(self, name, choice_of(kind, getattr(self, name), name))
         for mode, options in _OPTIONS_OF.items():
             for name, option in options.items():
-                if getattr(self, name) and self.cluster is not mode:
+                is_given = getattr(self, name) or getattr(self, name) == ""
+                if is_given and self.cluster is not mode:
                     raise ConfigError(f"{option} is for --cluster {mode}")
         if self.topic_configs and not self.seeds:
             raise ConfigError("--topic-config requires --seed")

@@ -14,7 +14,7 @@ from typing import Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.errors import InputError, ReadError
+from kafka_index.errors import InputError, ReadError, refuse_other_types
 from kafka_index.kernels.headers import (
     HEADER_BASE_SEQUENCE,
     HEADER_BASE_TIMESTAMP,
@@ -30,7 +30,7 @@ from kafka_index.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_BYTES,
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import TopicPartition, parse_partition_directory, parse_segment_file
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
-from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.layout.uri_passwords import path_of, refuse_passwords
 from kafka_index.records.batch_table import BATCH_SCHEMA, BatchColumns, BatchSource, ScanStop
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan.batch_search import HeldBytes, StreamedBytes, entry_length
@@ -329,7 +329,8 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
     """
 
     def __init__(self, path: str | PathLike[str], *, verify_crc: bool = True) -> None:
-        self._source = LogFileSource(path, verify_crc=verify_crc)
+        refuse_other_types(verify_crc=(verify_crc, bool))
+        self._source = LogFileSource(path_of(path, "path"), verify_crc=verify_crc)
         self._base_offset = base_offset_of(self._source.path)
         directory = os.path.basename(os.path.dirname(os.path.abspath(self._source.path)))
         self._partition = parse_partition_directory(directory) or TopicPartition("", -1)

@@ -335,6 +335,8 @@ def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
         raise InputError("no such file", path=path) from error
     except UnicodeDecodeError as error:
         raise InputError("not a text file", path=path) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
     rows = _json_rows(text, path) if text.lstrip().startswith("{") else _csv_rows(text, path)
     offsets: dict[str, dict[int, int]] = {}
     for topic, partition, offset in rows:

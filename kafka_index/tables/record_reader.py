@@ -48,7 +48,7 @@ class Damages:
     ) -> None:
         self._split = split
         self._settings = settings
-        self._on_left_out = on_left_out or _warn
+        self._on_left_out = on_left_out or warn_of_damage
         self._is_end_reported = False
 
     @property
@@ -217,7 +217,8 @@ class RecordReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _warn(error: CorruptLogError) -> None:
+def warn_of_damage(error: CorruptLogError) -> None:
+    """Log damage that is left out."""
     _log.warning("left out: %s", error)
 
 

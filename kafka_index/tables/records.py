@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.dump.listing import list_logs
-from kafka_index.errors import InputError
+from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import empty_range_text
 from kafka_index.layout.uri_passwords import refuse_passwords
@@ -23,7 +23,7 @@ from kafka_index.storage import Skipped
 from kafka_index.storage.paths import index_root_of
 from kafka_index.tables.bounds import BoundOptions, time_span
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
-from kafka_index.tables.record_reader import RecordReader
+from kafka_index.tables.record_reader import RecordReader, warn_of_damage
 from kafka_index.tables.settings import ReadSettings
 from kafka_index.tiered.options import TieredOptions
 
@@ -38,10 +38,21 @@ class ListedPartitions:
     skipped: tuple[Skipped, ...] = ()
 
 
-def read_plan(plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of all splits of a plan, in order."""
+def read_plan(
+    plan: ReadPlan, *, on_left_out: Callable[[CorruptLogError], None] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of all splits of a plan, in order.
+
+    `on_left_out` is a callback for damage that is left out, beside the warning that is logged.
+    """
+
+    def left_out(error: CorruptLogError) -> None:
+        warn_of_damage(error)
+        if on_left_out is not None:
+            on_left_out(error)
+
     for split in plan.splits:
-        yield from RecordReader(split, plan.settings)
+        yield from RecordReader(split, plan.settings, on_left_out=left_out)
 
 
 def plan_read(

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 
-from kafka_index.errors import ConfigError
+from kafka_index.config import members_of
+from kafka_index.errors import (
+    ConfigError,
+    argument_text,
+    refuse_fields_of_other_types,
+    refuse_other_types,
+)
 from kafka_index.layout.uri_passwords import refuse_passwords
 
 # The values of `kafka_index.stores.tiered.Layout`, which takes long to import.
@@ -45,23 +51,35 @@ class TieredOptions:
         """Return options; a folder, or several, stand for themselves alone, and None for none."""
         if given is None or isinstance(given, TieredOptions):
             return given
-        folders = [given] if isinstance(given, str | PathLike) else given
-        try:
-            return cls(tuple(os.fspath(folder) for folder in folders))
-        except TypeError as error:
+        folders = [given] if isinstance(given, str | PathLike) else members_of(given)
+        texts = [os.fspath(each) for each in folders or () if isinstance(each, str | PathLike)]
+        uris = tuple(text for text in texts if isinstance(text, str) and "\0" not in text)
+        if folders is None or len(uris) < len(folders):
             raise ConfigError(
-                "tiered is not a path", expected="a path or a URI", found=repr(given)
-            ) from error
+                "tiered is not a path",
+                expected="a path or a URI, or a list of them",
+                found=argument_text(given),
+            )
+        return cls(uris)
 
     def __post_init__(self) -> None:
-        given: object = self.uris
-        if isinstance(given, str):
-            raise ConfigError("uris is not a tuple of folders", found=repr(given))
+        for name, what in (("uris", "folders"), ("topic_ids", "topic ids")):
+            given = getattr(self, name)
+            if not isinstance(given, tuple) or not all(isinstance(each, str) for each in given):
+                raise ConfigError(
+                    f"{name} is not a tuple of {what}",
+                    expected=f"a tuple of {what}",
+                    found=argument_text(given),
+                )
+        refuse_other_types(keys=(self.keys, tuple))
+        for pair in self.keys:
+            refuse_other_types(**{"keys: a pair": (pair, tuple)})
+        refuse_fields_of_other_types(self)
         refuse_passwords(self.uris)
         if self.layout not in (None, "auto", *_LAYOUTS):
             raise ConfigError(
                 "layout is not one of the choices",
                 expected=", ".join(("auto", *_LAYOUTS)),
-                found=repr(self.layout),
+                found=argument_text(self.layout),
             )
         object.__setattr__(self, "layout", None if self.layout == "auto" else self.layout)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import kafka_index
-from kafka_index.errors import ConfigError, CorruptLogError, InputError, TooLargeError
+from kafka_index.errors import (
+    ConfigError,
+    CorruptLogError,
+    DamageError,
+    InputError,
+    TooLargeError,
+)
 from kafka_index.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, RECORD_SCHEMA
 from kafka_index.tables import RecordReader, plan_read
 from kafka_index.tables.bounds import BoundOptions
@@ -437,7 +445,7 @@ def test_duckdb_reads_headers(tmp_path: Path) -> None:
 
 def test_polars_queries_records(values_by_topic: dict[str, int]) -> None:
     polars = pytest.importorskip("polars")
-    frame = polars.from_arrow(kafka_index.read_records(DUMP, topics="orders.*|payments"))
+    frame = polars.DataFrame(kafka_index.read_records(DUMP, topics="orders.*|payments"))
     counted = frame.group_by("topic").agg(polars.col("value").count())
     assert dict(counted.iter_rows()) == values_by_topic
 
@@ -473,3 +481,52 @@ def test_a_batch_is_one_row_wherever_offsets_are_divided(tmp_path: Path, max_rec
     assert base_offsets(tmp_path, max_records) == bases
     # The batch that holds the first offset asked for stays.
     assert base_offsets(tmp_path, max_records, start=5) == bases[1:]
+
+
+# -------------------------------------------------------------------------- the result
+
+
+def test_records_are_read_from_the_beginning_each_time() -> None:
+    records = kafka_index.read_records(DUMP, topics="payments")
+    count = records.read_all().num_rows
+    assert [records.to_arrow().num_rows, sum(map(len, records))] == [count, count]
+    assert [pa.table(records).num_rows, len(records.to_pandas())] == [count, count]
+    assert records.reader().read_all().num_rows == count
+    first = records.read_next_batch()
+    assert first.schema == records.schema
+    assert len(first) + sum(map(len, iter(records.read_next_batch, None))) == count
+    assert records.head(3) == records.to_arrow().slice(0, 3)
+
+
+def test_printing_records_reads_nothing(tmp_path: Path) -> None:
+    folder = partition_of(tmp_path, batch(0), batch(3))
+    records = kafka_index.read_records(folder)
+    (folder / f"{0:020d}.log").unlink()
+    assert "not read yet" in repr(records)
+    assert "not read yet" in records._repr_html_()
+    with pytest.raises(InputError, match="nothing was read to its end yet"):
+        records.raise_for_damage()
+
+
+@pytest.mark.parametrize(("on_damage", "places"), [("drop", 3), ("permissive", 3)])
+def test_damage_that_a_read_passes_over_is_not_ok(
+    damaged: Path, on_damage: str, places: int
+) -> None:
+    records = kafka_index.read_records(damaged, on_damage=on_damage)
+    records.head(1)
+    table = records.to_arrow()
+    assert not records.ok
+    assert records.counts == {"records": 5, "partitions": 1, "damage": places}
+    assert table.num_rows == 5 + (places if on_damage == "permissive" else 0)
+    assert len(records.damage) == (places if on_damage == "drop" else 0)
+    with pytest.raises(DamageError, match="3 places of damage passed over"):
+        records.raise_for_damage()
+
+
+@pytest.mark.parametrize("number", [0, "0", np.int64(0)], ids=repr)
+def test_a_partition_of_a_bound_is_a_number_of_any_kind(tmp_path: Path, number: Any) -> None:
+    folder = partition_of(tmp_path, batch(0), batch(3))
+    name = folder.name.rpartition("-")[0]
+    start: Any = {name: {number: np.int64(4)}}
+    records = kafka_index.read_records(folder, starting_offsets=start)
+    assert records.to_arrow()["offset"].to_pylist() == [4, 5]
