@@ -28,6 +28,7 @@ from kafka_index.metadata.decoding import (
     TRANSACTION_CODEC,
     LogRecord,
     TopicState,
+    UnknownRecordError,
 )
 from kafka_index.tiered.remote_log_metadata import (
     PartitionDeleteEvent,
@@ -313,7 +314,10 @@ def _protocol_message(name: str, data: bytes | None) -> Struct | None:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The last state of a transactional id; ids, epochs and times that are not there are None."""
+    """The last state of a transactional id; ids, epochs and times that are not there are None.
+
+    `client_version` is the ``transaction.version`` by which its producer ended the last one.
+    """
 
     transactional_id: str
     state: str
@@ -325,6 +329,7 @@ class Transaction:
     start_timestamp_ms: int | None
     last_update_timestamp_ms: int
     partitions: tuple[tuple[str, int], ...]
+    client_version: int = 0
 
     @classmethod
     def of(cls, key: Struct, value: Struct) -> Transaction:
@@ -346,6 +351,7 @@ class Transaction:
                 for topic in value.structs("transactionPartitions")
                 for partition in topic.integers("partitionIds")
             ),
+            value.integer("clientTransactionVersion") if "clientTransactionVersion" in value else 0,
         )
 
 
@@ -381,6 +387,23 @@ class TransactionLogState(TopicState):
             except CorruptRecordError as error:
                 faults.append(error)
         return sorted(found, key=lambda one: one.transactional_id)
+
+
+def transaction_change(record: LogRecord) -> tuple[str, Transaction | None] | None:
+    """Return the transactional id of a record with its state, which is None where it is deleted.
+
+    None for a record of another type. Raises `CorruptRecordError` if it cannot be read.
+    """
+    if record.is_control:
+        return None
+    try:
+        decoded = TRANSACTION_CODEC.decode(record.key, record.value)
+    except UnknownRecordError:
+        return None
+    if decoded.key is None:
+        return None
+    name = decoded.key.text("transactionalId")
+    return name, None if decoded.value is None else Transaction.of(decoded.key, decoded.value)
 
 
 def _known(value: int) -> int | None:
