@@ -22,6 +22,8 @@ from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.times import Time, now_ms, parse_time, time_text
 from kafka_index.layout.uri_passwords import PATH_EXPECTED, path_of
+from kafka_index.storage.paths import absolute_path
+from kafka_index.stores.backup.run_paths import pinned_run
 from kafka_index.stores.inputs import Skipped
 from kafka_index.tables.bounds import (
     EARLIEST,
@@ -83,15 +85,20 @@ def with_flags(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return checked
 
 
+def input_of(path: object, name: str) -> str:
+    """Return what `path_of` does; a run of a backup is chosen once, for all that reads it."""
+    return pinned_run(path_of(path, name), absolute_path)
+
+
 def optional_path(path: object, name: str) -> str | None:
     """Return a path as text, None for none."""
-    return None if path is None else path_of(path, name)
+    return None if path is None else input_of(path, name)
 
 
 def paths_of(paths: object, name: str = "paths") -> list[str]:
     """Return one path or several as texts; raises `ConfigError` for anything else."""
     if isinstance(paths, str | PathLike):
-        return [path_of(paths, name)]
+        return [input_of(paths, name)]
     members = members_of(paths)
     if members is None:
         raise ConfigError(
@@ -99,7 +106,7 @@ def paths_of(paths: object, name: str = "paths") -> list[str]:
             expected=f"{PATH_EXPECTED}, or a list of them",
             found=argument_text(paths),
         )
-    return [path_of(path, name) for path in members]
+    return [input_of(path, name) for path in members]
 
 
 def config_of(config: object, *, max_decompressed_bytes: int | None = None) -> LogConfig:

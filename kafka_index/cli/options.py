@@ -184,6 +184,7 @@ class Command(click.Command):
         )
 
         forget_inputs()
+        _pin_runs(ctx)
         code = ExitCode.DONE
         try:
             # Commands without the option follow links, as a broker does.
@@ -205,15 +206,39 @@ def _open_summary(args: Sequence[str]) -> None:
 
 def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None:
     """Refuse a URI with a password in any option that takes a place, before any is opened."""
-    for parameter in context.command.params:
+    for parameter in _places(context.command):
         given = values.get(parameter.name or "")
-        if not _PLACES.search(parameter.metavar or "") and parameter.nargs != -1:
-            continue
         try:
             refuse_passwords(given if isinstance(given, tuple | list) else [given])
         except InputError as error:
             name = option_name(parameter) if isinstance(parameter, click.Option) else "PATH"
             raise click.UsageError(f"{name}: {error}", context) from None
+
+
+def _pin_runs(context: click.Context) -> None:
+    """Choose the runs of backups that options name, so that all that reads one reads the same."""
+    from kafka_index.stores.backup.run_paths import is_run_input  # noqa: PLC0415, slow to import
+
+    for parameter in _places(context.command):
+        name = parameter.name or ""
+        given = context.params.get(name)
+        texts = given if isinstance(given, tuple) else (given,)
+        if not any(isinstance(text, str) and is_run_input(text) for text in texts):
+            continue
+        from kafka_index.storage.paths import absolute_path  # noqa: PLC0415, slow to import
+
+        pinned = tuple(
+            absolute_path(text) if isinstance(text, str) and is_run_input(text) else text
+            for text in texts
+        )
+        context.params[name] = pinned if isinstance(given, tuple) else pinned[0]
+
+
+def _places(command: click.Command) -> list[click.Parameter]:
+    """Return the parameters of a command that take a place, or several."""
+    return [
+        each for each in command.params if _PLACES.search(each.metavar or "") or each.nargs == -1
+    ]
 
 
 def add_unread(code: int) -> ExitCode:

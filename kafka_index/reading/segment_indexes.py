@@ -39,6 +39,7 @@ from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import SegmentFile
 from kafka_index.stores import is_remote
+from kafka_index.stores.backup.run_paths import is_run_path
 
 # At the end of a log: more than the padding of any record.
 _END_BYTES = 4096
@@ -225,7 +226,8 @@ class SegmentIndexes:
             content = self._fetched.read(path) if is_remote(path) else None
             if content is None and (is_remote(path) or not os.path.exists(path)):
                 self._missing.add(suffix)
-                self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
+                if not is_run_path(path):  # a backup never has any
+                    self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
                 return None
             index = kind(path, self._segment.base_offset, writable=False, content=content)
         except RetriableError:

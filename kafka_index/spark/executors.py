@@ -117,7 +117,8 @@ def check_executors(
 
 def _modules_for(paths: Sequence[str]) -> tuple[str, ...]:
     """Return the modules that tasks over some paths import."""
-    schemes = {scheme_of(path) for path in paths}
+    # A scheme may be that of what is in a store, and then ends in that of the store.
+    schemes = {(scheme_of(path) or "").rpartition("+")[2] for path in paths}
     objects = () if schemes.isdisjoint(OBJECT_SCHEMES) else _OF_OBJECT_STORES
     return (*_MODULES, *objects, *(_OF_HDFS if HDFS_SCHEME in schemes else ()))
 

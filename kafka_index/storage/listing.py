@@ -35,6 +35,7 @@ from kafka_index.storage.paths import expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote, scheme_of
+from kafka_index.stores.backup.run_paths import is_run_path
 from kafka_index.stores.inputs import (
     BROKEN_LINK,
     LINKED_OUT,
@@ -163,7 +164,8 @@ class _Walk:
         self._skip_links(entries)
         live = dict(self._live_partitions(entries))
         # Of a few topics among many the other objects would be listed for nothing.
-        if self._topics is None and scheme_of(directory) in OBJECT_SCHEMES:
+        is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_run_path(directory)
+        if self._topics is None and is_paged:
             self._visit_stored(directory, live)
         for path, partition in live.items():
             self._visit_partition(path, partition, partial(self._listed, partition, path))

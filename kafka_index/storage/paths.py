@@ -14,6 +14,7 @@ from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.storage.directories import directory_exists, list_stored_input, matches
 from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.backup.run_paths import parse_run_path, pinned_run
 from kafka_index.stores.durable_files import publish_error
 from kafka_index.stores.inputs import admit_inputs, is_within
 from kafka_index.stores.store import SAME_SCHEMES, split_uri
@@ -25,10 +26,11 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<sh
 def absolute_path(path: str) -> str:
     """Return a user's path as an absolute local path, or as a URI without a slash at its end.
 
-    It may be a path, a ``file:///...`` URI, or a URI of an object store or HDFS. Raises the errors
-    of `local_path`, and `InputError` if paths of this scheme are not supported, or its extra is
-    missing.
+    It may be a path, a ``file:///...`` URI, a URI of an object store or HDFS, or a run of a backup.
+    Raises the errors of `local_path` and `pinned_run`, and `InputError` if paths of this scheme are
+    not supported, or its extra is missing.
     """
+    path = pinned_run(path, absolute_path)
     if not is_remote(path):
         return os.path.abspath(local_path(path))
     store_of(path)
@@ -180,6 +182,10 @@ def refuse_overlap(
 
 def _real(path: str) -> str:
     """Return a path without links, or a URI by the one name of its scheme, to compare it."""
+    run = parse_run_path(path)
+    if run is not None:
+        # Nothing else is kept in a repository.
+        return _real(run.root)
     if not is_remote(path):
         return os.path.realpath(path)
     root, key = split_uri(path)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from itertools import chain, islice
 from threading import BoundedSemaphore
 from typing import ClassVar
 
@@ -39,26 +40,47 @@ def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]
     `read_at` is called in other threads, and returns exactly the bytes between two positions, or
     raises.
     """
-    positions = iter(range(start_bytes, end_bytes, PIECE_BYTES))
-    if end_bytes - start_bytes <= PIECE_BYTES:
-        for position in positions:
-            yield read_at(position, end_bytes - position)
+    return read_ahead(
+        (partial(read_at, position, size), size)
+        for position in range(start_bytes, end_bytes, PIECE_BYTES)
+        for size in (min(PIECE_BYTES, end_bytes - position),)
+    )
+
+
+def read_ahead(reads: Iterable[tuple[Callable[[], Bytes], int]]) -> Iterator[Bytes]:
+    """Yield the results of reads in order, with the next ones on their way in other threads.
+
+    Each read comes with the number of its bytes, at most `PIECE_BYTES`.
+    """
+    rest = iter(reads)
+    first = list(islice(rest, 2))
+    if len(first) == 1:
+        yield first[0][0]()
         return
-    waiting: deque[Future[Bytes]] = deque()
+    following = chain(first, rest)
+    waiting: deque[tuple[Future[Bytes], int]] = deque()
+    under_way = 0
 
     def fill() -> None:
-        while len(waiting) < STREAM_PIECES - 1 and (at := next(positions, None)) is not None:
-            waiting.append(_requests().submit(read_at, at, min(PIECE_BYTES, end_bytes - at)))
+        nonlocal under_way
+        while len(waiting) < MAX_REQUESTS and under_way <= (STREAM_PIECES - 2) * PIECE_BYTES:
+            read, size = next(following, (None, 0))
+            if read is None:
+                return
+            waiting.append((_requests().submit(read), size))
+            under_way += size
 
     try:
         fill()
         while waiting:
-            piece = waiting.popleft().result()
+            future, size = waiting.popleft()
+            piece = future.result()
+            under_way -= size
             fill()
             yield piece
-            del piece  # else it would be held while the next one is waited for
+            del piece, future  # else it would be held while the next one is waited for
     finally:
-        for future in waiting:
+        for future, _ in waiting:
             future.cancel()
 
 

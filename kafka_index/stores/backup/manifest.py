@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from kafka_index.errors import CorruptObjectError, InputError
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
+from kafka_index.stores.backup.run_paths import RUN_PATTERN
 
 FORMAT: Final = 1
 REPOSITORY_FILE: Final = "kafka-index-backup.json"
@@ -39,7 +40,7 @@ MANIFEST_SUFFIX: Final = ".json.zst"
 MAX_PIECE_BYTES: Final = 64 << 20
 
 _HASH_CHARACTERS = 22
-_RUN = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
+_RUN = re.compile(RUN_PATTERN)
 _MAX_MANIFEST_BYTES = 1 << 30
 
 

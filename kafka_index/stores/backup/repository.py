@@ -20,8 +20,8 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Final
 
-from kafka_index.errors import CorruptObjectError, InputError, PublishError
-from kafka_index.layout.times import now_ms
+from kafka_index.errors import CorruptObjectError, InputError, PublishError, plural
+from kafka_index.layout.times import now_ms, parse_time, time_text
 from kafka_index.stores.backup.manifest import (
     MANIFEST_SUFFIX,
     REPOSITORY_FILE,
@@ -128,9 +128,9 @@ class Repository:
                         brokers.append(node_id)
         return {run: tuple(sorted(found[run])) for run in sorted(found)}
 
-    def brokers_of(self, run: str) -> tuple[int, ...]:
+    def brokers_of(self, run: str, folder: str = RUNS_FOLDER) -> tuple[int, ...]:
         """Return the brokers that have manifests in a run."""
-        entries = self._store.list_directory(f"{self.root}/{RUNS_FOLDER}/{run}")
+        entries = self._store.list_directory(f"{self.root}/{folder}/{run}")
         names = (os.path.basename(entry.path) for entry in entries if not entry.is_directory)
         return tuple(sorted(each for each in map(_broker_of, names) if each is not None))
 
@@ -190,6 +190,34 @@ class Repository:
                     if self.is_complete(run, brokers):
                         return run
         return None
+
+    def find_run(self, selector: str = "") -> str:
+        """Return the run of a name, or the newest complete run, by default at or before a time.
+
+        Raises `InputError` if there is none, this is not a repository, or the selector is neither.
+        """
+        self.file()
+        if is_run_name(selector):
+            if self.brokers_of(selector) or self.brokers_of(selector, EXPIRED_FOLDER):
+                return selector
+            raise self._no_run(f"the repository has no run {selector}")
+        found = self.newest_complete(parse_time(selector) if selector else None)
+        if found is not None:
+            return found
+        if selector:
+            raise self._no_run(f"no complete run is at or before {time_text(parse_time(selector))}")
+        raise self._no_run("the repository has no complete run")
+
+    def _no_run(self, message: str) -> InputError:
+        brokers = self.brokers_of_runs()
+        begun = [run for run, found in brokers.items() if found]
+        shown = f"{plural(len(begun), 'run')}, {begun[0]} to {begun[-1]}" if begun else "no run"
+        return InputError(
+            message,
+            path=self.root,
+            found=shown,
+            hint="kafka-index backups list names its runs; an incomplete one is read by @RUN",
+        )
 
     def is_complete(self, run: str, brokers: tuple[int, ...]) -> bool:
         """Return whether the brokers with manifests in a run are all that these manifests name."""

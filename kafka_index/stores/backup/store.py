@@ -1,0 +1,542 @@
+"""A run of a repository as one data directory, by the paths of `run_paths`.
+
+Each partition is the copy that its leader's broker has put, otherwise the copy that ends furthest.
+Its pieces are joined to segments, where the broker had its own; all other files are made from the
+manifests.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.errors import (
+    CorruptObjectError,
+    InputError,
+    KafkaIndexError,
+    PublishError,
+    ReadError,
+)
+from kafka_index.layout.checkpoints import (
+    EpochEntry,
+    format_leader_epoch_checkpoint,
+    format_offset_checkpoint,
+)
+from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.names import (
+    CLEANER_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    SNAPSHOT_SUFFIX,
+    TopicPartition,
+    segment_file_name,
+)
+from kafka_index.stores.backup.repository import EXPIRED_FOLDER, Repository
+from kafka_index.stores.backup.run_paths import inner_root, parse_run_path
+from kafka_index.stores.local_store import MappedFile
+from kafka_index.stores.registry import store_of
+from kafka_index.stores.remote_file import PIECE_BYTES, read_ahead
+from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo, is_remote
+
+if TYPE_CHECKING:
+    from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, Piece
+    from kafka_index.stores.store import Bytes, ByteSource, Store
+
+#: The largest segment that pieces are joined to: Kafka's default of segment.bytes.
+MAX_SEGMENT_BYTES = 1 << 30
+
+_MAX_RUNS = 4
+_ROWS_OF_PAGE = 10_000
+_MS_NS = 1_000_000
+# Read at a time of a local piece, so that its hash is of bytes in the cache.
+_LOCAL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """An object that is a part of a file, with its size and hash in the manifest."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A file of a run: objects one after the other, or bytes that the manifest has."""
+
+    parts: tuple[StoredPart, ...] = ()
+    data: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return len(self.data) + sum(part.size_bytes for part in self.parts)
+
+
+class Run:
+    """A run: its manifests by ascending broker, the copies that are read, and its files.
+
+    Raises `InputError` if the repository has no such run.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        repository = Repository(root)
+        brokers = repository.brokers_of(name) or repository.brokers_of(name, EXPIRED_FOLDER)
+        self.root, self.name = root, name
+        self.manifests: tuple[Manifest, ...] = tuple(
+            repository.manifest(name, node_id, may_be_expired=True) for node_id in brokers
+        )
+        if not self.manifests:
+            raise InputError(
+                f"the repository has no run {name}",
+                path=root,
+                hint="kafka-index backups list names the runs that are there",
+            )
+        self.copies: dict[TopicPartition, tuple[Manifest, PartitionBackup]] = {}
+        for manifest in self.manifests:
+            for partition in manifest.partitions:
+                self._add(manifest, partition)
+        self._directories: dict[str, dict[str, RunFile]] = {}
+
+    def _add(self, manifest: Manifest, partition: PartitionBackup) -> None:
+        key = partition.topic_partition
+        before = self.copies.get(key)
+        if before is None or _order(manifest, partition) > _order(*before):
+            self.copies[key] = manifest, partition
+
+    @property
+    def mtime_ns(self) -> int:
+        """The time of the cut, which is that of all files."""
+        return max(each.cut.begun_ms for each in self.manifests) * _MS_NS
+
+    @cached_property
+    def partitions(self) -> dict[str, PartitionBackup]:
+        """The copies that are read, by the names of their directories, which ascend."""
+        found = {key.directory_name: partition for key, (_, partition) in self.copies.items()}
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def root_files(self) -> dict[str, RunFile]:
+        """The files at the root of the data directory, by name."""
+        of_logs = {
+            each.topic_partition: each
+            for each in self.partitions.values()
+            if each.topic != CLUSTER_METADATA_TOPIC
+        }
+        ends = {key: each.end_offset for key, each in of_logs.items()}
+        # As a broker, which notes a log start only above the base of the first segment.
+        starts = {
+            key: each.start_offset
+            for key, each in of_logs.items()
+            if each.pieces and each.start_offset > each.pieces[0].base_offset
+        }
+        cleaned = {
+            key: each.cleaner_offset
+            for key, each in of_logs.items()
+            if each.cleaner_offset is not None
+        }
+        properties = next(
+            (
+                directory.meta_properties
+                for manifest in self.manifests
+                for directory in manifest.directories
+                if directory.meta_properties
+            ),
+            "",
+        )
+        texts = {
+            META_PROPERTIES: properties,
+            LOG_START_CHECKPOINT: format_offset_checkpoint(starts),
+            RECOVERY_POINT_CHECKPOINT: format_offset_checkpoint(ends),
+            REPLICATION_CHECKPOINT: format_offset_checkpoint(ends),
+            CLEANER_CHECKPOINT: format_offset_checkpoint(cleaned),
+        }
+        return {name: RunFile(data=text.encode()) for name, text in texts.items() if text}
+
+    def directory(self, name: str) -> dict[str, RunFile]:
+        """Return the files in the directory of a partition; empty where there is none."""
+        found = self._directories.get(name)
+        if found is None:
+            partition = self.partitions.get(name)
+            found = {} if partition is None else self._files(partition)
+            self._directories[name] = found
+        return found
+
+    def file(self, below: str) -> RunFile | None:
+        """Return a file by its path below the run; None where there is none."""
+        directory, _, name = below.rpartition("/")
+        return (self.directory(directory) if directory else self.root_files).get(name)
+
+    def _files(self, partition: PartitionBackup) -> dict[str, RunFile]:
+        folder = f"{self.root}/{partition.folder}"
+        files = {
+            each.name: RunFile(
+                (StoredPart(f"{folder}/{each.object_name}", each.size_bytes, each.sha256),)
+            )
+            for each in partition.files
+        }
+        first = partition.pieces[0].base_offset if partition.pieces else partition.end_offset
+        if not partition.pieces:
+            files[segment_file_name(first, LOG_SUFFIX)] = RunFile()
+        for pieces in joined_pieces(partition):
+            parts = tuple(
+                StoredPart(f"{folder}/{piece.object_name}", piece.size_bytes, piece.sha256)
+                for piece in pieces
+            )
+            files[segment_file_name(pieces[0].base_offset, LOG_SUFFIX)] = RunFile(parts)
+        if partition.topic_id:
+            text = f"version: 0\ntopic_id: {partition.topic_id}\n"
+            files[PARTITION_METADATA] = RunFile(data=text.encode())
+        epochs = format_leader_epoch_checkpoint(EpochEntry(*each) for each in partition.epochs)
+        files[LEADER_EPOCH_CHECKPOINT] = RunFile(data=epochs.encode())
+        if partition.snapshot is not None:
+            name = segment_file_name(first, SNAPSHOT_SUFFIX)
+            files[name] = RunFile(data=base64.b64decode(partition.snapshot))
+        return dict(sorted(files.items()))
+
+
+def _order(manifest: Manifest, partition: PartitionBackup) -> tuple[bool, int, int]:
+    """Return what orders the copies of a partition: the greatest is read."""
+    return partition.is_leader is True, partition.end_offset, -manifest.node_id
+
+
+def joined_pieces(partition: PartitionBackup) -> Iterator[tuple[Piece, ...]]:
+    """Yield the pieces of each segment of a log.
+
+    A segment begins where the broker had one begin since the piece before, and where pieces would
+    be too large together, or too far from its base.
+    """
+    bases = sorted(each.base_offset for each in partition.segments)
+    joined: list[Piece] = []
+    size = home = 0
+    for piece in partition.pieces:
+        own = bisect_right(bases, piece.base_offset)
+        is_full = joined and (
+            size + piece.size_bytes > MAX_SEGMENT_BYTES
+            or piece.last_offset - joined[0].base_offset > INT32_MAX
+        )
+        if joined and (own != home or is_full):
+            yield tuple(joined)
+            joined, size = [], 0
+        joined.append(piece)
+        size += piece.size_bytes
+        home = own
+    if joined:
+        yield tuple(joined)
+
+
+class JoinedFile:
+    """A file of a run, open for reading (`ByteSource`).
+
+    What is read of an object from its first byte to its last is checked by its hash. Raises
+    `CorruptObjectError` if an object is missing or altered.
+    """
+
+    def __init__(self, path: str, run: Run, file: RunFile, objects: Store) -> None:
+        self.path = path
+        self.size_bytes = file.size_bytes
+        self.mtime_ns = run.mtime_ns
+        self._run = run.name
+        self._objects = objects
+        self._data = np.frombuffer(file.data, np.uint8)
+        self._parts = tuple(part for part in file.parts if part.size_bytes)
+        self._starts = [0, *accumulate(part.size_bytes for part in self._parts)]
+        self._is_far = bool(self._parts) and is_remote(self._parts[0].path)
+        # The object that a stream has begun and not ended.
+        self._begun: StoredPart | None = None
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
+        if position_bytes < 0 or size_bytes < 0:
+            raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
+        end = min(position_bytes + size_bytes, self.size_bytes)
+        return self.read_ranges([position_bytes], [max(position_bytes, end)])[0]
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        """Return the bytes of ascending ranges, end exclusive."""
+        if not self._parts:
+            return [self._data[start:end] for start, end in zip(starts, ends, strict=True)]
+        wanted: dict[int, list[tuple[int, int, int]]] = {}
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            for part, first, size in self._within(start, end, self.size_bytes):
+                wanted.setdefault(part, []).append((number, first, first + size))
+        found: list[list[Bytes]] = [[] for _ in starts]
+        for ranges, read in zip(wanted.values(), self._read_each(wanted), strict=True):
+            for (number, _, _), data in zip(ranges, read, strict=True):
+                found[number].append(data)
+        return [
+            each[0] if len(each) == 1 else np.concatenate([np.empty(0, np.uint8), *each])
+            for each in found
+        ]
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        """Yield the bytes from a position to the end, read ahead of the caller."""
+        if not self._parts:
+            yield from (self._data[start_bytes:],) if start_bytes < self.size_bytes else ()
+            return
+        most = PIECE_BYTES if self._is_far else _LOCAL_BYTES
+        reads = (
+            (partial(self._read, self._parts[number], [first], [first + size]), size)
+            for number, first, size in self._within(start_bytes, self.size_bytes, most)
+        )
+        arriving = (
+            read_ahead((partial(_only, read), size) for read, size in reads)
+            if self._is_far
+            else (read()[0] for read, _ in reads)
+        )
+        digest = None
+        for number, first, size in self._within(start_bytes, self.size_bytes, most):
+            data = next(arriving)
+            part = self._parts[number]
+            if first == 0:
+                digest, self._begun = hashlib.sha256(), part
+            if digest is not None:
+                digest.update(data.data)
+                if first + size == part.size_bytes:
+                    self._check(part, digest.hexdigest())
+                    digest, self._begun = None, None
+            yield data
+
+    def changed(self) -> None:
+        """Return None: objects never change.
+
+        Where a stream was left within an object, as at damage, the object is checked first.
+        """
+        part, self._begun = self._begun, None
+        if part is not None:
+            digest = hashlib.sha256()
+            for first in range(0, part.size_bytes, PIECE_BYTES):
+                end = min(first + PIECE_BYTES, part.size_bytes)
+                digest.update(self._read(part, [first], [end])[0].data)
+            self._check(part, digest.hexdigest())
+
+    def close(self) -> None:
+        """Do nothing: objects are open only while they are read."""
+
+    def _within(self, start: int, end: int, most: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the parts of a range: an object's number, position in it, at most `most` bytes."""
+        number = bisect_right(self._starts, start) - 1
+        while start < end:
+            first = start - self._starts[number]
+            size = min(most, end - start, self._starts[number + 1] - start)
+            yield number, first, size
+            start += size
+            number += start == self._starts[number + 1]
+
+    def _read_each(self, wanted: dict[int, list[tuple[int, int, int]]]) -> Iterator[list[Bytes]]:
+        """Yield the ranges of each object: small ones of several objects are read at a time."""
+        reads = [
+            partial(
+                self._read_checked,
+                self._parts[number],
+                [start for _, start, _ in ranges],
+                [end for _, _, end in ranges],
+            )
+            for number, ranges in wanted.items()
+        ]
+        are_small = all(
+            len(ranges) == 1 and ranges[0][2] - ranges[0][1] <= PIECE_BYTES
+            for ranges in wanted.values()
+        )
+        if not (self._is_far and are_small and len(reads) > 1):
+            yield from (read() for read in reads)
+            return
+        sizes = [ranges[0][2] - ranges[0][1] for ranges in wanted.values()]
+        one_each = ((partial(_only, read), size) for read, size in zip(reads, sizes, strict=True))
+        yield from ([data] for data in read_ahead(one_each))
+
+    def _read_checked(self, part: StoredPart, starts: list[int], ends: list[int]) -> list[Bytes]:
+        found = self._read(part, starts, ends)
+        for start, end, data in zip(starts, ends, found, strict=True):
+            if start == 0 and end == part.size_bytes:
+                self._check(part, hashlib.sha256(data.data).hexdigest())
+        return found
+
+    def _read(self, part: StoredPart, starts: list[int], ends: list[int]) -> list[Bytes]:
+        """Return ranges of an object, which is not checked."""
+        try:
+            # In an object store no request is needed before the first read.
+            known = FileInfo(part.path, part.size_bytes, 0)
+            info = None if self._objects.has_rename else known
+            with closing(self._objects.open(part.path, info)) as source:
+                if source.size_bytes != part.size_bytes:
+                    raise self._altered(part, part.size_bytes, source.size_bytes, "bytes")
+                if not isinstance(source, MappedFile):
+                    return source.read_ranges(starts, ends)
+                # Not of the map: the source is closed before the bytes are used.
+                found = [
+                    np.empty(end - start, np.uint8) for start, end in zip(starts, ends, strict=True)
+                ]
+                for start, data in zip(starts, found, strict=True):
+                    if source.read_into(start, data) < len(data):
+                        raise ReadError("the object was cut while it was read", path=part.path)
+                return found
+        except CorruptObjectError:
+            raise
+        except KafkaIndexError as error:
+            self._explain(part)
+            raise error from None
+
+    def _explain(self, part: StoredPart) -> None:
+        """Raise `CorruptObjectError` if an object that could not be read is missing or altered."""
+        try:
+            found = self._objects.info(part.path).size_bytes
+        except FileNotFoundError:
+            raise CorruptObjectError(
+                f"an object of run {self._run} is missing",
+                path=part.path,
+                expected=f"{part.size_bytes} bytes, SHA-256 {part.sha256}",
+                found="no object",
+            ) from None
+        if found != part.size_bytes:
+            raise self._altered(part, part.size_bytes, found, "bytes")
+
+    def _check(self, part: StoredPart, sha256: str) -> None:
+        if sha256 != part.sha256:
+            raise self._altered(part, part.sha256, sha256, "as SHA-256")
+
+    def _altered(
+        self, part: StoredPart, expected: object, found: object, unit: str
+    ) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"an object of run {self._run} is altered",
+            path=part.path,
+            expected=f"{expected} {unit}",
+            found=f"{found} {unit}",
+        )
+
+
+def _only(read: Callable[[], list[Bytes]]) -> Bytes:
+    return read()[0]
+
+
+class BackupStore:
+    """The runs of the repositories in a store, as data directories that are only read.
+
+    The root is the scheme and authority of paths in runs.
+    """
+
+    has_rename = False
+
+    def __init__(self, root: str) -> None:
+        self._objects = store_of(inner_root(root))
+        self._runs: OrderedDict[tuple[str, str], Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def run(self, path: str) -> tuple[Run, str]:
+        """Return the run that a path is in, and the path below it.
+
+        Raises the errors of `Run`, and `InputError` if the path is in no run.
+        """
+        parsed = parse_run_path(path)
+        if parsed is None:
+            raise InputError(
+                "not a path in a run of a repository",
+                path=path,
+                expected="backup:REPOSITORY, or backup:REPOSITORY@TIME",
+            )
+        key = parsed.root, parsed.run
+        with self._lock:
+            found = self._runs.get(key)
+            if found is None:
+                found = self._runs[key] = Run(*key)
+            self._runs.move_to_end(key)
+            while len(self._runs) > _MAX_RUNS:
+                self._runs.popitem(last=False)
+        return found, parsed.below
+
+    def info(self, path: str) -> FileInfo:
+        """Return the size of a file, and the time of its run's cut."""
+        run, file = self._file(path)
+        return FileInfo(path, file.size_bytes, run.mtime_ns)
+
+    def open(self, path: str, info: FileInfo | None = None) -> ByteSource:  # noqa: ARG002, a file of a run never changes
+        """Open a file."""
+        try:
+            run, file = self._file(path)
+        except FileNotFoundError:
+            raise InputError("cannot open the file: the run does not have it", path=path) from None
+        return JoinedFile(path, run, file, self._objects)
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return the bytes of a file, or its first ones."""
+        run, file = self._file(path)
+        size = file.size_bytes if max_bytes is None else max_bytes
+        return JoinedFile(path, run, file, self._objects).read_at(0, size).tobytes()
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Return the files of a directory, and the directories of partitions at the root."""
+        run, below = self.run(path)
+        files = run.directory(below) if below else run.root_files
+        top = path.rstrip("/")
+        entries = [
+            DirectoryEntry(f"{top}/{name}", size_bytes=file.size_bytes, mtime_ns=run.mtime_ns)
+            for name, file in files.items()
+        ]
+        if not below:
+            entries += [
+                DirectoryEntry(f"{top}/{name}", is_directory=True) for name in run.partitions
+            ]
+        return sorted(entries, key=lambda entry: entry.path)
+
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield the files below a directory, by path."""
+        run, below = self.run(path)
+        if below:
+            sizes = {name: file.size_bytes for name, file in run.directory(below).items()}
+        else:
+            sizes = {name: file.size_bytes for name, file in run.root_files.items()}
+            for directory in run.partitions:
+                for name, file in run.directory(directory).items():
+                    sizes[f"{directory}/{name}"] = file.size_bytes
+        rows = iter(sorted(sizes.items()))
+        while page := list(islice(rows, _ROWS_OF_PAGE)):
+            names, found = zip(*page, strict=True)
+            columns = [names, found, [run.mtime_ns] * len(page), [""] * len(page)]
+            yield pa.record_batch([pa.array(each) for each in columns], schema=LISTING_SCHEMA)
+
+    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:  # noqa: ARG002
+        """Refuse: runs are only read."""
+        self._read_only(path)
+
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:  # noqa: ARG002
+        """Refuse: runs are only read."""
+        self._read_only(path)
+
+    def rename(self, source: str, target: str) -> None:  # noqa: ARG002
+        """Refuse: runs are only read."""
+        self._read_only(source)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Refuse: runs are only read."""
+        self._read_only(next(iter(paths), ""))
+
+    def _file(self, path: str) -> tuple[Run, RunFile]:
+        run, below = self.run(path)
+        found = run.file(below)
+        if found is None:
+            raise FileNotFoundError(path)
+        return run, found
+
+    @staticmethod
+    def _read_only(path: str) -> NoReturn:
+        raise PublishError("the runs of a backup are only read", path=path)
