@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 #: Files that pages name as they lie in the repository.
 LINKED = ("conf/build.properties", "conf/log4j2.properties", "conf/spark-defaults.conf")
-EXAMPLES = ("examples/query_records.py",)
+EXAMPLES = ("examples/query_records.py", "examples/dump.ipynb")
 
 
 def on_files(files: Files, config: Any) -> Files:
