@@ -23,6 +23,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from kafka_index import __version__
+from kafka_index.cli.completion import complete_paths
 from kafka_index.cli.exit_code import TRACEBACK_VARIABLE, ExitCode, error_text
 from kafka_index.cli.run_summary import RunSummary
 from kafka_index.cli.terminal import print_error
@@ -32,9 +33,6 @@ from kafka_index.layout.uri_passwords import hide_passwords
 PROGRAM = "kafka-index"
 #: Set by the shell that asks, to ``bash_source`` or ``bash_complete``, and so for zsh and fish.
 COMPLETE_VARIABLE = "_KAFKA_INDEX_COMPLETE"
-#: What the names of values that are paths begin with; further paths of an option have no name.
-_PATHS = ("PATH", "FILE", "DIR", "URI")
-
 #: What the commands are for, and their purposes; each is in a module named after it. The modules
 #: are imported when a command is called: they load numpy, pyarrow and the compiled kernels, and
 #: `--help` should not wait for that.
@@ -174,16 +172,6 @@ def console_script(ctx: click.Context) -> None:
 def complete(cli: click.Group, program: str) -> int:
     """Print the script that a shell loads, or the completions of a line; return the exit code."""
     return shell_complete(cli, {}, program, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
-
-
-def complete_paths(command: click.Command) -> click.Command:
-    """Let the shell complete the values of a command's options and arguments that are paths."""
-    for parameter in command.params:
-        is_plain = isinstance(parameter.type, click.types.StringParamType)
-        names_path = (parameter.metavar or "").startswith(_PATHS)
-        if is_plain and (names_path or parameter.metavar == ""):
-            parameter.type = click.Path()
-    return command
 
 
 # What to do after a signal has stopped a command.

@@ -12,7 +12,7 @@ import click
 from kafka_index.build.report import KINDS, SEGMENT
 from kafka_index.build.settings import Output
 from kafka_index.cli.build import run_build
-from kafka_index.cli.options import TIME_HELP, Whole, command, listed, moment, option
+from kafka_index.cli.options import TIME_HELP, Group, Option, Whole, command, listed, moment, option
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -72,16 +72,19 @@ class BuildOptions(LogOptions):
 
     output: str | None = option(
         "--output",
+        group=Group.OUTPUT,
         metavar="PATH",
         help="Write the files below this folder, a folder per partition.",
     )
     in_place: bool = option(
         "--in-place",
+        group=Group.OUTPUT,
         is_flag=True,
         help="Write the files beside the logs; refused while a broker holds the directory.",
     )
     input_format: str = option(
         "--format",
+        group=Group.INPUT,
         type=click.Choice(["auto", "log", "parquet"]),
         default="auto",
         show_default=True,
@@ -90,6 +93,7 @@ class BuildOptions(LogOptions):
     topics: re.Pattern[str] | None = topics_option()
     outputs: frozenset[Output] | None = option(
         "--what",
+        group=Group.SELECTION,
         multiple=True,
         callback=_outputs,
         metavar="LIST",
@@ -97,8 +101,9 @@ class BuildOptions(LogOptions):
         "from Parquet index,timeindex]",
     )
     config: LogConfig = settings_options(
-        click.Option(
+        Option(
             ["--index-size-max-bytes"],
+            Group.SETTINGS,
             type=Whole(4, INT32_MAX),
             metavar="N",
             help="Maximum size of an index file; overrides --config.  [default: 10485760]",
@@ -106,6 +111,7 @@ class BuildOptions(LogOptions):
     )
     expire_at_ms: int | None = option(
         "--expire-producers-at",
+        group=Group.BEHAVIOUR,
         callback=moment,
         metavar="TIME",
         help="Omit producers that are idle at TIME, as a broker does that starts then and "
@@ -113,23 +119,27 @@ class BuildOptions(LogOptions):
     )
     no_verify_crc: bool = option(
         "--no-verify-crc",
+        group=Group.BEHAVIOUR,
         is_flag=True,
         help="Read batch headers only: much faster, but damaged records are not detected.",
     )
     overwrite: bool = option(
         "--overwrite",
         "--force",
+        group=Group.OUTPUT,
         is_flag=True,
         help="Build every segment, even if its files are correct.",
     )
     dry_run: bool = option(
         "--dry-run",
+        group=Group.OUTPUT,
         is_flag=True,
         help="Print the segments that would be checked, and write nothing.",
     )
     report: str | None = report_option("a row per segment", has_page=True)
     report_kinds: frozenset[str] = option(
         "--report-rows",
+        group=Group.OUTPUT,
         default=SEGMENT,
         show_default=True,
         callback=lambda _context, _option, value: frozenset(listed(value, KINDS)),
@@ -137,7 +147,10 @@ class BuildOptions(LogOptions):
         help=f"What the report has rows of, separated by commas: {', '.join(KINDS)}.",
     )
     fail_fast: bool = option(
-        "--fail-fast", is_flag=True, help="Stop at the first segment that fails."
+        "--fail-fast",
+        group=Group.BEHAVIOUR,
+        is_flag=True,
+        help="Stop at the first segment that fails.",
     )
     engine: Engine = engine_options()
     detail: Detail = detail_options()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from dataclasses import dataclass
 from functools import partial
 
 import click
 
-from kafka_index.cli.options import PATHS, Whole, command, option, option_group
+from kafka_index.cli.completion import complete_topic
+from kafka_index.cli.options import Group, Whole, command, option, option_group
 from kafka_index.cli.shared_options import (
     Detail,
     Times,
@@ -24,12 +23,7 @@ from kafka_index.cli.shared_options import (
     times_options,
 )
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
-from kafka_index.layout.names import (
-    DirectoryKind,
-    TopicPartition,
-    is_legal_topic,
-    split_directory_name,
-)
+from kafka_index.layout.names import is_legal_topic
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Print the records of a TOPIC in the logs below PATH.
@@ -90,16 +84,6 @@ def _form(_context: click.Context, _option: click.Parameter, value: str) -> str:
     return value
 
 
-def _topics_below(context: click.Context, _topic: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics below the data directories that are given before, for a shell."""
-    found: set[tuple[TopicPartition, DirectoryKind] | None] = set()
-    for path in context.params.get(PATHS) or ():
-        with contextlib.suppress(OSError):
-            found.update(map(split_directory_name, os.listdir(path)))
-    names = {each[0].topic for each in found if each is not None}
-    return sorted(name for name in names if name.startswith(incomplete))
-
-
 class _Topic(click.Argument):
     """The first word that is not an option's; the usage names it before the options."""
 
@@ -112,7 +96,7 @@ class CatOptions:
     """The options of ``cat``."""
 
     topic: str = option_group(
-        _Topic(["topic"], metavar="TOPIC", shell_complete=_topics_below), make=lambda topic: topic
+        _Topic(["topic"], metavar="TOPIC", shell_complete=complete_topic), make=lambda topic: topic
     )
     inputs: tuple[str, ...] = input_option(
         "The logs; may be given several times and take several paths. The topic comes before."
@@ -120,6 +104,7 @@ class CatOptions:
     partitions: tuple[int, ...] = option(
         "-p",
         "--partition",
+        group=Group.SELECTION,
         type=Whole(0, INT32_MAX),
         multiple=True,
         metavar="N",
@@ -128,6 +113,7 @@ class CatOptions:
     offsets: Range = option(
         "-o",
         "--offsets",
+        group=Group.SELECTION,
         callback=_offsets,
         metavar="A..B",
         help="Only the offsets from A to before B; A.. and ..B have one end.",
@@ -136,31 +122,37 @@ class CatOptions:
     count: int | None = option(
         "-n",
         "--limit",
+        group=Group.SELECTION,
         type=Whole(min=1),
         metavar="N",
         help="The first N records; with --tail the last ones.",
     )
     is_tail: bool = option(
         "--tail",
+        group=Group.SELECTION,
         is_flag=True,
         help="The last records of each partition; of all together with --by-time.  "
         f"[default of -n: {_DEFAULT_TAIL}]",
     )
     by_time: bool = option(
         "--by-time",
+        group=Group.OUTPUT,
         is_flag=True,
         help="Records of all partitions by timestamp; within a partition, offsets stay in order.",
     )
     form: str = option(
         "-f",
         "--format",
+        group=Group.OUTPUT,
         callback=_form,
         default=_TEXT,
         show_default=True,
         metavar="text|json|FORMAT",
         help="A table, JSON lines, or a format of kcat's tokens.",
     )
-    names_null: bool = option("-Z", "--null", is_flag=True, help="Print null as NULL in a format.")
+    names_null: bool = option(
+        "-Z", "--null", group=Group.OUTPUT, is_flag=True, help="Print null as NULL in a format."
+    )
     isolation: str = isolation_option()
     tiered: TieredOptions | None = tiered_options()
     indexes: str | None = indexes_option()

@@ -25,7 +25,7 @@ from kafka_index.cli.dump_indexes import (
 from kafka_index.cli.dump_logs import dump_directory, dump_log, dump_records
 from kafka_index.cli.dump_output import DumpOutput, Selection
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Whole, argument, command, moment, option
+from kafka_index.cli.options import Group, Whole, argument, command, moment, option
 from kafka_index.cli.printed_records import decoder_of
 from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.cli.run_summary import run_summary
@@ -211,6 +211,7 @@ class DumpOptions:
     files: tuple[str, ...] = argument("FILE...")
     offset: int | None = option(
         "--offset",
+        group=Group.SELECTION,
         type=Whole(0, INT64_MAX),
         metavar="N",
         help="Only what holds offset N: the batch, the record, the transactions, or the index "
@@ -220,26 +221,43 @@ class DumpOptions:
     at_ms: int | None = option(
         "--at",
         "--time",
+        group=Group.SELECTION,
         callback=moment,
         metavar="TIME",
         help="Only the first batch, record or entry that reaches TIME.",
     )
     limit: int | None = option(
-        "--limit", type=Whole(min=1), metavar="N", help="At most N rows of each file."
+        "--limit",
+        group=Group.SELECTION,
+        type=Whole(min=1),
+        metavar="N",
+        help="At most N rows of each file.",
     )
     wide: bool = option(
-        "--wide", is_flag=True, help="All columns and whole lines on a terminal, too."
+        "--wide",
+        group=Group.OUTPUT,
+        is_flag=True,
+        help="All columns and whole lines on a terminal, too.",
     )
-    as_json: bool = option("--json", is_flag=True, help="Print JSON lines.")
+    as_json: bool = option("--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines.")
     no_verify_crc: bool = option(
-        "--no-verify-crc", is_flag=True, help="Do not verify the checksums of a .log."
+        "--no-verify-crc",
+        group=Group.BEHAVIOUR,
+        is_flag=True,
+        help="Do not verify the checksums of a .log.",
     )
-    records: bool = option("--records", is_flag=True, help="Print a line per record of a .log.")
+    records: bool = option(
+        "--records", group=Group.OUTPUT, is_flag=True, help="Print a line per record of a .log."
+    )
     keys: str | None = option(
-        "--keys", type=click.Choice(FORMS), help="With --records.  [default: text]"
+        "--keys",
+        group=Group.OUTPUT,
+        type=click.Choice(FORMS),
+        help="With --records.  [default: text]",
     )
     values: str | None = option(
         "--values",
+        group=Group.OUTPUT,
         type=click.Choice(FORMS),
         help="With --records; headers too.  [default: text]",
     )

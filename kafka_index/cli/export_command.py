@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import command, option
+from kafka_index.cli.options import Group, command, option
 from kafka_index.cli.shared_options import (
     Detail,
     RecordOptions,
@@ -48,9 +48,12 @@ spark-submit jobs/export.py --input /mnt/dump/broker-1 --output s3://lake/kafka
 class ExportOptions(RecordOptions):
     """The options of ``export``."""
 
-    output: str = option("--output", required=True, metavar="PATH", help="A folder, or its URI.")
+    output: str = option(
+        "--output", group=Group.OUTPUT, required=True, metavar="PATH", help="A folder, or its URI."
+    )
     form: str = option(
         "--format",
+        group=Group.OUTPUT,
         type=click.Choice(["parquet", "jsonl"]),
         default="parquet",
         show_default=True,
@@ -58,6 +61,7 @@ class ExportOptions(RecordOptions):
     )
     offsets: str | None = option(
         "--offsets",
+        group=Group.SELECTION,
         metavar="FILE",
         help="Where to begin in each partition: Spark's startingOffsets, or lines of "
         "topic,partition,offset, as `lookup` writes them.",
@@ -65,15 +69,20 @@ class ExportOptions(RecordOptions):
     times: Times = times_options()
     columns: str | None = option(
         "--columns",
+        group=Group.OUTPUT,
         metavar="LIST",
         help="Names separated by commas.  [default: those of Spark's Kafka source]",
     )
     isolation: str = isolation_option()
     by_date: bool = option(
-        "--by-date", is_flag=True, help="A folder date=YYYY-MM-DD for each day, in UTC."
+        "--by-date",
+        group=Group.OUTPUT,
+        is_flag=True,
+        help="A folder date=YYYY-MM-DD for each day, in UTC.",
     )
     on_data_loss: str = option(
         "--on-data-loss",
+        group=Group.BEHAVIOUR,
         type=click.Choice(["fail", "continue", "restart"]),
         default="fail",
         show_default=True,

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Whole, command, option
+from kafka_index.cli.options import Group, Whole, command, option
 from kafka_index.cli.shared_options import (
     Detail,
     RecordOptions,
@@ -46,31 +46,45 @@ _BYTES_HELP = "Text, or bytes as hex:00ff or base64:AP8=."
 class FindOptions(RecordOptions):
     """The options of ``find``."""
 
-    key: str | None = option("--key", metavar="KEY", help=f"What the key is. {_BYTES_HELP}")
+    key: str | None = option(
+        "--key", group=Group.SELECTION, metavar="KEY", help=f"What the key is. {_BYTES_HELP}"
+    )
     key_regex: str | None = option(
         "--key-regex",
+        group=Group.SELECTION,
         metavar="REGEX",
         help="What some part of the key matches (RE2; ^ and $ are its ends).",
     )
     value_contains: str | None = option(
-        "--value-contains", metavar="TEXT", help=f"What the value contains. {_BYTES_HELP}"
+        "--value-contains",
+        group=Group.SELECTION,
+        metavar="TEXT",
+        help=f"What the value contains. {_BYTES_HELP}",
     )
     times: Times = times_options()
     limit: int | None = option(
-        "--limit", type=Whole(min=1), metavar="N", help="Stop after N records."
+        "--limit",
+        group=Group.SELECTION,
+        type=Whole(min=1),
+        metavar="N",
+        help="Stop after N records.",
     )
     fail_if_none: bool = option(
-        "--fail-if-none", is_flag=True, help="Exit with 1 if no record is found."
+        "--fail-if-none",
+        group=Group.BEHAVIOUR,
+        is_flag=True,
+        help="Exit with 1 if no record is found.",
     )
     isolation: str = isolation_option()
     values: str = option(
         "--values",
+        group=Group.OUTPUT,
         type=click.Choice(["text", "hex", "none"]),
         default="text",
         show_default=True,
         help="How values and headers are printed.",
     )
-    as_json: bool = option("--json", is_flag=True, help="Print JSON lines.")
+    as_json: bool = option("--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines.")
     engine: Engine = engine_options()
     detail: Detail = detail_options()
 

@@ -60,4 +60,5 @@ make_command = partial(
     usage="[OPTIONS]",
     examples=_EXAMPLES,
     has_links=False,
+    page="index",
 )

@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import command, option
+from kafka_index.cli.options import Group, command, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
 from kafka_index.cli.terminal import format_bytes, format_count, print_log
@@ -79,31 +79,39 @@ class ImportOptions:
     inputs: tuple[str, ...] = input_option("Files and folders of records; may be repeated.")
     output: str = option(
         "--output",
+        group=Group.OUTPUT,
         metavar="DIR",
         required=True,
         help="The data directory to write to, made if it is not there.",
     )
     append: bool = option(
-        "--append", is_flag=True, help="Continue the logs of partitions that exist."
+        "--append",
+        group=Group.OUTPUT,
+        is_flag=True,
+        help="Continue the logs of partitions that exist.",
     )
     overwrite: bool = option(
         "--overwrite",
+        group=Group.OUTPUT,
         is_flag=True,
         help="Replace the partitions in DIR, all of which an import has to have written.",
     )
     order_by: str | None = option(
         "--order-by",
+        group=Group.INPUT,
         metavar="COLUMN",
         help="Without a column offset: the column in whose order records get their offsets.",
     )
     layout: str | None = option(
         "--layout",
+        group=Group.INPUT,
         type=click.Choice([str(each) for each in ImportLayout]),
         help="The files are of another export: of Spark's Kafka source, kcat -J, or an S3 sink "
         "connector; auto recognises them.  [default: those of kafka-index export]",
     )
     layout_properties: dict[str, str] = option(
         "--layout-property",
+        group=Group.INPUT,
         multiple=True,
         callback=_pairs,
         metavar="NAME=VALUE",
@@ -113,6 +121,7 @@ class ImportOptions:
     )
     properties: dict[str, str] = option(
         "--property",
+        group=Group.SETTINGS,
         multiple=True,
         callback=_pairs,
         metavar="NAME=VALUE",
@@ -121,6 +130,7 @@ class ImportOptions:
     )
     topic_ids: dict[str, str] = option(
         "--topic-id",
+        group=Group.SETTINGS,
         multiple=True,
         callback=_topic_ids,
         metavar="TOPIC=ID",

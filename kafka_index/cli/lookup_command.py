@@ -11,7 +11,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from kafka_index.cli.options import TIME_HELP, Whole, command, listed, option, parse_moment
+from kafka_index.cli.completion import complete_topic
+from kafka_index.cli.options import TIME_HELP, Group, Whole, command, listed, option, parse_moment
 from kafka_index.cli.run_summary import option_name
 from kafka_index.cli.shared_options import (
     Detail,
@@ -87,11 +88,13 @@ class LookupOptions(LogOptions):
     topics: re.Pattern[str] | None = topics_option()
     resolve: str | None = option(
         "--resolve",
+        group=Group.BEHAVIOUR,
         type=click.Choice(["index", "batch", "record"]),
         help="The level of the answers.  [default: batch for offsets, record for timestamps]",
     )
     upper_bound: str = option(
         "--upper-bound",
+        group=Group.BEHAVIOUR,
         type=click.Choice(["log-end", "high-watermark", "last-stable-offset"]),
         default="log-end",
         show_default=True,
@@ -100,11 +103,13 @@ class LookupOptions(LogOptions):
     )
     starting_offsets: str | None = option(
         "--starting-offsets",
+        group=Group.OUTPUT,
         metavar="FILE",
         help="Write the offsets found as Spark's startingOffsets, one query a partition.",
     )
     reset_offsets: str | None = option(
         "--reset-offsets",
+        group=Group.OUTPUT,
         metavar="FILE",
         help="The same for `kafka-consumer-groups --reset-offsets --from-file`.",
     )
@@ -129,28 +134,38 @@ class QueryOptions(LookupOptions):
     """Queries of files, answered into files."""
 
     queries: str = option(
-        "--queries", metavar="PATH", help="A file, a folder or a glob of queries."
+        "--queries",
+        group=Group.INPUT,
+        metavar="PATH",
+        help="A file, a folder or a glob of queries.",
     )
     output: str = option(
         "--output",
+        group=Group.OUTPUT,
         metavar="PATH",
         help="The answers, in the format of the queries or Parquet: a file if the path has "
         "such an ending, otherwise a folder.",
     )
     by: str = option(
-        "--by", type=click.Choice(["offset", "timestamp"]), help="What the queries ask for."
+        "--by",
+        group=Group.SELECTION,
+        type=click.Choice(["offset", "timestamp"]),
+        help="What the queries ask for.",
     )
     report: str | None = report_option(
         "queries by partition and status, and all findings,", has_page=True
     )
     fail_on: frozenset[str] = option(
         "--fail-on",
+        group=Group.BEHAVIOUR,
         callback=_statuses,
         metavar="LIST",
         help="Exit with 1 if a query has one of these statuses, separated by commas: invalid, "
         f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
     )
-    overwrite: bool = option("--overwrite", is_flag=True, help="Replace an existing output.")
+    overwrite: bool = option(
+        "--overwrite", group=Group.OUTPUT, is_flag=True, help="Replace an existing output."
+    )
     engine: Engine = engine_options()
 
     def __post_init__(self) -> None:
@@ -184,19 +199,31 @@ class QuestionOptions(LookupOptions):
     """
 
     topic: str | None = option(
-        "--topic", metavar="NAME", help="A single question, without --queries."
+        "--topic",
+        group=Group.SELECTION,
+        metavar="NAME",
+        shell_complete=complete_topic,
+        help="A single question, without --queries.",
     )
     partitions: tuple[int, ...] = option(
         "--partition",
+        group=Group.SELECTION,
         type=Whole(0, INT32_MAX),
         multiple=True,
         metavar="N",
         help="A partition; may be repeated.  [default: all]",
     )
-    offset: int | None = option("--offset", type=Whole(0, INT64_MAX), metavar="N")
+    offset: int | None = option(
+        "--offset",
+        group=Group.SELECTION,
+        type=Whole(0, INT64_MAX),
+        metavar="N",
+        help="The record at an offset, or the first one after it.",
+    )
     at: tuple[int, bool] | None = option(
         "--at",
         "--timestamp",
+        group=Group.SELECTION,
         callback=_place_or_time,
         metavar="TIME",
         help=f"The first record at or after a time. {TIME_HELP} Or a place: -1 (the end), -2 "
@@ -204,15 +231,21 @@ class QuestionOptions(LookupOptions):
         "of what is in tiered storage), -6 (what is uploaded next).",
     )
     show_record: bool = option(
-        "--show-record", is_flag=True, help="Print key, value and headers of the record found."
+        "--show-record",
+        group=Group.OUTPUT,
+        is_flag=True,
+        help="Print key, value and headers of the record found.",
     )
     as_offsets: bool = option(
         "--get-offsets",
+        group=Group.OUTPUT,
         is_flag=True,
         help="Print TOPIC:PARTITION:OFFSET lines, as kafka-get-offsets does; without --offset "
         "and --at, of the ends.",
     )
-    as_json: bool = option("--json", is_flag=True, help="Print a JSON object for each partition.")
+    as_json: bool = option(
+        "--json", group=Group.OUTPUT, is_flag=True, help="Print a JSON object for each partition."
+    )
 
     def __post_init__(self) -> None:
         LogOptions.__post_init__(self)

@@ -17,7 +17,7 @@ from pyarrow import types
 
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import argument, command, option
+from kafka_index.cli.options import Group, argument, command, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
@@ -62,12 +62,14 @@ class MetadataOptions:
     paths: tuple[str, ...] = argument("PATH...")
     what: str | None = option(
         "--what",
+        group=Group.SELECTION,
         type=click.Choice([*METADATA_TABLES, *LAG_TABLES]),
         help="The table to print.  [default: a summary]",
     )
-    as_json: bool = option("--json", is_flag=True, help="Print JSON lines.")
+    as_json: bool = option("--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines.")
     output: str | None = option(
         "--output",
+        group=Group.OUTPUT,
         metavar="FILE",
         help="Write the table to FILE: .parquet, .arrow or .json (JSON lines).",
     )

@@ -7,18 +7,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
+from enum import Enum, StrEnum
 from itertools import pairwise
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kafka_index.cli.completion import PATHS
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.run_summary import option_name, run_summary, summary_option
+from kafka_index.cli.run_summary import option_name, run_summary
 from kafka_index.cli.terminal import announce_compilation, print_error
 from kafka_index.config import parse_integer
-from kafka_index.errors import ConfigError, InputError, plural
+from kafka_index.errors import ConfigError, InputError, help_page, plural
 from kafka_index.layout.times import parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
 
@@ -33,14 +34,39 @@ TIME_HELP = (
 )
 #: Where a context keeps the texts of times, by the names of parameters.
 MOMENTS = f"{__name__}.moments"
-#: The option that names several paths each time it is given, and the argument of the further ones.
-PATHS, MORE_PATHS = "inputs", "more_paths"
+#: The argument of the further paths of an option that names several.
+MORE_PATHS = "more_paths"
 # Also of a value that has more than a place, such as TIME|FILE or KEYID=PEM.
 _PLACES = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
 _PART = "part"
+# In the help, the names of an option that are longer have a line of their own.
+_NAMES_WIDTH = 30
 _FROM_OPTIONS = object()
 
 _Options = TypeVar("_Options")
+
+
+class Group(Enum):
+    """The sections of options in the help of a command, by their titles, in their order."""
+
+    INPUT = "Input"
+    SELECTION = "Selection"
+    OUTPUT = "Output"
+    BEHAVIOUR = "Behaviour"
+    CLUSTER = "Cluster"
+    SETTINGS = "Kafka settings"
+    ENGINE = "Engine and memory"
+    TIERED = "Tiered storage"
+    STORAGE = "Storage"
+    HELP = "Help"
+
+
+class Option(click.Option):
+    """An option in a group."""
+
+    def __init__(self, names: Sequence[str], group: Group, **attributes: Any) -> None:
+        super().__init__(names, **attributes)
+        self.group = group
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +78,12 @@ class _Part:
     in_job: object
 
 
-def option(*names: str, in_job: object = _FROM_OPTIONS, **attributes: Any) -> Any:
-    """Return a field that is one option, with attributes of `click.Option`.
+def option(*names: str, group: Group, in_job: object = _FROM_OPTIONS, **attributes: Any) -> Any:
+    """Return a field that is one option of a group, with attributes of `click.Option`.
 
     A job of ``spark-submit`` has the value `in_job` instead, where it is given.
     """
-    return _field(lambda name: [click.Option([*names, name], **attributes)], _same, in_job)
+    return _field(lambda name: [Option([*names, name], group, **attributes)], _same, in_job)
 
 
 def option_group(
@@ -97,9 +123,11 @@ def command(
     examples: str,
     job_examples: str | None = None,
     has_links: bool = True,
+    page: str | None = None,
 ) -> click.Command:
     """Return a command that is run with options of a kind; its help shows them in their order.
 
+    The help names the page of the documentation, which has the command's name if no other is given.
     Every command has ``--storage-option`` and ``--summary``, and every command that reads dumps has
     ``--follow-links``. A command without examples of a job does not run as a job.
     """
@@ -136,15 +164,33 @@ def command(
             *parameters,
             *([_links_option()] if has_links else []),
             _storage_option(),
-            summary_option(),
+            _summary_option(),
         ],
         help=f"{inspect.cleandoc(help_text)}\n\n\b\nExamples:\n{indent(shown, '  ')}",
+        epilog=f"The page about it: {help_page(page or name)}",
         options_metavar=usage,
     )
 
 
 class Command(click.Command):
     """A command that records its run, and refuses an option of one value that is given twice."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by their groups, with all help texts in one column."""
+        groups: dict[Group, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                # click's own is that of the help.
+                group = parameter.group if isinstance(parameter, Option) else Group.HELP
+                groups.setdefault(group, []).append(record)
+        short = (len(names) for rows in groups.values() for names, _ in rows)
+        width = max((each for each in short if each <= _NAMES_WIDTH), default=0)
+        for group in filter(groups.__contains__, Group):
+            with formatter.section(group.value):
+                formatter.write_dl(
+                    [(names.ljust(width), text) for names, text in groups[group]], width
+                )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; click itself would keep the last of several values."""
@@ -157,7 +203,8 @@ class Command(click.Command):
                 # click does not say of which command the option is that lacks its value.
                 raise click.BadOptionUsage(error.option_name, error.message, ctx) from error
             raise
-        _refuse_passwords(ctx, values)
+        if not ctx.resilient_parsing:
+            _refuse_passwords(ctx, values)
         counts = Counter(id(parameter) for parameter in given)
         for parameter in given:
             if not isinstance(parameter, click.Option):
@@ -294,8 +341,9 @@ def _storage_option() -> click.Option:
         except ConfigError as error:
             raise click.BadParameter(str(error)) from error
 
-    return click.Option(
+    return Option(
         ["--storage-option"],
+        Group.STORAGE,
         multiple=True,
         callback=configured,
         expose_value=False,
@@ -305,9 +353,30 @@ def _storage_option() -> click.Option:
     )
 
 
+def _summary_option() -> click.Option:
+    """Return the option that says where the summary is written."""
+
+    def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is not None and not context.resilient_parsing:
+            run_summary().open(value)
+
+    return Option(
+        ["--summary"],
+        Group.OUTPUT,
+        metavar="FILE",
+        # The first of all: the summary of a run with other wrong options reports that.
+        is_eager=True,
+        expose_value=False,
+        callback=opened,
+        help="Write a summary for programs to FILE, or to stdout (-): one JSON object with counts, "
+        "bytes, seconds, paths, run id and versions.",
+    )
+
+
 def _links_option() -> click.Option:
-    return click.Option(
+    return Option(
         ["--follow-links"],
+        Group.STORAGE,
         is_flag=True,
         help="Read index files, checkpoints and snapshots also where links lead out of the input. "
         "Links to directories and logs are followed in any case.",

@@ -14,7 +14,7 @@ import click
 import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import command, option
+from kafka_index.cli.options import Group, command, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
     config_option,
@@ -91,16 +91,26 @@ class PredictOptions:
     """The options of ``predict``."""
 
     inputs: tuple[str, ...] = input_option("Data directories of one broker.")
-    metadata: str | None = option("--metadata", metavar="DIR", help="The metadata log directory.")
+    metadata: str | None = option(
+        "--metadata", group=Group.INPUT, metavar="DIR", help="The metadata log directory."
+    )
     config_path: str | None = config_option(
         "Kafka settings, such as the broker's server.properties."
     )
-    as_json: bool = option("--json", is_flag=True, help="Print one JSON object.")
+    as_json: bool = option(
+        "--json", group=Group.OUTPUT, is_flag=True, help="Print one JSON object."
+    )
     report: str | None = report_option("a row per segment", has_page=True)
     max_decompressed_bytes: int = max_decompressed_option()
-    wide: bool = option("--wide", is_flag=True, help="Print each segment that is rebuilt.")
-    quiet: bool = option("--quiet", "-q", is_flag=True, help="Print the verdict's line alone.")
-    verbose: bool = option("--verbose", "-v", is_flag=True, help="Print every segment; tracebacks.")
+    wide: bool = option(
+        "--wide", group=Group.OUTPUT, is_flag=True, help="Print each segment that is rebuilt."
+    )
+    quiet: bool = option(
+        "--quiet", "-q", group=Group.OUTPUT, is_flag=True, help="Print the verdict's line alone."
+    )
+    verbose: bool = option(
+        "--verbose", "-v", group=Group.OUTPUT, is_flag=True, help="Print every segment; tracebacks."
+    )
 
     def __post_init__(self) -> None:
         if not self.inputs:

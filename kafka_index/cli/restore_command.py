@@ -13,7 +13,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import TIME_HELP, Whole, add_unread, choice, command, option
+from kafka_index.cli.options import TIME_HELP, Group, Whole, add_unread, choice, command, option
 from kafka_index.cli.restore_summary import RestoreOutcome, restore_page
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
@@ -131,11 +131,14 @@ class RestoreOptions(RestoreRequest):
     """The options of ``restore``: the request, and how it is carried out and reported."""
 
     inputs: Sequence[str] = input_option("Dumps to read; may be repeated, or name several.")
-    output: str = option("--output", metavar="DIR", help="The data directory to make.")
+    output: str = option(
+        "--output", group=Group.OUTPUT, metavar="DIR", help="The data directory to make."
+    )
     tiered: TieredOptions | None = tiered_options()
     topics: re.Pattern[str] | None = topics_option()
     salvage: Salvage = option(
         "--salvage",
+        group=Group.BEHAVIOUR,
         **choice(Salvage),
         default=Salvage.PREFIX.value,
         help="The part of a damaged segment to keep: the valid prefix, or all sound batches; none "
@@ -143,6 +146,7 @@ class RestoreOptions(RestoreRequest):
     )
     link: Link = option(
         "--link",
+        group=Group.BEHAVIOUR,
         **choice(Link),
         default=Link.AUTO.value,
         help="How logs are taken over; auto clones where the file system can, else copies. "
@@ -150,6 +154,7 @@ class RestoreOptions(RestoreRequest):
     )
     log_starts: Mapping[TopicPartition, int] = option(
         "--log-start",
+        group=Group.BEHAVIOUR,
         multiple=True,
         callback=_log_starts,
         metavar="TOPIC-N=OFFSET",
@@ -157,6 +162,7 @@ class RestoreOptions(RestoreRequest):
     )
     cluster: ClusterMode = option(
         "--cluster",
+        group=Group.CLUSTER,
         **choice(ClusterMode),
         default=ClusterMode.FRESH.value,
         help="For a fresh cluster, or for that of the dump, which must be wholly down: then "
@@ -164,6 +170,7 @@ class RestoreOptions(RestoreRequest):
     )
     seeds: Sequence[str] = option(
         "--seed",
+        group=Group.CLUSTER,
         multiple=True,
         metavar="METADATA_DIR",
         help="With fresh: the formatted metadata log directory of a controller, which gets "
@@ -171,12 +178,14 @@ class RestoreOptions(RestoreRequest):
     )
     node_id: int | None = option(
         "--node-id",
+        group=Group.CLUSTER,
         type=Whole(min=0),
         metavar="N",
         help="The broker that gets the output, where neither it nor --seed says.",
     )
     topic_configs: Mapping[str, Mapping[str, str]] = option(
         "--topic-config",
+        group=Group.CLUSTER,
         multiple=True,
         callback=_topic_configs,
         metavar="TOPIC:NAME=VALUE",
@@ -185,6 +194,7 @@ class RestoreOptions(RestoreRequest):
     )
     renames: Mapping[str, str] = option(
         "--rename",
+        group=Group.CLUSTER,
         multiple=True,
         callback=_renames,
         metavar="OLD=NEW",
@@ -193,11 +203,13 @@ class RestoreOptions(RestoreRequest):
     )
     new_topic_ids: bool = option(
         "--new-topic-ids",
+        group=Group.CLUSTER,
         is_flag=True,
         help="Give new ids to topics whose id is not known; groups may lose their offsets.",
     )
     until: Until = option(
         "--until",
+        group=Group.SELECTION,
         callback=_until,
         metavar="TIME|FILE",
         help="Where logs end: before the first batch with a timestamp after TIME, or that "
@@ -206,22 +218,26 @@ class RestoreOptions(RestoreRequest):
     )
     goes_by_create_time: bool = option(
         "--create-time",
+        group=Group.SELECTION,
         is_flag=True,
         help="Let the time of --until count for topics with the timestamps of clients, too.",
     )
     clamp_groups: bool = option(
         "--clamp-groups",
+        group=Group.CLUSTER,
         is_flag=True,
         help="Let groups that committed offsets after the end of a log begin there: that is "
         "appended to __consumer_offsets.",
     )
     metadata_output: str | None = option(
         "--metadata-output",
+        group=Group.CLUSTER,
         metavar="DIR",
         help="With same: where the metadata log goes if it has a directory of its own.",
     )
     all_brokers_restored: bool = option(
         "--all-brokers-restored",
+        group=Group.CLUSTER,
         is_flag=True,
         help="With same: all brokers of the cluster are restored to one point in time.",
     )

@@ -11,7 +11,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import command, option
+from kafka_index.cli.options import Group, command, option
 from kafka_index.cli.progress import skipped_lines
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
@@ -65,34 +65,47 @@ class RewriteOptions(LogOptions):
     """The options of a rewrite, checked except against the disk; without `output` a dry run."""
 
     output: str | None = option(
-        "--output", metavar="DIR", help="An empty folder, or one of an unfinished rewrite."
+        "--output",
+        group=Group.OUTPUT,
+        metavar="DIR",
+        help="An empty folder, or one of an unfinished rewrite.",
     )
     drop_keys: str | None = option(
         "--drop-keys",
+        group=Group.SELECTION,
         metavar="FILE",
         help="Drop records with these keys, one per line: text, hex: or base64:.",
     )
     drop_where: str | None = option(
-        "--drop-where", metavar="EXPR", help="Drop records that satisfy a condition."
+        "--drop-where",
+        group=Group.SELECTION,
+        metavar="EXPR",
+        help="Drop records that satisfy a condition.",
     )
     topics: re.Pattern[str] | None = topics_option()
     config: LogConfig = settings_options()
     dry_run: bool = option(
-        "--dry-run", is_flag=True, help="Print what is dropped, and write nothing."
+        "--dry-run",
+        group=Group.OUTPUT,
+        is_flag=True,
+        help="Print what is dropped, and write nothing.",
     )
     overwrite: bool = option(
         "--overwrite",
         "--force",
+        group=Group.BEHAVIOUR,
         is_flag=True,
         help="Go on even if no record matches, or every record.",
     )
     metadata: str | None = option(
         "--metadata",
+        group=Group.INPUT,
         metavar="DIR",
         help="The metadata log directory, which says what topics are compacted.",
     )
     allow_revive: bool = option(
         "--allow-revive",
+        group=Group.BEHAVIOUR,
         is_flag=True,
         help="Drop the newest record of a key even if an older one stays.",
     )

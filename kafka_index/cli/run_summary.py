@@ -172,25 +172,6 @@ def run_summary() -> RunSummary:
     return _current
 
 
-def summary_option() -> click.Option:
-    """Return the option that says where the summary is written."""
-
-    def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:
-        if value is not None and not context.resilient_parsing:
-            run_summary().open(value)
-
-    return click.Option(
-        ["--summary"],
-        metavar="FILE",
-        # The first of all: the summary of a run with other wrong options reports that.
-        is_eager=True,
-        expose_value=False,
-        callback=opened,
-        help="Write a summary for programs to FILE, or to stdout (-): one JSON object with counts, "
-        "bytes, seconds, paths, run id and versions.",
-    )
-
-
 def option_name(parameter: click.Parameter) -> str:
     """Return the name of an option in messages and summaries: the first long one."""
     return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])

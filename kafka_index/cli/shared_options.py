@@ -11,11 +11,13 @@ from typing import Any
 
 import click
 
+from kafka_index.cli.completion import PATHS, complete_topics
 from kafka_index.cli.options import (
     MOMENTS,
     MORE_PATHS,
-    PATHS,
     TIME_HELP,
+    Group,
+    Option,
     Whole,
     moment,
     option,
@@ -56,7 +58,13 @@ class Detail(Enum):
 def input_option(help_text: str, *names: str) -> Any:
     """Return the option of what is read, several paths each time; with other names of it."""
     return option_group(
-        click.Option(["--input", *names, PATHS], multiple=True, metavar="PATH...", help=help_text),
+        Option(
+            ["--input", *names, PATHS],
+            Group.INPUT,
+            multiple=True,
+            metavar="PATH...",
+            help=help_text,
+        ),
         click.Argument([MORE_PATHS], nargs=-1, metavar=""),
         make=lambda paths, _: paths,
     )
@@ -65,33 +73,38 @@ def input_option(help_text: str, *names: str) -> Any:
 def tiered_options() -> Any:
     """Return the options of remote segments, a `TieredOptions` or None."""
     return option_group(
-        click.Option(
+        Option(
             ["--tiered"],
+            Group.INPUT,
             multiple=True,
             metavar="URI",
             help="Tiered storage: the folder that LocalTieredStorage or Aiven's plugin writes to. "
             "With the logs beside it, each partition is the union of both. May be repeated.",
         ),
-        click.Option(
+        Option(
             ["--tiered-format"],
+            Group.TIERED,
             type=click.Choice(["auto", "aiven", "local"]),
             default="auto",
             show_default=True,
             help="Whose layout the objects have; auto goes by their keys.",
         ),
-        click.Option(
+        Option(
             ["--key-prefix"],
+            Group.TIERED,
             metavar="PREFIX",
             help="key.prefix of Aiven's plugin: only objects whose keys begin with it.",
         ),
-        click.Option(
+        Option(
             ["--tiered-key"],
+            Group.TIERED,
             multiple=True,
             metavar="KEYID=PEM",
             help="The private key of a key pair of encrypted segments, a file. May be repeated.",
         ),
-        click.Option(
+        Option(
             ["--topic-id"],
+            Group.TIERED,
             multiple=True,
             metavar="ID",
             help="The topic to take where several have one name.  [default: the live one]",
@@ -148,7 +161,12 @@ def topics_option() -> Any:
             raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
 
     return option(
-        "--topics", callback=compiled, metavar="REGEX", help="Only topics that match in full."
+        "--topics",
+        group=Group.SELECTION,
+        callback=compiled,
+        metavar="REGEX",
+        shell_complete=complete_topics,
+        help="Only topics that match in full.",
     )
 
 
@@ -182,6 +200,7 @@ def indexes_option() -> Any:
     """Return the option of index files that do not lie beside the logs."""
     return option(
         "--indexes",
+        group=Group.INPUT,
         metavar="PATH",
         help="The folder of the index files, as `build --output` writes it.  "
         "[default: beside the logs]",
@@ -200,8 +219,9 @@ def max_decompressed_option() -> Any:
 
 def decompressed_bytes() -> click.Option:
     """Return the same for a group; None where it is not given."""
-    return click.Option(
+    return Option(
         ["--max-decompressed-bytes"],
+        Group.ENGINE,
         type=Whole(min=1),
         metavar="N",
         help="The most bytes of decompressed records that a process holds at a time; a batch that "
@@ -222,6 +242,7 @@ def isolation_option() -> Any:
     """Return the option of transactions."""
     return option(
         "--isolation",
+        group=Group.SELECTION,
         type=click.Choice(["read_uncommitted", "read_committed"]),
         default="read_uncommitted",
         show_default=True,
@@ -232,14 +253,16 @@ def isolation_option() -> Any:
 def times_options() -> Any:
     """Return the options of a range of times, `Times`."""
     return option_group(
-        click.Option(
+        Option(
             ["--from", "from_ms"],
+            Group.SELECTION,
             callback=moment,
             metavar="TIME",
             help=f"Only records whose own timestamp is this or later. {TIME_HELP}",
         ),
-        click.Option(
+        Option(
             ["--to", "to_ms"],
+            Group.SELECTION,
             callback=moment,
             metavar="TIME",
             help="Only records whose own timestamp is earlier than this.",
@@ -279,8 +302,9 @@ def config_option(help_text: str) -> Any:
 
 
 def _config(help_text: str) -> click.Option:
-    return click.Option(
+    return Option(
         ["--config", "config_path"],
+        Group.SETTINGS,
         metavar="FILE",
         callback=_warn_of_unknown_settings,
         help=help_text,
@@ -314,8 +338,9 @@ def settings_options(*more: click.Option, make: Callable[..., Any] = LogConfig.l
     `make` gets the path of ``--config``, and by their names ``index_interval_bytes`` and more.
     """
     given = [
-        click.Option(
+        Option(
             ["--index-interval-bytes"],
+            Group.SETTINGS,
             type=Whole(0, INT32_MAX),
             metavar="N",
             help="Bytes of log between two index entries; overrides --config.  [default: 4096]",
@@ -360,6 +385,7 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
 
     return option(
         "--report",
+        group=Group.OUTPUT,
         callback=checked,
         metavar="FILE",
         help=f"Write {rows} to FILE: {endings}.",
@@ -372,16 +398,20 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
 def engine_options() -> Any:
     """Return the options of what runs the work; a job runs on the engine of ``spark-submit``."""
     return option_group(
-        click.Option(
+        Option(
             ["--engine"],
+            Group.ENGINE,
             type=click.Choice(["local", "spark"]),
             default="local",
             show_default=True,
             help="Run in threads of this process, or on Spark.",
         ),
-        click.Option(["--master"], metavar="URL", help="Spark master, with --engine spark."),
-        click.Option(
+        Option(
+            ["--master"], Group.ENGINE, metavar="URL", help="Spark master, with --engine spark."
+        ),
+        Option(
             ["--threads"],
+            Group.ENGINE,
             type=Whole(min=1),
             metavar="N",
             help="Threads of the local engine.  [default: one per core]",
@@ -408,8 +438,10 @@ def _engine(name: str, master: str | None, threads: int | None) -> Engine:
 def detail_options() -> Any:
     """Return the options of how much is printed, a `Detail`."""
     return option_group(
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print only damage and errors."),
-        click.Option(["--verbose", "-v"], is_flag=True, help="Print details and tracebacks."),
+        Option(["--quiet", "-q"], Group.OUTPUT, is_flag=True, help="Print only damage and errors."),
+        Option(
+            ["--verbose", "-v"], Group.OUTPUT, is_flag=True, help="Print details and tracebacks."
+        ),
         make=_detail,
     )
 
@@ -422,4 +454,10 @@ def _detail(quiet: bool, verbose: bool) -> Detail:  # noqa: FBT001, because they
 
 def verbose_option() -> Any:
     """Return the option of a command that prints details in any case."""
-    return option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors.")
+    return option(
+        "--verbose",
+        "-v",
+        group=Group.OUTPUT,
+        is_flag=True,
+        help="Print tracebacks of errors.",
+    )

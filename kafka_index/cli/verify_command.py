@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import command, option
+from kafka_index.cli.options import Group, command, option
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -58,18 +58,21 @@ class VerifyOptions(LogOptions):
 
     indexes: str | None = option(
         "--indexes",
+        group=Group.INPUT,
         metavar="PATH",
         help="Verify the files below this folder, where `build` has written them, instead of those "
         "beside the logs.",
     )
     metadata: str | None = option(
         "--metadata",
+        group=Group.INPUT,
         metavar="DIR",
         help="The directory of the metadata log, which says which topics are compacted, and their "
         "ids.  [default: the one in the dump, if any]",
     )
     against: tuple[str, ...] = option(
         "--against",
+        group=Group.INPUT,
         multiple=True,
         metavar="PATH",
         help="Compare the batches with those of another copy; may be repeated.",
@@ -77,6 +80,7 @@ class VerifyOptions(LogOptions):
     topics: re.Pattern[str] | None = topics_option()
     fast: bool = option(
         "--fast",
+        group=Group.BEHAVIOUR,
         is_flag=True,
         help="Read batch headers only: much faster, but damaged records are not found.",
     )

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import command, option
+from kafka_index.cli.options import Group, command, option
 from kafka_index.cli.terminal import format_seconds
 
 _HELP = """Compile all kernels and keep their machine code, so that no later run compiles any.
@@ -33,6 +33,7 @@ class WarmUpOptions:
 
     shared: bool = option(
         "--shared",
+        group=Group.OUTPUT,
         is_flag=True,
         help="Keep the code beside the installed packages, for every user.",
     )
@@ -68,4 +69,5 @@ make_command = partial(
     usage="[OPTIONS]",
     examples=_EXAMPLES,
     has_links=False,
+    page="installation",
 )

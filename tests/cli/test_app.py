@@ -1,15 +1,19 @@
+import re
 import subprocess
 import sys
 import tomllib
 
+import click
 import pytest
 
 import kafka_index as package
 from kafka_index.cli import job_main, main
-from kafka_index.cli.app import COMMANDS
+from kafka_index.cli.app import COMMANDS, load_command
+from kafka_index.cli.options import Group, Option
 from tests.support.command_line import DUMP, ROOT, environment, kafka_index, lookup, run_here
 
 JOBS = {"build": "build_index.py", "lookup": "lookup.py"}
+JOB_COMMANDS = ("build", "export", "find", "import", "lookup", "restore", "rewrite", "verify")
 
 
 #: Ctrl-C while the command line is imported.
@@ -31,6 +35,44 @@ def test_help_shows_commands_and_examples() -> None:
     assert result.returncode == 0
     for word in ("build", "lookup", "dump", "Examples"):
         assert word in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "as_job"),
+    [*((name, False) for name in COMMANDS), *((name, True) for name in JOB_COMMANDS)],
+)
+def test_every_option_is_in_a_group(command: str, as_job: bool) -> None:  # noqa: FBT001, a parameter
+    options = [
+        each
+        for each in load_command(command, as_job=as_job).params
+        if isinstance(each, click.Option)
+    ]
+    assert options
+    assert [each.name for each in options if not isinstance(each, Option)] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_has_all_options_by_group_and_ends_with_its_page(
+    command: str,
+) -> None:
+    text = run_here(command, "--help").stdout
+    titles = [line[:-1] for line in text.splitlines() if re.fullmatch(r"[A-Z][\w ]+:", line)]
+    order = [group.value for group in Group]
+    assert titles == sorted(titles, key=order.index)
+    for option in load_command(command, as_job=False).params:
+        if isinstance(option, Option):
+            section = text.partition(f"\n{option.group.value}:\n")[2].partition("\n\n")[0]
+            for name in option.opts:
+                assert re.search(rf"^  (-.+, )?{name}\b", section, re.MULTILINE), name
+    last = text.splitlines()[-1].split()
+    assert last[-3:-1] == ["kafka-index", "help"]
+    assert run_here("help", last[-1]).returncode == 0
+
+
+def test_help_texts_begin_in_one_column() -> None:
+    lines = run_here("restore", "--help").stdout.partition("\nInput:\n")[2].splitlines()
+    found = [re.match(r"  (-\w, )?--[\w-]+( \S+)?  +(?=\S)", line) for line in lines]
+    assert len({match.end() for match in found if match is not None}) == 1
 
 
 @pytest.mark.parametrize("command", ["build", "lookup", "dump"])

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -426,21 +425,3 @@ def test_an_interruption_is_one_line() -> None:
         _, said = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 130
     assert said == b"kafka-index: error: interrupted\n"
-
-
-def test_topics_are_completed_below_the_input(tmp_path: Path) -> None:
-    shutil.copytree(DUMP / "payments-0", tmp_path / "payments-0")
-    asked = {
-        "_KAFKA_INDEX_COMPLETE": "bash_complete",
-        "COMP_WORDS": f"kafka-index cat --input {tmp_path} pa",
-        "COMP_CWORD": "4",
-    }
-    done = subprocess.run(
-        COMMAND,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment(), **asked},
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert (done.returncode, done.stdout) == (0, "plain,payments\n")

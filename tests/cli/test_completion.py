@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from tests.support.command_line import environment
+from kafka_index.cli.app import load_command
+from kafka_index.cli.completion import complete_topic
+from tests.support.command_line import DUMP, environment
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 # What a shell runs to complete the last word of WORDS, and prints.
@@ -114,3 +119,80 @@ def test_completions_of_commands_import_none_of_them(commands: dict[str, str]) -
         timeout=TIMEOUT_SECONDS,
     )
     assert (done.returncode, done.stdout) == (0, "plain,lookup\n")
+
+
+@pytest.mark.parametrize(("shell", "script"), SHELLS)
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("lookup --input dump --topic pay", ["payments"]),
+        ("find --input dump --topics pay", ["payments"]),
+        ("cat --input dump pay", ["payments"]),
+        ("verify --input other dump --topics audit", ["audit.trail"]),
+        ("verify --input dump/payments-1 --topics ''", ["payments"]),
+    ],
+)
+def test_topics_below_the_input_are_completed(
+    shell: str,
+    script: str,
+    words: str,
+    found: list[str],
+    commands: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "dump").symlink_to(DUMP)
+    (tmp_path / "other").mkdir()
+    assert completions(shell, script, f"kafka-index {words}", commands, tmp_path) == found
+
+
+def completed(*words: str, folder: Path) -> list[str]:
+    """The values that click prints for the last word."""
+    asked = {
+        "_KAFKA_INDEX_COMPLETE": "bash_complete",
+        "COMP_WORDS": shlex.join(("kafka-index", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "kafka_index"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**environment(), **asked},
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line.partition(",")[2] for line in done.stdout.split()]
+
+
+@pytest.mark.parametrize("path", ["dump", "du*", "dump/payments-*", "s3://user:pw@b/x dump"])
+def test_the_last_alternative_of_a_pattern_is_completed(path: str, tmp_path: Path) -> None:
+    (tmp_path / "dump").symlink_to(DUMP)
+    words = ("lookup", "--input", *path.split(), "--topics", "orders|pay")
+    assert completed(*words, folder=tmp_path) == ["orders|payments"]
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/dump", "p-0", "a-file"])
+def test_an_input_that_has_no_local_folder_has_no_topics(path: str, tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
+    assert completed("lookup", "--input", path, "--topics", "p", folder=tmp_path) == []
+
+
+def test_a_folder_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer, asked = threading.Event(), threading.Event()
+
+    def hang(_path: str) -> NoReturn:
+        asked.set()
+        answer.wait()
+        raise OSError
+
+    monkeypatch.setattr("os.scandir", hang)
+    command = load_command("cat", as_job=False)
+    with command.make_context(
+        "cat", ["--input", str(tmp_path), "t"], resilient_parsing=True
+    ) as context:
+        assert complete_topic(context, command.params[0], "") == []
+    assert asked.is_set()
+    answer.set()
