@@ -18,11 +18,11 @@ from pyarrow import types
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, argument, command, option
+from kafka_index.cli.record_text import readable_time
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
 from kafka_index.errors import plural
-from kafka_index.layout.times import format_time
 from kafka_index.lookup.lag import LAG_TABLES, read_lag
 from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.metadata.directory import Faults
@@ -76,11 +76,6 @@ class MetadataOptions:
     max_decompressed_bytes: int = max_decompressed_option()
     verbose: bool = verbose_option()
 
-    @property
-    def has_values(self) -> bool:
-        """Whether a table is written for programs."""
-        return self.as_json or self.output is not None
-
     def __post_init__(self) -> None:
         if self.output is None:
             return
@@ -96,7 +91,7 @@ def _run(options: MetadataOptions) -> ExitCode:
     most = options.max_decompressed_bytes
     if what in LAG_TABLES:
         table, faults = read_lag(options.paths, what, max_decompressed_bytes=most)
-        _put_table(table if options.has_values else _with_times(table), options)
+        _put_table(table, options)
     else:
         found = read_for_table(options.paths, what, max_decompressed_bytes=most)
         faults = found.faults
@@ -113,7 +108,7 @@ def _with_times(table: pa.Table) -> pa.Table:
     for number, name in enumerate(table.column_names):
         if name.endswith(_TIMESTAMP_MS):
             values = table[name].to_pylist()
-            times = [None if one is None else format_time(one) or str(one) for one in values]
+            times = [None if one is None else readable_time(one) for one in values]
             short = name.removesuffix(_TIMESTAMP_MS) + "_time"
             table = table.set_column(number, short, pa.array(times, pa.string()))
     return table
@@ -126,7 +121,7 @@ def _put_table(table: pa.Table, options: MetadataOptions) -> None:
             file.write_table(table)
         return
     output = DumpOutput(sys.stdout, as_json=options.as_json)
-    for batch in table.to_batches():
+    for batch in (table if options.as_json else _with_times(table)).to_batches():
         output.rows(batch if options.as_json else _readable(batch))
     output.remark(plural(table.num_rows, "row"))
 

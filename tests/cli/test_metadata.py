@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,9 @@ import pytest
 
 import kafka_index
 from kafka_index.layout.message_fields import Value
-from kafka_index.layout.messages import GROUP_RECORDS
+from kafka_index.layout.messages import GROUP_RECORDS, TRANSACTION_RECORDS
+from kafka_index.layout.times import format_time
+from kafka_index.lookup.lag import LAG_TABLES
 from kafka_index.metadata import METADATA_TABLES
 from tests.servers.s3 import S3Server
 from tests.support.command_line import DUMP, copy_partitions, run_here
@@ -72,13 +75,41 @@ def test_an_open_transaction_is_found() -> None:
     assert found["partitions"] == [{"topic": "payments", "partition": 1}]
 
 
-@pytest.mark.parametrize("what", [name for name in METADATA_TABLES if name != "remote-segments"])
-def test_a_table_is_readable_on_a_terminal(what: str) -> None:
+@pytest.mark.parametrize(
+    "what", [name for name in (*METADATA_TABLES, *LAG_TABLES) if name != "remote-segments"]
+)
+def test_a_table_is_readable_as_text_with_the_times_of_the_values(what: str) -> None:
     done = metadata(DUMP, "--what", what)
 
-    header, *_, last = done.stdout.splitlines()
-    assert header.split() == METADATA_TABLES[what].schema.names
-    assert last.endswith(("row", "rows"))
+    header, *lines, last = done.stdout.splitlines()
+    values = rows(what)
+    names = list(values[0])
+    assert header.split() == [re.sub("_timestamp_ms$", "_time", name) for name in names]
+    assert last == f"{len(values)} row{'s' if len(values) > 1 else ''}"
+    times = [name for name in names if name.endswith("_timestamp_ms")]
+    for row, line in zip(values, lines, strict=True):
+        shown = [None if row[name] is None else format_time(row[name]) for name in times]
+        assert [one or "-" for one in shown if (one or "-") not in line.split()] == []
+        assert [row[name] for name in times if str(row[name]) in line.split()] == []
+
+
+def test_a_record_without_a_timestamp_has_none_in_a_table(tmp_path: Path) -> None:
+    key: dict[str, Value] = {"transactionalId": "t"}
+    value: dict[str, Value] = {
+        "producerId": 1,
+        "producerEpoch": 0,
+        "transactionTimeoutMs": 1000,
+        "transactionStatus": 0,
+        "transactionPartitions": None,
+        "transactionLastUpdateTimestampMs": -1,
+        "transactionStartTimestampMs": -1,
+    }
+    record = coordinator_record(TRANSACTION_RECORDS, "TransactionLog", key, value, 0)
+    write_log(tmp_path / "__transaction_state-0", log_batch(0, record))
+
+    assert rows("transactions", tmp_path)[0]["last_update_timestamp_ms"] == -1
+    header, line, _ = metadata(tmp_path, "--what", "transactions").stdout.splitlines()
+    assert line.split()[header.split().index("last_update_time")] == "-"
 
 
 def test_a_table_is_written_as_parquet_arrow_and_json(tmp_path: Path) -> None:
