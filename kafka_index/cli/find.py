@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable
-from contextlib import closing
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from typing import TYPE_CHECKING, TextIO
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
@@ -25,6 +25,7 @@ from kafka_index.tables.settings import RecordFilter
 if TYPE_CHECKING:
     from kafka_index.cli.find_command import FindOptions
     from kafka_index.cli.record_template import RecordTemplate
+    from kafka_index.tables import RecordSplit
     from kafka_index.tables.matches import SplitMatches
 
 _FEW = ("no", "1")
@@ -54,15 +55,12 @@ def run_find(options: FindOptions) -> ExitCode:
         # Records may contain characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     text = FoundText(as_json=options.as_json, values=options.values)
-    # Progress would mix with the records on a terminal.
-    is_live = sys.stdout.isatty()
-    detail = Detail.QUIET if is_live else options.detail
-    outcome = Outcome(len(search.plan.splits), None, detail, nouns=("split", "splits"))
+    outcome = _FindOutcome(search.plan.splits, options.detail)
     with (
         outcome,
         closing(search.run(options.engine, limit=options.limit, listener=outcome)) as found,
     ):
-        count, damage, codes = print_found(text, found)
+        count, damage, codes = print_found(text, outcome.following(found), outcome.paused)
     summary = run_summary()
     summary.add_count("matches", count)
     summary.add_count("records_found", count)
@@ -78,20 +76,45 @@ def run_find(options: FindOptions) -> ExitCode:
     return code
 
 
+class _FindOutcome(Outcome):
+    """The listener of an engine that searches splits; a context manager around its run."""
+
+    def __init__(self, splits: Sequence[RecordSplit], detail: Detail) -> None:
+        self._sizes_bytes = [split.size_bytes for split in splits]
+        super().__init__(len(splits), sum(self._sizes_bytes), detail, nouns=("split", "splits"))
+
+    def following(self, found: Iterable[SplitMatches]) -> Iterator[SplitMatches]:
+        """Yield the matches of splits in order, and show which splits are done."""
+        sizes_bytes = iter(self._sizes_bytes)
+        for matches in found:
+            yield matches
+            if matches.rest is None:
+                self._progress.advance(1, next(sizes_bytes))
+
+
 def print_found(
-    text: FoundText | RecordTemplate, found: Iterable[SplitMatches]
+    text: FoundText | RecordTemplate,
+    found: Iterable[SplitMatches],
+    printing: Callable[[TextIO], AbstractContextManager[object]] = nullcontext,
 ) -> tuple[int, int, list[ExitCode]]:
-    """Print records as they come; return how many, the places of damage, and exit codes."""
+    """Print records as they come; return how many, the places of damage, and exit codes.
+
+    What goes to a stream is printed in its context of `printing`.
+    """
     count, damage, codes = 0, 0, []
     for matches in found:
-        for batch in matches.batches:
-            sys.stdout.writelines(text.found_lines(batch))
-            count += len(batch)
-        sys.stdout.flush()
+        if matches.batches:
+            with printing(sys.stdout):
+                for batch in matches.batches:
+                    sys.stdout.writelines(text.found_lines(batch))
+                    count += len(batch)
+                sys.stdout.flush()
+        if matches.errors:
+            with printing(sys.stderr):
+                for error in matches.errors:
+                    print_error(str(error))
         damage += len(matches.errors) + matches.errors_left_out
         codes.append(ExitCode.of_faults(matches.errors))
-        for error in matches.errors:
-            print_error(str(error))
     return count, damage, codes
 
 

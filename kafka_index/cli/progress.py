@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -69,6 +69,8 @@ class Progress:
         self._compiled_before = 0.0
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
+        self._screen = threading.Lock()
+        self._drawn: Display | None = None
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
@@ -84,6 +86,17 @@ class Progress:
         self._done.set()
         if self._thread is not None:
             self._thread.join()
+
+    @contextmanager
+    def paused(self, stream: TextIO) -> Iterator[None]:
+        """Remove the live line while the context prints to a stream that is a terminal."""
+        if not (self._live and stream.isatty()):
+            yield
+            return
+        with self._screen:
+            with suppress(OSError, ValueError):
+                self._erase()
+            yield
 
     def advance(self, count: int, size_bytes: int = 0) -> None:
         """Count finished items and their bytes, where no share of the work includes them."""
@@ -127,6 +140,12 @@ class Progress:
             parts.append(f"{format_seconds(seconds * (total - done) / done)} left")
         return f"{min(share, 1.0):4.0%}  " + "  ".join(parts)
 
+    def _erase(self) -> None:
+        """Remove the line, if there is one."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            drawn.stop()
+
     def _share(self) -> float:
         """Return how much of the whole is done, 1 for all; 0 where the whole is not known."""
         if not self._total:
@@ -139,9 +158,11 @@ class Progress:
     def _show(self) -> None:
         try:
             if self._live:
-                with self._display() as display:
-                    while not self._done.wait(_LIVE_SECONDS):
+                display = self._display()
+                while not self._done.wait(_LIVE_SECONDS):
+                    with self._screen:
                         self._draw(display)
+                self._erase()
                 return
             while not self._done.wait(_LOG_SECONDS):
                 self._stream.write(f"{log_time(self._stream)}{self.line()}\n")
@@ -150,15 +171,14 @@ class Progress:
             # The stream was closed while the run continues.
             return
 
-    @contextmanager
-    def _display(self) -> Iterator[Display]:
-        """Give a line of rich's that is removed at the end."""
+    def _display(self) -> Display:
+        """Return a line of rich's that can be removed."""
         from rich import progress  # noqa: PLC0415, slow to import
         from rich.table import Column  # noqa: PLC0415, slow to import
 
         text = Column(no_wrap=True, overflow="ellipsis")
         bar = [progress.BarColumn(_BAR_WIDTH)] if self._total else []
-        with progress.Progress(
+        display = progress.Progress(
             progress.SpinnerColumn(),
             *bar,
             progress.TextColumn("{task.description}", markup=False, table_column=text),
@@ -167,11 +187,15 @@ class Progress:
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
-        ) as display:
-            display.add_task(self.line(), total=1.0)
-            yield display
+        )
+        display.add_task(self.line(), total=1.0)
+        return display
 
     def _draw(self, display: Display) -> None:
+        """Draw the line, anew after a pause; on a terminal that cannot move its cursor, nothing."""
+        if self._drawn is None and display.console.is_interactive:
+            display.start()
+            self._drawn = display
         task = display.task_ids[0]
         display.console.width, _ = terminal_size(self._stream)
         display.update(task, completed=self._share(), description=self.line(), refresh=True)
@@ -221,6 +245,10 @@ class Outcome:
         """Start the clock of the work, and the display of its progress."""
         self._began = time.monotonic()
         self._progress.__enter__()
+
+    def paused(self, stream: TextIO) -> AbstractContextManager[None]:
+        """Remove the live line while the context prints to a stream that is a terminal."""
+        return self._progress.paused(stream)
 
     def on_share(self, done: int, total: int) -> None:
         """Show that some of the tasks of about equal work are done; called from any thread."""

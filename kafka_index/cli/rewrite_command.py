@@ -12,7 +12,7 @@ import click
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, command, option
-from kafka_index.cli.progress import skipped_lines
+from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
     Detail,
@@ -27,7 +27,7 @@ from kafka_index.cli.shared_options import (
 from kafka_index.cli.terminal import Paint, Table, format_count, print_error, print_log, print_text
 from kafka_index.config import LogConfig
 from kafka_index.execution import Engine
-from kafka_index.storage import Skipped
+from kafka_index.storage import SegmentFile, Skipped
 from kafka_index.storage.report_file import open_report
 from kafka_index.stores import is_remote
 from kafka_index.writing.condition import Condition, Selection, read_keys
@@ -154,7 +154,8 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
         )
     )
     with open_report(options.report, REWRITE_REPORT_SCHEMA) as report:
-        result = job.run(options.engine)
+        with _RewriteOutcome(job, options.detail) as outcome:
+            result = job.run(options.engine, outcome)
         if result.refusal is not None:
             print_log(f"would be refused: {result.refusal}")
         if not result.is_new:
@@ -163,6 +164,25 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
             report.write_table(result.to_arrow())
     _print(result, options.detail, job.listing.skipped)
     return ExitCode(result.outcome.exit_code)
+
+
+class _RewriteOutcome(Outcome):
+    """The listener of an engine that rewrites; a context manager around its run."""
+
+    def __init__(self, job: RewriteJob, detail: Detail) -> None:
+        segments = [segment for plan in job.plans for segment in plan.segments]
+        # Both passes read all of it; a dry run makes one.
+        passes = 1 if job.request.output is None else 2
+        size_bytes = passes * sum(segment.log_size_bytes for segment in segments)
+        super().__init__(len(segments), size_bytes, detail)
+
+    def on_first(self, segment: SegmentFile) -> None:
+        """Show that the first of two passes has read a segment."""
+        self._progress.advance(0, segment.log_size_bytes)
+
+    def on_last(self, segment: SegmentFile) -> None:
+        """Show that the last pass has read a segment."""
+        self._progress.advance(1, segment.log_size_bytes)
 
 
 def _print(result: RewriteResult, detail: Detail, skipped: Sequence[Skipped]) -> None:

@@ -43,7 +43,13 @@ from kafka_index.writing.condition import Selection, SelectionError, SelectionMa
 #: More keys are not remembered: about 500 bytes each.
 _MAX_KEYS = 5_000_000
 _COMMITTED, _ABORTED = -1, -2
+#: Called after each segment that a pass has read; from any thread.
+OnRead = Callable[[SegmentFile], None]
 _NONE = -1
+
+
+def ignore(_segment: SegmentFile) -> None:
+    """Do nothing after a segment, where nobody follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +93,13 @@ def match_partition(
     max_decompressed_bytes: int,
     checks_revival: bool,
     tiered: TieredPartition | None = None,
+    on_read: OnRead = ignore,
 ) -> PartitionMatch:
     """Read a partition once, or twice if revived records have to be known.
 
-    `tiered` has the facts about a partition whose segments may be remote. Raises `KafkaIndexError`
-    if the partition cannot be read, or is damaged.
+    `tiered` has the facts about a partition whose segments may be remote; `on_read` is called after
+    each segment of the first read. Raises `KafkaIndexError` if the partition cannot be read, or is
+    damaged.
     """
     tail = _Tail()
     pass_ = _Pass(selection, max_decompressed_bytes, tail)
@@ -122,6 +130,7 @@ def match_partition(
         aborted.append(entries)
         if stop is not None:
             raise stop.error(segment.log_path)
+        on_read(segment)
     records, dropped_records = pass_.records, pass_.dropped
     entries = state.entries
     if revival is not None and revival.has_keys:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Protocol, Self
 
 import pyarrow as pa
 
@@ -20,15 +20,16 @@ from kafka_index.errors import (
     is_retriable,
     plural,
 )
-from kafka_index.execution import Engine
+from kafka_index.execution import Engine, Listener
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.directory import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.results import Result, RunOutcome, report_schema, report_table
-from kafka_index.storage import Listing
+from kafka_index.storage import Listing, SegmentFile
 from kafka_index.storage.paths import local_path
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.condition import Selection
+from kafka_index.writing.partition_match import ignore
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewriting import (
     MatchedPartition,
@@ -196,6 +197,16 @@ class RewriteRequest:
         return "" if self.topics is None else f" of the topics that match {self.topics.pattern!r}"
 
 
+class RewriteListener(Listener, Protocol):
+    """Follows the passes of a rewrite on threads of this process."""
+
+    def on_first(self, segment: SegmentFile) -> None:
+        """Show that a segment is read for the first time of two; called from any thread."""
+
+    def on_last(self, segment: SegmentFile) -> None:
+        """Show that a segment is read for the last time."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
     """A rewrite whose input is listed."""
@@ -225,11 +236,11 @@ class RewriteJob:
         )
         return cls(request, plans, listing, settings)
 
-    def run(self, engine: Engine) -> RewriteResult:
+    def run(self, engine: Engine, listener: RewriteListener | None = None) -> RewriteResult:
         """Match, decide, and write; a partition that fails is a row of the result.
 
-        Raises `InputError` if what is asked for is hardly meant, but not in a dry run, and the
-        errors of `RewriteOutput`.
+        The listener follows both passes. Raises `InputError` if what is asked for is hardly meant,
+        but not in a dry run, and the errors of `RewriteOutput`.
         """
         with ExitStack() as stack:
             output = None
@@ -239,15 +250,21 @@ class RewriteJob:
                         self.request.output, self._read(), digest_of(self.plans, self.settings)
                     )
                 )
+            on_first = ignore if listener is None else listener.on_first
+            on_last = ignore if listener is None else listener.on_last
+            is_last = output is None or output.is_finished
             workers = stack.enter_context(
                 engine.start(
                     "rewrite",
                     after_failure="finished partitions are kept: run again to continue",
+                    listener=listener,
+                    works=len(self.plans) * (1 if is_last else 2),
                     inputs=[plan.directory for plan in self.plans],
                     outputs=[] if output is None else [output.root],
                 )
             )
-            matched = list(match_partitions(workers, self.plans, self.settings))
+            on_matched = on_last if is_last else on_first
+            matched = list(match_partitions(workers, self.plans, self.settings, on_matched))
             if output is None:
                 refusal = None
                 try:
@@ -265,7 +282,14 @@ class RewriteJob:
                 output.begin()
                 sound = [each for each in matched if each.error is None]
                 written = list(
-                    rewrite_partitions(workers, sound, output.root, output.staging, self.settings)
+                    rewrite_partitions(
+                        workers,
+                        sound,
+                        output.root,
+                        output.staging,
+                        self.settings,
+                        on_last,
+                    )
                 )
                 unread = [(each, each.error) for each in matched if each.error is not None]
                 outcomes = sorted([*unread, *written], key=lambda one: one[0].plan.partition)

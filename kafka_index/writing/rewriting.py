@@ -43,7 +43,7 @@ from kafka_index.stores.inputs import refuse_linked_out
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.condition import Selection, SelectionError
-from kafka_index.writing.partition_match import PartitionMatch, match_partition
+from kafka_index.writing.partition_match import OnRead, PartitionMatch, ignore, match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
 from kafka_index.writing.staging import StagedPartition, publish_directory, remove_directory
 
@@ -87,12 +87,18 @@ def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
 
 
 def match_partitions(
-    workers: Workers, plans: Sequence[PartitionPlan], settings: RewriteSettings
+    workers: Workers,
+    plans: Sequence[PartitionPlan],
+    settings: RewriteSettings,
+    on_read: OnRead = ignore,
 ) -> Iterator[MatchedPartition]:
-    """Make the first pass over partitions; yield the results in their order."""
+    """Make the first pass over partitions; yield the results in their order.
+
+    `on_read` is called in this process alone: a session shows the shares of its jobs.
+    """
     return workers.run(
         plans,
-        partial(match, settings=settings),
+        partial(match, settings=settings, on_read=on_read if workers.in_process else ignore),
         sizes=[plan.size_bytes for plan in plans],
         what="match {:,} partitions",
         ordered=True,
@@ -105,11 +111,21 @@ def rewrite_partitions(
     output: str,
     staging: str,
     settings: RewriteSettings,
+    on_read: OnRead = ignore,
 ) -> Iterator[tuple[MatchedPartition, KafkaIndexError | None]]:
-    """Make the second pass; yield each partition with the reason why it is left out, if it is."""
+    """Make the second pass; yield each partition with the reason why it is left out, if it is.
+
+    `on_read` is that of `match_partitions`.
+    """
     errors = workers.run(
         matched,
-        partial(_rewrite, output=output, staging=staging, settings=settings),
+        partial(
+            _rewrite,
+            output=output,
+            staging=staging,
+            settings=settings,
+            on_read=on_read if workers.in_process else ignore,
+        ),
         sizes=[each.plan.size_bytes for each in matched],
         what="rewrite {:,} partitions",
         ordered=True,
@@ -117,9 +133,16 @@ def rewrite_partitions(
     return zip(matched, errors, strict=True)
 
 
-def match(plan: PartitionPlan, _attempt_id: str, *, settings: RewriteSettings) -> MatchedPartition:
+def match(
+    plan: PartitionPlan,
+    _attempt_id: str,
+    *,
+    settings: RewriteSettings,
+    on_read: OnRead = ignore,
+) -> MatchedPartition:
     """Make the first pass over a partition; an error is in the result."""
     if plan.is_internal:
+        _all_read(plan, on_read)
         return MatchedPartition(plan)
     try:
         found = match_partition(
@@ -128,6 +151,7 @@ def match(plan: PartitionPlan, _attempt_id: str, *, settings: RewriteSettings) -
             max_decompressed_bytes=settings.max_decompressed_bytes,
             checks_revival=plan.may_be_compacted and not settings.allows_revival,
             tiered=plan.tiered,
+            on_read=on_read,
         )
     except SelectionError:
         raise
@@ -143,6 +167,7 @@ def _rewrite(
     output: str,
     staging: str,
     settings: RewriteSettings,
+    on_read: OnRead,
 ) -> KafkaIndexError | None:
     """Make the second pass over a partition, build its files, publish it, or return its error."""
     plan = matched.plan
@@ -152,6 +177,7 @@ def _rewrite(
     directory = os.path.join(staging, f"{name}.{attempt_id}", name)
     if os.path.exists(os.path.join(output, name)):
         # Published by the run that this one continues.
+        _all_read(plan, on_read)
         return None
     try:
         try:
@@ -160,8 +186,9 @@ def _rewrite(
             raise publish_error(error, directory, "make a folder") from error
         if matched.match is None:
             _copy_files(plan.directory, directory)
+            _all_read(plan, on_read)
         else:
-            _write_partition(plan, matched.match, directory, settings)
+            _write_partition(plan, matched.match, directory, settings, on_read)
         publish_directory(output, StagedPartition(plan.partition, directory))
     except KafkaIndexError as error:
         remove_directory(directory)
@@ -169,8 +196,18 @@ def _rewrite(
     return None
 
 
+def _all_read(plan: PartitionPlan, on_read: OnRead) -> None:
+    """Call back for all segments of a partition that is not read one by one."""
+    for segment in plan.segments:
+        on_read(segment)
+
+
 def _write_partition(
-    plan: PartitionPlan, found: PartitionMatch, directory: str, settings: RewriteSettings
+    plan: PartitionPlan,
+    found: PartitionMatch,
+    directory: str,
+    settings: RewriteSettings,
+    on_read: OnRead,
 ) -> None:
     rewriter = SegmentRewriter(found, settings.selection, settings.max_decompressed_bytes)
     _write_side_files(plan, directory)
@@ -179,7 +216,10 @@ def _write_partition(
         # The build looks for it where a broker does.
         text = format_offset_checkpoint({plan.partition: min(log_start, found.end_offset)})
         _write(os.path.join(os.path.dirname(directory), LOG_START_CHECKPOINT), text.encode())
-    segments = [rewriter.rewrite(segment, directory) for segment in plan.segments]
+    segments = []
+    for segment in plan.segments:
+        segments.append(rewriter.rewrite(segment, directory))
+        on_read(segment)
     build = BuildSettings(settings.config)
     staged = list(stage_segments(segments, build, attempt_id="rewrite"))
     for row in publish_partitions([staged], build, attempt_id="rewrite"):

@@ -1,16 +1,27 @@
+import contextlib
 import io
 import os
 import pty
 import re
+import subprocess
+import termios
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO
 
 import pytest
 
 from kafka_index.cli import progress as progress_module
 from kafka_index.cli.progress import Progress
+from kafka_index.execution import ThreadEngine
+from kafka_index.storage import SegmentFile
+from kafka_index.writing.condition import Condition, Selection
+from kafka_index.writing.rewrite_job import RewriteJob, RewriteRequest
+from tests.support.command_line import COMMAND, DUMP, environment, run_here
+from tests.support.gates import Gate, Step
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 ERASE_LINE, SHOW_CURSOR = b"\x1b[2K", b"\x1b[?25h"
 
@@ -123,3 +134,119 @@ def test_off_a_terminal_each_line_has_its_time(monkeypatch: pytest.MonkeyPatch) 
         moment, text = next(line for line in lines if "1/4" in line).split(" ", 1)
     assert datetime.fromisoformat(moment).tzinfo is UTC
     assert text.startswith(" 25%  1/4 segments")
+
+
+def test_a_pause_leaves_the_line_to_what_is_printed() -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal, os.fdopen(theirs, "w") as stream:
+        with Progress(2, None, stream) as progress:
+            read_until(terminal, b"0/2 segments")
+            with progress.paused(stream):
+                stream.write("a record\n")
+                stream.flush()
+                time.sleep(0.5)  # long enough for a line to be drawn
+            printed = read_until(terminal, b"a record\r\n")
+            progress.advance(1)
+            read_until(terminal, b"1/2 segments")
+        read_until(terminal, SHOW_CURSOR)
+    erased, _, record = printed.rpartition(ERASE_LINE)
+    assert record.endswith(b"a record\r\n")
+    assert b"segments" not in record
+    assert b"a record" not in erased
+
+
+def test_what_is_printed_elsewhere_is_no_pause() -> None:
+    ours, theirs = pty.openpty()
+    with (
+        os.fdopen(ours, "rb", buffering=0) as terminal,
+        os.fdopen(theirs, "w") as stream,
+        Progress(2, None, stream) as progress,
+        progress.paused(io.StringIO()),
+    ):
+        progress.advance(1)
+        read_until(terminal, b"1/2 segments")
+
+
+def on_a_terminal(gate: Gate, *arguments: str, shown: bytes) -> list[str]:
+    """Run a command that is held at a gate until something is shown; return its final lines."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 400))
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env=gate.on_the_way_of({**environment(), "TERM": "xterm"}),
+        stdout=theirs,
+        stderr=theirs,
+        text=True,
+    )
+    os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        printed = read_until(terminal, shown)
+        gate.open()
+        with contextlib.suppress(OSError):  # the terminal's end
+            while part := terminal.read(10_000):
+                printed += part
+    assert process.wait(TIMEOUT_SECONDS) == 0
+    # A line is removed from the one below it.
+    removed = re.sub(r"[^\n]*\r\n(\x1b\[\?25h)?\r\x1b\[1A\x1b\[2K", "", printed.decode())
+    lines = removed.split("\r\n")
+    return [re.sub(r".*(\x1b\[2K|\r)|\x1b\[[?\d;]*[a-zA-Z]", "", line) for line in lines]
+
+
+def test_a_search_shows_its_splits_and_each_record_has_its_line(tmp_path: Path) -> None:
+    arguments = ("--input", str(DUMP), "--topics", "payments", "--key-regex", "7$")
+    gate = Gate(tmp_path / "gate", Step("open", "payments-1/00000000000000000000.log", 1))
+    lines = on_a_terminal(gate, "find", *arguments, "--threads", "1", shown=b"1/2 splits")
+    done = run_here("find", *arguments)
+    assert [line for line in lines if line] == [*done.stdout.splitlines(), done.stderr.rstrip()]
+
+
+def test_both_passes_of_a_rewrite_are_shown_as_one(tmp_path: Path) -> None:
+    log = "payments-1.thread0/payments-1/00000000000000000000.log"
+    gate = Gate(tmp_path / "gate", Step("open", log, 1))
+    out = str(tmp_path / "out")
+    arguments = ("--input", str(DUMP), "--topics", "payments", "--drop-where", "offset < 10")
+    segments = len(list(DUMP.glob("payments-*/*.log")))
+    first = len(list(DUMP.glob("payments-0/*.log")))
+    lines = on_a_terminal(
+        gate,
+        *("rewrite", *arguments, "--output", out, "--threads", "1"),
+        shown=f"{first}/{segments} segments".encode(),
+    )
+    assert lines[-2].endswith(f"in {out}")
+
+
+class _Reads:
+    def __init__(self) -> None:
+        self.first: list[SegmentFile] = []
+        self.last: list[SegmentFile] = []
+
+    def on_begin(self) -> None:
+        pass
+
+    def on_share(self, done: int, total: int) -> None:
+        pass
+
+    def on_first(self, segment: SegmentFile) -> None:
+        self.first.append(segment)
+
+    def on_last(self, segment: SegmentFile) -> None:
+        self.last.append(segment)
+
+
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_a_rewrite_reports_each_segment_once_a_pass(
+    tmp_path: Path,
+    is_dry: bool,  # noqa: FBT001, a parameter
+) -> None:
+    job = RewriteJob.prepare(
+        RewriteRequest(
+            inputs=[str(DUMP)],
+            output=None if is_dry else str(tmp_path / "out"),
+            selection=Selection(condition=Condition.parse("topic = 'payments' and offset < 10")),
+        )
+    )
+    reads = _Reads()
+    job.run(ThreadEngine(2), reads)
+    read = [sorted(each.log_path for each in part) for part in (reads.first, reads.last)]
+    logs = sorted(map(str, DUMP.glob("*/*.log")))
+    assert read == [[] if is_dry else logs, logs]
