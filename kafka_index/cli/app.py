@@ -6,6 +6,7 @@ code (see `ExitCode`).
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import difflib
 import gc
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
@@ -33,6 +35,7 @@ from kafka_index.layout.uri_passwords import hide_passwords
 PROGRAM = "kafka-index"
 #: Set by the shell that asks, to ``bash_source`` or ``bash_complete``, and so for zsh and fish.
 COMPLETE_VARIABLE = "_KAFKA_INDEX_COMPLETE"
+
 #: What the commands are for, and their purposes; each is in a module named after it. The modules
 #: are imported when a command is called: they load numpy, pyarrow and the compiled kernels, and
 #: `--help` should not wait for that.
@@ -188,6 +191,7 @@ _AFTER_A_STOP = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``kafka-index``, by default with this process's arguments, and return the exit code."""
     if os.environ.get(COMPLETE_VARIABLE):
+        _die_of_interrupts()
         return complete(console_script, PROGRAM)
     given = sys.argv[1:] if arguments is None else list(arguments)
     name = next((argument for argument in given if argument in COMMANDS), "")
@@ -197,7 +201,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _leave_out_pandas()
         return console_script
 
-    return _run(load, name, given, PROGRAM)
+    code = _run(load, name, given, PROGRAM)
+    if arguments is None:
+        _die_of_interrupts()
+    return code
+
+
+def _die_of_interrupts() -> None:
+    """Let SIGINT end this process without a word: nothing is left to be done but its end."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class _NoPandas:
@@ -250,9 +263,12 @@ def _run(load: Callable[[], click.Command], name: str, arguments: list[str], pro
             with command.make_context(program, arguments) as context:
                 code = int(command.invoke(context) or ExitCode.DONE)
                 sys.stdout.flush()
+            stop.is_over = True
         except click.exceptions.Exit as leave:
+            stop.is_over = True
             code = leave.exit_code
         except BaseException as error:  # noqa: BLE001, because every error has its exit code
+            stop.is_over = True
             notes = getattr(error, "__notes__", [])
             if isinstance(error, KeyboardInterrupt | click.Abort):
                 stop.code = stop.code or ExitCode.INTERRUPTED
@@ -330,6 +346,9 @@ def _forget_stdout() -> None:
         os.close(devnull)
 
 
+_SOON_SECONDS = 0.01
+
+
 class _Terminated(BaseException):
     """SIGTERM arrived: what a scheduler sends before it kills."""
 
@@ -338,16 +357,20 @@ class _StopSignals:
     """SIGINT and SIGTERM as exceptions in the main thread, and as the exit code of the first.
 
     A context manager. The code outlives the exception, which may be replaced on its way up by
-    an error of the connection to Spark that it broke. SIGINT stays ignored where it was ignored
-    from the start, as in a shell's background job, which Ctrl-C is not meant for. SIGTERM, which
-    a scheduler sends to this process alone, is always caught.
+    an error of the connection to Spark that it broke. An exception that is lost where it is raised,
+    as in a finalizer, is raised again. Once the run `is_over`, signals do nothing. SIGINT stays
+    ignored where it was ignored from the start, as in a shell's background job, which Ctrl-C is not
+    meant for. SIGTERM, which a scheduler sends to this process alone, is always caught.
     """
 
     def __init__(self) -> None:
         self.code: ExitCode | None = None
+        self.is_over = False
         self._previous: dict[int, Any] = {}
+        self._previous_hook = sys.unraisablehook
 
     def __enter__(self) -> Self:
+        sys.unraisablehook = self._on_lost
         if threading.current_thread() is threading.main_thread():
             acts: dict[signal.Signals, Any] = {signal.SIGTERM: self._on_terminate}
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -359,13 +382,32 @@ class _StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, act in self._previous.items():
             signal.signal(number, act)
+        sys.unraisablehook = self._previous_hook
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self.code = self.code or ExitCode.INTERRUPTED
-        raise KeyboardInterrupt
+        if not self.is_over:
+            self.code = self.code or ExitCode.INTERRUPTED
+            raise KeyboardInterrupt
 
     def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
         # Once: a second one must not interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self.code = self.code or ExitCode.TERMINATED
-        raise _Terminated
+        if not self.is_over:
+            self.code = self.code or ExitCode.TERMINATED
+            raise _Terminated
+
+    def _on_lost(self, lost: Any) -> None:
+        """Raise a lost signal again, soon; anything else is printed as usual."""
+        if isinstance(lost.exc_value, _Terminated):
+            signal.signal(signal.SIGTERM, self._on_terminate)
+            _thread.start_new_thread(_send_soon, (signal.SIGTERM,))
+        elif isinstance(lost.exc_value, KeyboardInterrupt):
+            _thread.start_new_thread(_send_soon, (signal.SIGINT,))
+        else:
+            self._previous_hook(lost)
+
+
+def _send_soon(number: signal.Signals) -> None:
+    """Send this process a signal, once the main thread has left the hook that this is called in."""
+    time.sleep(_SOON_SECONDS)
+    os.kill(os.getpid(), number)

@@ -36,6 +36,7 @@ from numba.core import caching, codegen, compiler, config, registry, serialize
 from numba.core.runtime.nrt import rtsys
 
 from kafka_index.kernels.compile_clock import compile_clock
+from kafka_index.signals import deferred_signals
 
 # The one place where numba, which has no types of its own, is `Any`.
 _config: Any = config
@@ -214,6 +215,11 @@ class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
         super().__init__(function, targetoptions=dict(self.options), pipeline_class=self.pipeline)
         if function.__module__.startswith(_KERNELS):
             self._cache = _ContentCache(function, self.kind)
+
+    def compile(self, sig: Any) -> Any:
+        # LLVM calls numba back for its code: an exception there is lost, and the code incomplete.
+        with deferred_signals():
+            return super().compile(sig)
 
 
 class _LinkedLibrary(_JITCodeLibrary):  # type: ignore[misc]

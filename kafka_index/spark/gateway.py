@@ -24,11 +24,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
 from kafka_index.errors import EngineError
+from kafka_index.signals import deferred_signals
 from kafka_index.spark.jobs import without_package
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class _Jvm:
         command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         path = str(self._folder / "connection")
         environment = {**os.environ, "SPARK_CONNECT_MODE": "0", _CONNECTION_FILE: path}
-        with _deferred_signals():
+        with deferred_signals():
             self._process = process = subprocess.Popen(
                 command,
                 env=environment,
@@ -246,27 +246,6 @@ class _Jvm:
                 # Where a JVM that inherits it would write: sys.stderr may be a caller's by now.
                 with contextlib.suppress(OSError):
                     os.write(2, line)
-
-
-@contextlib.contextmanager
-def _deferred_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the end of the context."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    arrived: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        arrived.append(number)
-
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for caught, act in previous.items():
-            signal.signal(caught, act)
-        for number in arrived:
-            signal.raise_signal(number)
 
 
 def check_master(master: str, *, is_plain: bool = True) -> None:

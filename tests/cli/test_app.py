@@ -19,10 +19,10 @@ JOB_COMMANDS = ("build", "export", "find", "import", "lookup", "restore", "rewri
 #: Ctrl-C while the command line is imported.
 EARLY_INTERRUPT = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Interrupts:
     def find_spec(name, path=None, target=None):
         if name == "kafka_index.cli.app":
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupts)
 from kafka_index.cli import main

@@ -1,0 +1,33 @@
+"""Steps that a signal must not interrupt."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the end of the context."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: act for number in numbers if (act := signal.getsignal(number)) is not None}
+    try:
+        for number in previous:
+            signal.signal(number, note)
+        yield
+    finally:
+        for number, act in previous.items():
+            signal.signal(number, act)
+        for each in arrived:
+            signal.raise_signal(each)
