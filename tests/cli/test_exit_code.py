@@ -114,7 +114,7 @@ def test_a_file_larger_than_the_process_may_write_is_the_environment(
     done = _run(
         *("build", "--input", data, "--output", tmp_path / "out"),
         prepare=_limited(resource.RLIMIT_FSIZE, 100),
-        # Of modules, Python would keep the first hundred bytes, for all that import them.
+        # Python would keep the first hundred bytes of a module, for all that import it.
         PYTHONDONTWRITEBYTECODE="1",
     )
     assert done.returncode == 3, done.stderr
