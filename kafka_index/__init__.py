@@ -19,6 +19,7 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     restore_dump         make a data directory that a broker mounts
     import_records       tables of records as logs that a broker mounts
     rewrite_dump         copy a dump without some of its records
+    backup_broker        what a running broker has, into a repository of backups
 
 Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
@@ -26,6 +27,7 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     BuildResult, LookupResult, PartitionList, Metadata, Records, FoundRecords, RunOutcome
     ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
     ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
+    BackupResult, BackedUpPartition, BackupStatus
 
 Partitions and files, read-only:
     PartitionLog         one partition: its bounds, and lookups of offsets and timestamps
@@ -55,6 +57,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from kafka_index.api.arguments import ArrowStream as ArrowStream
+    from kafka_index.api.backups import backup_broker as backup_broker
     from kafka_index.api.checks import predict as predict
     from kafka_index.api.checks import verify as verify
     from kafka_index.api.listings import Metadata as Metadata
@@ -75,6 +78,9 @@ if TYPE_CHECKING:
     from kafka_index.api.writing import ImportResult as ImportResult
     from kafka_index.api.writing import import_records as import_records
     from kafka_index.api.writing import rewrite_dump as rewrite_dump
+    from kafka_index.backup.taking import BackedUpPartition as BackedUpPartition
+    from kafka_index.backup.taking import BackupResult as BackupResult
+    from kafka_index.backup.taking import BackupStatus as BackupStatus
     from kafka_index.build import SegmentReport as SegmentReport
     from kafka_index.build import build_segment_files as build_segment_files
     from kafka_index.build.job import BuildResult as BuildResult
@@ -129,6 +135,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ArrowStream": "api.arguments",
+    "BackedUpPartition": "backup.taking",
+    "BackupResult": "backup.taking",
+    "BackupStatus": "backup.taking",
     "BatchFields": "records",
     "BuildResult": "build.job",
     "ClusterMode": "restore.cluster",
@@ -182,6 +191,7 @@ _HOMES = {
     "UpperBound": "reading",
     "Verdict": "startup",
     "Verification": "verification",
+    "backup_broker": "api.backups",
     "build_indexes": "api.repairs",
     "build_segment_files": "build",
     "export_records": "api.records",

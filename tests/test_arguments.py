@@ -49,6 +49,7 @@ class Places:
 
 #: Arguments of a call that is right; parameters with a default are left out.
 VALID: dict[str, Callable[[Places], dict[str, Any]]] = {
+    "backup_broker": lambda at: {"paths": DUMP, "output": at.folder / "out"},
     "build_indexes": lambda at: {"paths": at.dump, "output": at.folder / "out"},
     "build_segment_files": lambda at: {"log_path": at.dump / LOG, "target_directory": at.folder},
     "export_records": lambda at: {"paths": at.dump, "output": at.folder / "out"},
@@ -174,6 +175,7 @@ KINDS_OF: dict[str, set[str]] = {
     "Table": {"dicts", "frame", "texts"},
     "Collection[str]": {"texts", "text"},
     "Sequence[str]": {"texts"},
+    "Sequence[int]": {"texts", "list"},
     "Collection[str | bytes]": {"texts", "list"},
     "Iterable[Record]": {"texts"},
     "Mapping[str, int]": {"mapping"},

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.api import listings, writing
+from kafka_index.backup.taking import BACKUP_REPORT_SCHEMA
 from kafka_index.build.report import REPORT_SCHEMA
 from kafka_index.export.report import EXPORT_REPORT_SCHEMA
 from kafka_index.lookup import LOOKUP_REPORT_SCHEMA
@@ -31,6 +32,7 @@ REPORTS: dict[str, pa.Schema] = {
     "predict": SEGMENT_ROWS,
     "restore": RESTORE_SCHEMA,
     "rewrite": REWRITE_REPORT_SCHEMA,
+    "backup": BACKUP_REPORT_SCHEMA,
     "export": EXPORT_REPORT_SCHEMA,
     "import_records": writing._IMPORT_SCHEMA,
     "list_partitions": listings._PARTITIONS,
@@ -56,7 +58,7 @@ def test_the_number_of_a_partition_has_one_type(name: str) -> None:
     assert str(REPORTS[name].field("partition").type) == "int32"
 
 
-@pytest.mark.parametrize("name", ["predict", "restore", "rewrite", "export", "lookup"])
+@pytest.mark.parametrize("name", ["predict", "restore", "rewrite", "backup", "export", "lookup"])
 def test_a_report_begins_with_the_columns_of_all_reports(name: str) -> None:
     first = ["topic", "partition", "segment_base_offset", "path", "status", "reason_code", "reason"]
     assert REPORTS[name].names[:7] == first

@@ -129,8 +129,11 @@ def read_topic_id(directory: str) -> str | None:
     """
     path = os.path.join(directory, PARTITION_METADATA)
     text = read_text(path)
-    if text is None:
-        return None
+    return None if text is None else topic_id_in(text, path)
+
+
+def topic_id_in(text: str, path: str) -> str:
+    """Return the topic id in the text of a file of this path; raises the errors of its reading."""
     lines = java_lines(text)
     version = parse_java_integer(_value(lines, 0, path), INT32_MAX)
     if version is None or version < 0:

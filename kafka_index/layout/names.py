@@ -66,6 +66,8 @@ BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 #: In the metadata log, of a controller that was formatted as standalone or with initial ones.
 FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 PARTITION_METADATA = "partition.metadata"
+#: In the metadata log: what a node has voted for.
+QUORUM_STATE = "quorum-state"
 BROKER_LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
@@ -87,9 +89,11 @@ NOT_PARTITIONS = ("remote-log-index-cache", CLEAN_SHUTDOWN)
 OFFSET_DIGITS = 20
 
 _KEPT_FILES = frozenset(
-    {*OFFSET_CHECKPOINTS, *ROOT_FILES, LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, "quorum-state"}
+    {*OFFSET_CHECKPOINTS, *ROOT_FILES, LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, QUORUM_STATE}
 )
-_METADATA_SNAPSHOT = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint(\.part|\.deleted)?")
+_METADATA_SNAPSHOT = re.compile(
+    r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<transient>\.part|\.deleted)?"
+)
 # A file of a remote segment in a folder of tiered storage, other than its log.
 _REMOTE_OBJECT = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}\.(?!log$)[a-z_-]+")
 # In the names of what a build keeps beside its files.
@@ -205,6 +209,12 @@ def is_kept_file(name: str) -> bool:
     is_record = name.startswith(".") and _RECORD in name
     is_named = name in _KEPT_FILES or _METADATA_SNAPSHOT.fullmatch(name) is not None
     return is_record or is_named or _REMOTE_OBJECT.fullmatch(name) is not None
+
+
+def is_metadata_snapshot(name: str) -> bool:
+    """Return whether a file of the metadata log is a snapshot that a node reads."""
+    found = _METADATA_SNAPSHOT.fullmatch(name)
+    return found is not None and not found["transient"] and int(found["offset"]) <= INT64_MAX
 
 
 def index_name_for(log_name: str, suffix: str) -> str:

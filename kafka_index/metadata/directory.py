@@ -24,7 +24,7 @@ from kafka_index.errors import (
     KafkaIndexError,
     is_retriable,
 )
-from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
+from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -33,6 +33,7 @@ from kafka_index.layout.names import (
     METADATA_LOG,
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
+    is_metadata_snapshot,
 )
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.metadata.decoding import (
@@ -65,7 +66,6 @@ METADATA_TOPICS = (
     TRANSACTION_STATE_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
 )
-_SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _SNAPSHOT_FOOTER = 4
 
 
@@ -192,18 +192,13 @@ def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
         files = [
             _snapshot_file(entry.info())
             for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)
-            if _is_snapshot(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
+            if is_metadata_snapshot(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
         ]
         # The bootstrap snapshot, whose name sorts after all digits, counts where nothing else does.
         found[directory] = sorted(
             files, key=lambda file: file.log_path.endswith(BOOTSTRAP_CHECKPOINT)
         )
     return found
-
-
-def _is_snapshot(name: str) -> bool:
-    found = _SNAPSHOT.fullmatch(name)
-    return found is not None and int(found["offset"]) <= INT64_MAX
 
 
 def _snapshot_file(info: FileInfo) -> SegmentFile:

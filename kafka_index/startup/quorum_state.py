@@ -15,10 +15,9 @@ from kafka_index.errors import DirectoryFailsError
 from kafka_index.layout.checkpoints import java_lines
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.java_texts import parse_java_uuid
+from kafka_index.layout.names import QUORUM_STATE
 from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.prediction import Refusal
-
-QUORUM_STATE = "quorum-state"
 
 _DATA_VERSION = "data_version"
 _VERSIONS = (0, 1)

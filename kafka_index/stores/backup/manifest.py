@@ -89,7 +89,7 @@ class SeenSegment(msgspec.Struct, frozen=True, array_like=True):
     """A segment as the broker had it, by which the next run sees that it is unchanged.
 
     `covered_bytes` were in pieces; inode, ctime and size together say whether a file is the same,
-    as the cleaner keeps the time of modification.
+    as the cleaner keeps the time of modification. `is_done`: no batch comes after them.
     """
 
     base_offset: int
@@ -98,6 +98,7 @@ class SeenSegment(msgspec.Struct, frozen=True, array_like=True):
     ctime_ns: int
     size_bytes: int
     covered_bytes: int
+    is_done: bool = False
 
 
 class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +138,7 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> str:
         """Folder of its objects below the root of the repository."""
-        return f"{DATA_FOLDER}/{self.topic}-{self.partition}-{self.topic_id}"
+        return partition_folder(self.topic_partition, self.topic_id)
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +204,11 @@ def is_consistent(manifests: Sequence[Manifest]) -> bool:
         return True
     first_ms = max(each.cut.coordinators_cut_ms for each in manifests)
     return first_ms < min(each.cut.others_begun_ms for each in manifests)
+
+
+def partition_folder(partition: TopicPartition, topic_id: str) -> str:
+    """Return the folder of a partition's objects below the root of a repository."""
+    return f"{DATA_FOLDER}/{partition.directory_name}-{topic_id}"
 
 
 def run_name(time_ms: int) -> str:

@@ -1,0 +1,90 @@
+"""`backup_broker`: a run of a broker, into a repository of backups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafka_index.api.arguments import (
+    Config,
+    Path,
+    Paths,
+    Topics,
+    paths_of,
+    properties_of,
+    whole,
+)
+from kafka_index.backup.taking import BackupRequest, BackupResult, take
+from kafka_index.config import topics_pattern
+from kafka_index.errors import ConfigError, argument_text
+from kafka_index.layout.uri_passwords import path_of
+from kafka_index.stores.inputs import reading_inputs
+
+
+def backup_broker(
+    paths: Paths,
+    output: Path,
+    *,
+    topics: Topics | None = None,
+    config: Config | None = None,
+    node_id: int | None = None,
+    brokers: Sequence[int] = (),
+) -> BackupResult:
+    """Back up a broker, running or not, as ``kafka-index backup`` does.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        All data directories of the broker, with that of its metadata log, or globs.
+    output : path
+        The repository: a local folder or a URI. It is made if there is none.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named, besides
+        ``__transaction_state``, ``__consumer_offsets`` and the metadata log.
+    config : path, mapping or LogConfig, optional
+        The broker's settings, such as its ``server.properties``.
+    node_id : int, optional
+        The broker, where the directories are of several.
+    brokers : list of int
+        The brokers that a run of the repository expects, for a new one.
+
+    Returns
+    -------
+    BackupResult
+        A row per partition. A partition that cannot be taken is a row, not an exception.
+
+    Raises
+    ------
+    InputError
+        The directories are not those of a broker, or the repository is another cluster's.
+    KafkaIndexError
+        The directories cannot be read, or the repository not be written: it has no new run.
+
+    Examples
+    --------
+    >>> taken = kafka_index.backup_broker("examples/dump", "backups")
+    >>> taken.ok
+    True
+    >>> kafka_index.backup_broker("examples/dump", "backups").sizes_bytes["new"]
+    0
+    """
+    request = BackupRequest(
+        inputs=paths_of(paths),
+        output=path_of(output, "output"),
+        topics=topics_pattern(topics),
+        properties=properties_of(config),
+        node_id=None if node_id is None else whole(node_id, "node_id"),
+        brokers=_brokers(brokers),
+    )
+    with reading_inputs(follow_links=False):
+        return take(request)
+
+
+def _brokers(given: object) -> tuple[int, ...]:
+    """Return node ids; raises `ConfigError` for anything else."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+        raise ConfigError(
+            "brokers is not a list of node ids",
+            expected="such as [1, 2, 3]",
+            found=argument_text(given),
+        )
+    return tuple(whole(each, "brokers") for each in given)

@@ -1,0 +1,588 @@
+"""The cut: the logs of a running broker, opened and measured; what they hold is read later.
+
+A broker appends, rolls, cleans, deletes and moves logs meanwhile. So each partition is looked at
+until a look meets no change (`look_at`), before anything is cut. The cut of a partition then asks
+for two things alone: that its directory has not changed since, or else it is looked at again, and
+the size of its last log, as no other grows. Nothing is written, locked or linked, and the files
+that are read keep their times of access where the platform allows that.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import stat
+import struct
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+from kafka_index.dump.small_files import topic_id_in
+from kafka_index.errors import InputError, KafkaIndexError, plural
+from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint, parse_offset_checkpoint
+from kafka_index.layout.names import (
+    BROKER_LOCK,
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    DELETED_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    QUORUM_STATE,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    is_metadata_snapshot,
+    parse_partition_directory,
+    parse_segment_file,
+    segment_file_name,
+)
+from kafka_index.stores.backup.manifest import SeenSegment
+
+#: The topics that are cut first, in this order.
+COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)
+
+_LOOKS = 60
+_BETWEEN_LOOKS_S = 0.02
+# A directory that changed no longer ago may change again without a later time: clocks of file
+# systems tick every few milliseconds.
+_TICK_NS = 100_000_000
+_FREE_DESCRIPTORS = 256
+_DESCRIPTORS = "/dev/fd"
+# struct flock of Linux on 64 bits: type, whence, start, length, process.
+_FLOCK = struct.Struct("hh4xqqi4x")
+
+
+class LeftOutError(Exception):
+    """A partition is not in this run; `is_fault`: no later run will have it either."""
+
+    def __init__(self, reason: str, *, is_fault: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_fault = is_fault
+
+
+class _GoneError(Exception):
+    """A directory or a file is no longer there."""
+
+
+@dataclass(slots=True)
+class CutLog:
+    """A log, as it was cut.
+
+    `settled_bytes` were there before anything was cut. The descriptor is -1 for a log that is not
+    open: nothing of it has to be read, or the process may not open more.
+    """
+
+    path: str
+    base_offset: int
+    device: int
+    inode: int
+    ctime_ns: int
+    size_bytes: int
+    settled_bytes: int = 0
+    descriptor: int = -1
+
+    def is_as(self, seen: SeenSegment | None) -> bool:
+        """Return whether an earlier run has seen the same, and stored all of it."""
+        return seen is not None and seen.is_done and self.is_file_of(seen)
+
+    def is_file_of(self, seen: SeenSegment | None) -> bool:
+        """Return whether an earlier run has seen the same file, and it is unchanged."""
+        return seen is not None and (
+            (self.device, self.inode, self.ctime_ns, self.size_bytes)
+            == (seen.device, seen.inode, seen.ctime_ns, seen.size_bytes)
+        )
+
+    def opened(self) -> int:
+        """Return the descriptor, opening the log if it is not open.
+
+        Raises `LeftOutError` if it is another file now, or cannot be opened.
+        """
+        if self.descriptor >= 0:
+            return self.descriptor
+        for path in (self.path, self.path + DELETED_SUFFIX):
+            try:
+                descriptor = open_unmarked(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise unreadable(path, error) from error
+            found = os.fstat(descriptor)
+            if (found.st_dev, found.st_ino) == (self.device, self.inode):
+                self.descriptor = descriptor
+                return descriptor
+            os.close(descriptor)
+        raise LeftOutError(f"{self.path}: it was deleted or replaced before it was read")
+
+    def close(self) -> None:
+        """Close the log."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+@dataclass(slots=True)
+class CutPartition:
+    """A partition, as it was looked at and cut.
+
+    The logs ascend. `id_ns` is the time at which its id was written: a checkpoint that was written
+    earlier can name another topic. The files are those of the metadata log that are kept whole.
+    """
+
+    partition: TopicPartition
+    path: str
+    directory: int
+    topic_id: str
+    device: int
+    inode: int
+    mtime_ns: int
+    id_ns: int
+    looked_ns: int
+    logs: list[CutLog]
+    epochs: tuple[tuple[int, int], ...] = ()
+    snapshot: bytes | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def snapshot_offset(self) -> int:
+        """The offset of the snapshot."""
+        return self.logs[0].base_offset
+
+    def close(self) -> None:
+        """Close its logs."""
+        for log in self.logs:
+            log.close()
+
+    def is_at(self, found: os.stat_result) -> bool:
+        """Return whether it is this directory, whatever is in it."""
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
+    def is_unchanged(self, found: os.stat_result) -> bool:
+        """Return whether no name in it can have changed since the look."""
+        return (
+            self.is_at(found)
+            and found.st_mtime_ns == self.mtime_ns
+            and self.looked_ns - self.mtime_ns > _TICK_NS
+        )
+
+
+class OpenFiles:
+    """The number of logs that may be open: what the process may open, but for some."""
+
+    def __init__(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                soft = hard
+        self._left = max(soft - _FREE_DESCRIPTORS - len(os.listdir(_DESCRIPTORS)), 0)
+        if soft == resource.RLIM_INFINITY:
+            self._left = 1 << 30
+
+    def open(self, name: str, dir_fd: int) -> int:
+        """Open a file; return -1 where no more may be open."""
+        if not self._left:
+            return -1
+        try:
+            descriptor = open_unmarked(name, dir_fd=dir_fd)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._left = 0
+                return -1
+            raise
+        self._left -= 1
+        return descriptor
+
+
+def open_unmarked(path: str, *, dir_fd: int | None = None, flags: int = 0) -> int:
+    """Open a file or directory to be read; its time of access stays, where that is allowed."""
+    # O_NONBLOCK so that a named pipe is not waited for.
+    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | getattr(os, "O_NOATIME", 0), dir_fd=dir_fd)
+    except PermissionError:
+        return os.open(path, flags, dir_fd=dir_fd)
+
+
+def read_unmarked(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.stat_result]:
+    """Return the bytes of a small file, and what it is."""
+    descriptor = open_unmarked(path, dir_fd=dir_fd)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(), os.fstat(descriptor)
+
+
+def unreadable(path: str, error: OSError) -> LeftOutError:
+    """Return the reason for a partition that the disk or a permission keeps from being read."""
+    return LeftOutError(f"{path}: cannot be read: {error.strerror}", is_fault=True)
+
+
+@dataclass(frozen=True)
+class BrokerCheckpoint:
+    """A checkpoint of offsets of one data directory, and when it was written."""
+
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    mtime_ns: int = 0
+
+    @classmethod
+    def read(cls, directory: str, name: str) -> BrokerCheckpoint:
+        """Read a checkpoint; empty where there is none, or no broker reads it."""
+        path = os.path.join(directory, name)
+        try:
+            data, found = read_unmarked(path)
+        except FileNotFoundError:
+            return cls()
+        except OSError as error:
+            raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+        try:
+            return cls(parse_offset_checkpoint(data.decode(), path=path), found.st_mtime_ns)
+        except (InputError, UnicodeDecodeError):
+            return cls()
+
+    def of(self, partition: CutPartition, *, must_be_later: bool) -> int | None:
+        """Return the entry of a partition.
+
+        With `must_be_later`, None where it may be of an earlier topic of that name.
+        """
+        is_later = not must_be_later or self.mtime_ns > partition.id_ns
+        return self.offsets.get(partition.partition) if is_later else None
+
+
+def is_held(directory: str) -> bool:
+    """Return whether a broker on this machine holds a data directory; its lock is only asked."""
+    try:
+        descriptor = open_unmarked(os.path.join(directory, BROKER_LOCK))
+    except OSError:
+        return False
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+class Cutting:
+    """The partitions of data directories, looked at and then cut, group by group.
+
+    `seen` are the segments that an earlier run has seen, by the folder of the partition's name and
+    topic id, and base offset: a log that is as it was is not opened. A context manager, at whose
+    end all logs are closed.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[str],
+        is_wanted: Callable[[str], bool],
+        seen: Mapping[tuple[TopicPartition, str], Mapping[int, SeenSegment]],
+    ) -> None:
+        self._directories = directories
+        self._is_wanted = is_wanted
+        self._seen = seen
+        self._open_files = OpenFiles()
+        self._looked: dict[TopicPartition, CutPartition] = {}
+        self.partitions: dict[TopicPartition, CutPartition] = {}
+        self.left_out: dict[TopicPartition, LeftOutError] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for partition in {*self._looked, *self.partitions}:
+            for found in (self._looked.get(partition), self.partitions.get(partition)):
+                if found is not None:
+                    found.close()
+
+    def look(self) -> None:
+        """Look at all partitions: what they have now is older than all that is cut."""
+        for partition, directory in self._places(lambda _: True).items():
+            # A partition that cannot be looked at now may be cut a moment later.
+            with suppress(LeftOutError, _GoneError):
+                found = self._look_at(partition, directory)
+                for log in found.logs:
+                    log.settled_bytes = log.size_bytes
+                self._looked[partition] = found
+        self.left_out.clear()
+
+    def cut(self, topics: Collection[str] = (), *, others_than: Collection[str] = ()) -> None:
+        """Cut the partitions of some topics, or those of all but some."""
+
+        def is_now(topic: str) -> bool:
+            return topic in topics or (bool(others_than) and topic not in others_than)
+
+        for partition, directory in self._places(is_now).items():
+            try:
+                self.partitions[partition] = self._cut(partition, directory)
+            except LeftOutError as error:
+                self.left_out[partition] = error
+            except _GoneError:
+                # In the run or not, both are right; but it may have moved, or be another already.
+                if self._is_back(partition):
+                    self.left_out[partition] = LeftOutError("it was moved while it was cut")
+
+    def _is_back(self, partition: TopicPartition) -> bool:
+        name = partition.directory_name
+        return any(os.path.isdir(os.path.join(each, name)) for each in self._directories)
+
+    def _cut(self, partition: TopicPartition, directory: int) -> CutPartition:
+        before = self._looked.pop(partition, None)
+        try:
+            if before is not None and before.directory == directory:
+                try:
+                    found = os.stat(before.path)
+                except FileNotFoundError as error:
+                    raise _GoneError from error
+                if before.is_unchanged(found) and self._measure(before):
+                    return before
+            after = self._look_at(partition, directory)
+            _settle(after, before)
+        except BaseException:
+            if before is not None:
+                before.close()
+            raise
+        if before is not None:
+            before.close()
+        return after
+
+    def _measure(self, found: CutPartition) -> bool:
+        """Take the size of the last log; return whether it is the log that was looked at."""
+        log = found.logs[-1] if found.logs else None
+        if log is None:
+            return True
+        try:
+            now = os.stat(log.path) if log.descriptor < 0 else os.fstat(log.descriptor)
+        except OSError:
+            return False
+        if (now.st_dev, now.st_ino) != (log.device, log.inode):
+            return False
+        is_grown = (now.st_size, now.st_ctime_ns) != (log.size_bytes, log.ctime_ns)
+        if now.st_size < log.settled_bytes:
+            log.settled_bytes = 0
+        log.size_bytes, log.ctime_ns = now.st_size, now.st_ctime_ns
+        if is_grown and log.descriptor < 0:
+            with suppress(LeftOutError):
+                log.opened()
+        return True
+
+    def _look_at(self, partition: TopicPartition, directory: int) -> CutPartition:
+        """Return a partition by a look that met no change."""
+        path = os.path.join(self._directories[directory], partition.directory_name)
+        reason = ""
+        for number in range(_LOOKS):
+            if number:
+                time.sleep(_BETWEEN_LOOKS_S)
+            try:
+                return self._look_once(partition, path, directory)
+            except _ChangedError as error:
+                reason = str(error)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                reason = "a file was gone"
+                if not os.path.isdir(path):
+                    raise _GoneError from error
+            except OSError as error:
+                raise unreadable(path, error) from error
+            except KafkaIndexError as error:
+                raise LeftOutError(str(error), is_fault=True) from error
+        raise LeftOutError(f"{reason} at each of {plural(_LOOKS, 'look')}")
+
+    def _look_once(self, partition: TopicPartition, path: str, directory: int) -> CutPartition:
+        looked_ns = time.time_ns()
+        held = open_unmarked(path, flags=os.O_DIRECTORY)
+        logs: list[CutLog] = []
+        try:
+            before = os.fstat(held)
+            names = os.listdir(held)
+            try:
+                id_text, id_file = read_unmarked(PARTITION_METADATA, dir_fd=held)
+            except FileNotFoundError:
+                raise LeftOutError("it has no topic id yet") from None
+            topic_id = topic_id_in(
+                id_text.decode(errors="replace"), os.path.join(path, PARTITION_METADATA)
+            )
+            seen = self._seen.get((partition, topic_id), {})
+            bases = _bases(names)
+            for base in bases:
+                # One by one: logs that are open are closed if the next one fails.
+                logs += [self._log(held, path, base, seen.get(base))]
+            epochs = _read_epochs(held, names, path)
+            snapshot = _read_snapshot(held, names, bases)
+            files = {}
+            if partition.topic == CLUSTER_METADATA_TOPIC:
+                files = _read_metadata_files(held, names)
+            _refuse_changes(held, path, before, names, logs, looked_ns)
+        except BaseException:
+            for log in logs:
+                log.close()
+            raise
+        finally:
+            os.close(held)
+        return CutPartition(
+            partition,
+            path,
+            directory,
+            topic_id,
+            before.st_dev,
+            before.st_ino,
+            before.st_mtime_ns,
+            id_file.st_mtime_ns,
+            looked_ns,
+            logs,
+            epochs,
+            snapshot,
+            files,
+        )
+
+    def _log(self, held: int, path: str, base: int, seen: SeenSegment | None) -> CutLog:
+        name = segment_file_name(base, LOG_SUFFIX)
+        log = _log_of(os.path.join(path, name), base, os.stat(name, dir_fd=held))
+        if log.is_as(seen):
+            return log
+        descriptor = self._open_files.open(name, held)
+        if descriptor < 0:
+            return log
+        log = _log_of(os.path.join(path, name), base, os.fstat(descriptor))
+        log.descriptor = descriptor
+        return log
+
+    def _places(self, is_now: Callable[[str], bool]) -> dict[TopicPartition, int]:
+        """Return the directories of partitions by two listings that agree.
+
+        A partition that is in two directories, or is there in one listing alone, is asked for
+        again; if that does not end, it is left out.
+        """
+        before = last = None
+        for number in range(_LOOKS):
+            if number > 1:
+                time.sleep(_BETWEEN_LOOKS_S)
+            now = self._list(is_now)
+            if now == before and all(len(each) == 1 for each in now.values()):
+                break
+            before, last = now, before
+        else:
+            for partition, each in now.items():
+                if len(each) > 1 or (last or {}).get(partition) != each:
+                    self.left_out[partition] = LeftOutError("it was created or moved meanwhile")
+        return {
+            partition: next(iter(each))[0]
+            for partition, each in sorted(now.items(), key=_order)
+            if partition not in self.left_out
+        }
+
+    def _list(self, is_now: Callable[[str], bool]) -> dict[TopicPartition, set[tuple[int, int]]]:
+        """Return directories and inodes of the live partitions, by one listing of each."""
+        found: dict[TopicPartition, set[tuple[int, int]]] = {}
+        for number, path in enumerate(self._directories):
+            for name, inode in _entries(path):
+                partition = parse_partition_directory(name)
+                if partition is None or not is_now(partition.topic):
+                    continue
+                if self._is_wanted(partition.topic):
+                    found.setdefault(partition, set()).add((number, inode))
+        return found
+
+
+class _ChangedError(Exception):
+    """A look met a change, and has to be repeated."""
+
+
+def _order(found: tuple[TopicPartition, object]) -> tuple[int, TopicPartition]:
+    """Return the place of a partition in a cut: coordinators first, the metadata log last."""
+    topic = found[0].topic
+    if topic in COORDINATOR_TOPICS:
+        return COORDINATOR_TOPICS.index(topic), found[0]
+    return len(COORDINATOR_TOPICS) + (topic == CLUSTER_METADATA_TOPIC), found[0]
+
+
+def _entries(path: str) -> list[tuple[str, int]]:
+    """Return the names and inodes of the directories in a data directory."""
+    try:
+        held = open_unmarked(path, flags=os.O_DIRECTORY)
+        try:
+            with os.scandir(held) as entries:
+                return [(each.name, each.inode()) for each in entries if each.is_dir()]
+        finally:
+            os.close(held)
+    except OSError as error:
+        raise InputError(f"cannot read the directory: {error.strerror}", path=path) from error
+
+
+def _bases(names: Sequence[str]) -> list[int]:
+    """Return the base offsets of the logs; raises `_ChangedError` while a cleaner renames some."""
+    found = []
+    for name in names:
+        if name.endswith(LOG_SUFFIX):
+            parsed = parse_segment_file(name)
+            if parsed is not None:
+                found.append(parsed.base_offset)
+        elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            raise _ChangedError("a cleaned log was about to replace others")
+    return sorted(found)
+
+
+def _log_of(path: str, base: int, found: os.stat_result) -> CutLog:
+    if not stat.S_ISREG(found.st_mode):
+        raise LeftOutError(f"{path}: not a regular file", is_fault=True)
+    return CutLog(path, base, found.st_dev, found.st_ino, found.st_ctime_ns, found.st_size)
+
+
+def _read_epochs(held: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:
+    if LEADER_EPOCH_CHECKPOINT not in names:
+        return ()
+    data, _ = read_unmarked(LEADER_EPOCH_CHECKPOINT, dir_fd=held)
+    file = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
+    entries = parse_leader_epoch_checkpoint(data.decode(errors="replace"), path=file)
+    return tuple((each.epoch, each.start_offset) for each in entries)
+
+
+def _read_snapshot(held: int, names: Sequence[str], bases: Sequence[int]) -> bytes | None:
+    """Return the snapshot of the producers before the first log."""
+    name = segment_file_name(bases[0], SNAPSHOT_SUFFIX) if bases else ""
+    return read_unmarked(name, dir_fd=held)[0] if name in names else None
+
+
+def _read_metadata_files(held: int, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the newest snapshot of the metadata log, and the state of its quorum."""
+    snapshots = sorted(name for name in names if is_metadata_snapshot(name))
+    kept = [*snapshots[-1:], *([QUORUM_STATE] if QUORUM_STATE in names else [])]
+    return {name: read_unmarked(name, dir_fd=held)[0] for name in kept}
+
+
+def _refuse_changes(
+    held: int,
+    path: str,
+    before: os.stat_result,
+    names: Sequence[str],
+    logs: Sequence[CutLog],
+    looked_ns: int,
+) -> None:
+    """Raise `_ChangedError` if the directory is not what it was before its files were looked at."""
+    named = os.stat(path)
+    if (named.st_dev, named.st_ino) != (before.st_dev, before.st_ino):
+        raise _ChangedError("the directory was replaced")
+    if named.st_mtime_ns != before.st_mtime_ns:
+        raise _ChangedError("its files changed")
+    if looked_ns - before.st_mtime_ns > _TICK_NS:
+        return
+    if sorted(os.listdir(held)) != sorted(names):
+        raise _ChangedError("its files changed")
+    for log in logs:
+        now = os.stat(os.path.basename(log.path), dir_fd=held)
+        if (now.st_dev, now.st_ino) != (log.device, log.inode):
+            raise _ChangedError("a log was replaced")
+
+
+def _settle(after: CutPartition, before: CutPartition | None) -> None:
+    """Say of each log how much of it was there before anything was cut."""
+    if before is None or before.topic_id != after.topic_id:
+        return
+    sizes = {(log.device, log.inode): log.settled_bytes for log in before.logs}
+    for log in after.logs:
+        settled = sizes.get((log.device, log.inode), 0)
+        log.settled_bytes = settled if settled <= log.size_bytes else 0

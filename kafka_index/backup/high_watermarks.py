@@ -1,0 +1,118 @@
+"""High watermarks: up to where logs that were cut are committed.
+
+A running broker writes them to ``replication-offset-checkpoint`` every five seconds, in each data
+directory. All values are gathered first and written then, so the first replacement after a cut may
+hold values from before it; the second cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kafka_index.backup.cut import BrokerCheckpoint, is_held
+from kafka_index.errors import InputError
+from kafka_index.layout.names import CLEAN_SHUTDOWN, REPLICATION_CHECKPOINT, TopicPartition
+from kafka_index.layout.times import now_ms
+
+#: The setting that says how often a broker writes the checkpoint, and its default.
+INTERVAL_SETTING = "replica.high.watermark.checkpoint.interval.ms"
+DEFAULT_INTERVAL_MS = 5000
+
+# The wait for two replacements ends after so many intervals: where a broker holds the directory,
+# which may be busy, and where none is seen to.
+_INTERVALS_HELD, _INTERVALS = 12, 3
+_POLL_S = 0.05
+
+
+class Source(StrEnum):
+    """The origin of the high watermarks of a run."""
+
+    #: A checkpoint that the broker wrote after the cut.
+    CHECKPOINT = "checkpoint"
+    #: A checkpoint from before the cut, as no broker writes one: a copy, or a broker that was
+    #: killed. What is below is committed; what was acknowledged since may be above.
+    OLD_CHECKPOINT = "old checkpoint"
+    #: The logs of a broker that was stopped end where it says.
+    LOG_END = "log end"
+    #: A running broker was asked.
+    BROKER = "broker"
+    #: No log had anything new.
+    EARLIER_RUN = "earlier run"
+
+
+@dataclass(frozen=True)
+class HighWatermarks:
+    """High watermarks, and when they were known."""
+
+    offsets: Mapping[TopicPartition, int]
+    source: Source
+    time_ms: int
+
+
+class Replacements:
+    """The checkpoints of data directories, from now on until each is replaced twice.
+
+    A broker writes none in a directory without partitions, such as that of its metadata log: the
+    directories are given with paths of partitions in them, and count while one of these is there.
+    """
+
+    def __init__(
+        self, partitions: Mapping[str, Sequence[str]], interval_ms: int = DEFAULT_INTERVAL_MS
+    ) -> None:
+        self._partitions = partitions
+        self._interval_s = interval_ms / 1000
+        self._last = {each: _identity(each) for each in partitions}
+        self._counts = dict.fromkeys(partitions, 0)
+
+    def wait(self) -> HighWatermarks:
+        """Wait for the second replacement of each, or as long as that can take.
+
+        Raises `InputError` if a checkpoint cannot be read.
+        """
+        began = time.monotonic()
+        is_running = any(map(is_held, self._partitions))
+        patience_s = (_INTERVALS_HELD if is_running else _INTERVALS) * self._interval_s
+        while True:
+            passed_s = time.monotonic() - began
+            if all(os.path.exists(os.path.join(each, CLEAN_SHUTDOWN)) for each in self._partitions):
+                return HighWatermarks({}, Source.LOG_END, now_ms())
+            if self._are_replaced(passed_s):
+                return self._read(Source.CHECKPOINT)
+            if passed_s > patience_s:
+                return self._read(Source.OLD_CHECKPOINT)
+            time.sleep(_POLL_S)
+
+    def _are_replaced(self, passed_s: float) -> bool:
+        for directory in self._partitions:
+            now = _identity(directory)
+            if now is not None and now != self._last[directory]:
+                self._counts[directory] += 1
+                self._last[directory] = now
+        late = [each for each, count in self._counts.items() if count < 2]
+        if passed_s > 2 * self._interval_s:
+            late = [each for each in late if any(map(os.path.isdir, self._partitions[each]))]
+        return not late
+
+    def _read(self, source: Source) -> HighWatermarks:
+        offsets: dict[TopicPartition, int] = {}
+        for directory in self._partitions:
+            checkpoint = BrokerCheckpoint.read(directory, REPLICATION_CHECKPOINT)
+            for partition, offset in checkpoint.offsets.items():
+                # A partition that has moved meanwhile is in both; its high watermark only rises.
+                offsets[partition] = max(offset, offsets.get(partition, 0))
+        return HighWatermarks(offsets, source, now_ms())
+
+
+def _identity(directory: str) -> tuple[int, int, int] | None:
+    path = os.path.join(directory, REPLICATION_CHECKPOINT)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,430 @@
+"""Pieces: what a log holds as runs of whole batches, read from an open file and put by threads.
+
+A piece does not reach over the end of a segment. A log that is only appended to has pieces as large
+as they may be. A log that is cleaned is another one after each pass, but most batches are kept as
+they were: its pieces end after batches that their own checksums choose, so that equal batches make
+equal pieces, wherever they are now.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from kafka_index.backup.cut import CutLog, LeftOutError, unreadable
+from kafka_index.errors import KafkaIndexError
+from kafka_index.kernels.big_endian import Integer
+from kafka_index.kernels.headers import CONTROL_MESSAGE
+from kafka_index.kernels.scan import (
+    CHUNK_BATCHES,
+    SCAN_BAD_LENGTH,
+    SCAN_COLUMNS,
+    SCAN_END,
+    SCAN_NEED_BYTES,
+    SCAN_ROWS_FULL,
+    SCAN_TORN_BATCH,
+    SCAN_TORN_HEADER,
+    BatchColumns,
+    scan_batches,
+)
+from kafka_index.layout.integers import Longs
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.scan.scanner import in_order, last_offset_of, only_zeros
+from kafka_index.stores.backup.manifest import (
+    MAX_PIECE_BYTES,
+    Piece,
+    hash_of,
+)
+from kafka_index.stores.backup.repository import Repository
+from kafka_index.stores.store import Bytes
+
+#: The least of a piece of a cleaned log, and how much more it has on average.
+MIN_CHOSEN_BYTES = 64 << 10
+_CHOSEN_BYTES = 192 << 10
+_CRC_AT = 17
+_CRC_VALUES = 1 << 32
+# Pieces that are read and not put yet.
+_MOST_IN_FLIGHT_BYTES = 3 * MAX_PIECE_BYTES
+_HEADERS_BYTES = 1 << 20
+
+
+class LogFile(Protocol):
+    """A part of a log that is open for reading."""
+
+    def read_into(self, position_bytes: int, buffer: memoryview) -> int:
+        """Fill a buffer; return the number of bytes, fewer where the file ends."""
+
+
+#: Opens a part of a log: its descriptor, path, and first and last position in bytes.
+OpenPart = Callable[[int, str, int, int], AbstractContextManager[LogFile]]
+
+
+@dataclass(frozen=True)
+class _PlainFile:
+    descriptor: int
+
+    def read_into(self, position_bytes: int, buffer: memoryview) -> int:
+        filled = 0
+        while filled < len(buffer):
+            more = os.preadv(self.descriptor, [buffer[filled:]], position_bytes + filled)
+            if not more:
+                break
+            filled += more
+        return filled
+
+
+@contextmanager
+def plain_part(
+    descriptor: int,
+    _path: str,
+    _start_bytes: int,
+    _end_bytes: int,
+) -> Iterator[LogFile]:
+    """Open a part of a log without regard for anybody else who reads it."""
+    yield _PlainFile(descriptor)
+
+
+class Run(NamedTuple):
+    """Whole batches that become a piece."""
+
+    data: Bytes
+    base_offset: int
+    last_offset: int
+    last_header: bytes
+
+
+class LogReading:
+    """The batches of a log from a position on, below a high watermark, in order and sound.
+
+    Afterwards `position` and `next_offset` are where they end, and `is_below` says that it was the
+    high watermark that ended them. `settled_offset` comes after the batches that were there before
+    anything was cut, 0 without one; `has_gap` says that offsets are missing between batches.
+    """
+
+    def __init__(
+        self,
+        log: CutLog,
+        position_bytes: int,
+        next_offset: int,
+        high_watermark: int | None,
+        end_offset: int | None,
+        open_part: OpenPart,
+    ) -> None:
+        self._log = log
+        self._high_watermark = high_watermark
+        self._end_offset = end_offset
+        self._open_part = open_part
+        self._size_bytes = log.size_bytes
+        self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
+        self.position = position_bytes
+        self.next_offset = next_offset
+        self.settled_offset = self.read_bytes = 0
+        self.is_below = self.has_gap = self._is_over = False
+
+    def runs(self, *, is_cleaned: bool) -> Iterator[Run]:
+        """Yield the batches; raises `LeftOutError` if they are damaged, or cannot be read."""
+        log = self._log
+        if self.position >= self._size_bytes:
+            return
+        descriptor = log.opened()
+        try:
+            with self._open_part(descriptor, log.path, self.position, self._size_bytes) as file:
+                while self.position < self._size_bytes and not self._is_over:
+                    found = self._read(file)
+                    if not found.ends:
+                        break
+                    yield from self._split(found, is_cleaned=is_cleaned)
+        except OSError as error:
+            raise unreadable(log.path, error) from error
+        except KafkaIndexError as error:
+            raise LeftOutError(str(error), is_fault=True) from error
+
+    def _split(self, found: _Batches, *, is_cleaned: bool) -> Iterator[Run]:
+        is_last = self._is_over or self.position + found.ends[-1] >= self._size_bytes
+        start = 0
+        for end in _chosen_ends(found, is_last=is_last) if is_cleaned else [len(found.ends)]:
+            first, last = found.starts[start], found.ends[end - 1]
+            header = found.starts[end - 1]
+            base = found.bases[start]
+            if found.is_old[start]:
+                # The offset of a compressed message is that of its last record.
+                base = self.next_offset
+            yield Run(
+                found.buffer[first:last],
+                base,
+                found.lasts[end - 1],
+                found.buffer[header : min(header + RECORD_BATCH_OVERHEAD_BYTES, last)].tobytes(),
+            )
+            self.next_offset = found.lasts[end - 1] + 1
+            start = end
+        self.position += found.ends[start - 1] if start else 0
+
+    def _read(self, file: LogFile) -> _Batches:
+        """Return the batches from the position on, as many as a piece may have."""
+        wanted = min(MAX_PIECE_BYTES, self._size_bytes - self.position)
+        while True:
+            buffer = np.empty(wanted, np.uint8)
+            filled = file.read_into(self.position, buffer.data)
+            self.read_bytes += filled
+            if filled < wanted:
+                # A preallocated file has been cut where it ends.
+                self._size_bytes = self.position + filled
+            found, code = self._scan(buffer[:filled])
+            if found.ends or code != SCAN_NEED_BYTES:
+                break
+            wanted = _entry_size(buffer)
+        if code not in (SCAN_END, SCAN_NEED_BYTES):
+            self._stop(code, found, buffer[:filled])
+        return self._below_high_watermark(found)
+
+    def _scan(self, buffer: Bytes) -> tuple[_Batches, int]:
+        found = _Batches(buffer, [], [], [], [], [])
+        position: Integer = self.position
+        next_offset = self.next_offset
+        while True:
+            code, position, count = scan_batches(
+                buffer,
+                self.position,
+                self._size_bytes,
+                position,
+                self._log.base_offset,
+                True,  # noqa: FBT003, because kernels take arguments by position
+                self._columns,
+                0,
+            )
+            if count:
+                batches = BatchColumns(*self._columns[:, :count])
+                if in_order(batches, next_offset, self._end_offset) is not None:
+                    raise LeftOutError(
+                        f"{self._log.path}: its offsets overlap with each other, or with the next "
+                        "log"
+                    )
+                self._note(batches, found, next_offset)
+                next_offset = found.lasts[-1] + 1
+            if code != SCAN_ROWS_FULL:
+                return found, int(code)
+
+    def _note(self, batches: BatchColumns, found: _Batches, next_offset: int) -> None:
+        """Keep what is needed of batches; their columns are filled again."""
+        is_old = batches.control_type == CONTROL_MESSAGE
+        before = np.concatenate(([next_offset - 1], batches.last_offset[:-1]))
+        self.has_gap |= bool(((batches.base_offset != before + 1) & ~is_old).any())
+        starts = batches.position_bytes - self.position
+        found.starts.extend(starts.tolist())
+        found.ends.extend((starts + batches.size_bytes).tolist())
+        found.bases.extend(batches.base_offset.tolist())
+        found.lasts.extend(batches.last_offset.tolist())
+        found.is_old.extend(is_old.tolist())
+
+    def _below_high_watermark(self, found: _Batches) -> _Batches:
+        if self._high_watermark is not None and found.ends:
+            kept = int(np.searchsorted(found.lasts, self._high_watermark))
+            if kept < len(found.ends):
+                self._is_over = self.is_below = True
+                found = found.first(kept)
+        settled = self._log.settled_bytes - self.position
+        count = int(np.searchsorted(found.ends, settled, side="right"))
+        if count:
+            self.settled_offset = found.lasts[count - 1] + 1
+        return found
+
+    def _stop(self, code: int, found: _Batches, buffer: Bytes) -> None:
+        """End the log where the broker was writing, or it was preallocated; else it is damaged."""
+        at = found.ends[-1] if found.ends else 0
+        rest = buffer[at:]
+        self._is_over = True
+        is_last = self._end_offset is None
+        if code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH) and is_last:
+            return
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and only_zeros(rest):
+            return
+        if is_last and len(rest) >= RECORD_BATCH_OVERHEAD_BYTES:
+            high_watermark = self._high_watermark
+            base = int.from_bytes(rest[:8].tobytes(), "big", signed=True)
+            if high_watermark is not None and base >= high_watermark:
+                self.is_below = True
+                return
+        raise LeftOutError(
+            f"{self._log.path}: at byte {self.position + at}: no sound batch, and the log does not "
+            "end there",
+            is_fault=True,
+        )
+
+
+class _Batches(NamedTuple):
+    """Batches in a buffer: where each begins and ends in it, and its offsets."""
+
+    buffer: Bytes
+    starts: list[int]
+    ends: list[int]
+    bases: list[int]
+    lasts: list[int]
+    is_old: list[bool]
+
+    def first(self, count: int) -> _Batches:
+        """Return the first batches."""
+        return _Batches(
+            self.buffer,
+            self.starts[:count],
+            self.ends[:count],
+            self.bases[:count],
+            self.lasts[:count],
+            self.is_old[:count],
+        )
+
+
+def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
+    """Return the numbers of batches after which pieces end, as their checksums choose.
+
+    The larger a batch, the likelier it is chosen. Without `is_last` the batches after the last of
+    them belong to a piece that begins there, unless nothing was chosen at all.
+    """
+    starts, ends = np.array(found.starts), np.array(found.ends)
+    crcs = np.zeros(len(starts), np.int64)
+    for number in range(4):
+        at = np.minimum(starts + _CRC_AT + number, len(found.buffer) - 1)
+        crcs = crcs << 8 | found.buffer[at]
+    chosen = crcs < (ends - starts) * (_CRC_VALUES // _CHOSEN_BYTES)
+    result = []
+    begin = 0
+    for row in np.flatnonzero(chosen).tolist():
+        if found.ends[row] - begin >= MIN_CHOSEN_BYTES:
+            result.append(row + 1)
+            begin = found.ends[row]
+    if (is_last or not result) and (not result or result[-1] < len(starts)):
+        result.append(len(starts))
+    return result
+
+
+def _entry_size(buffer: Bytes) -> int:
+    length = int.from_bytes(buffer[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
+    return LOG_OVERHEAD_BYTES + length
+
+
+def find_batch(
+    log: CutLog, last_offset: int, header: bytes, near_bytes: int, open_part: OpenPart
+) -> int | None:
+    """Return where in a log the batch with a header ends; None if it is not there.
+
+    `near_bytes`: where it ended when an earlier run saw it; other places are looked for by a walk
+    over headers. Raises `LeftOutError` if the log cannot be read.
+    """
+    size = _entry_size(np.frombuffer(header, np.uint8))
+    try:
+        with open_part(log.opened(), log.path, 0, log.size_bytes) as file:
+            if size <= near_bytes <= log.size_bytes:
+                there = np.zeros(len(header), np.uint8)
+                file.read_into(near_bytes - size, there.data)
+                if there.tobytes() == header:
+                    return near_bytes
+            return _walk_to(file, log, last_offset, header)
+    except OSError as error:
+        raise unreadable(log.path, error) from error
+
+
+def _walk_to(file: LogFile, log: CutLog, last_offset: int, header: bytes) -> int | None:
+    columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
+    position, wanted = 0, _HEADERS_BYTES
+    while position < log.size_bytes:
+        window = np.empty(min(wanted, log.size_bytes - position), np.uint8)
+        window = window[: file.read_into(position, window.data)]
+        code, after, count = scan_batches(
+            window,
+            position,
+            log.size_bytes,
+            position,
+            log.base_offset,
+            False,  # noqa: FBT003, because kernels take arguments by position
+            columns,
+            0,
+        )
+        lasts: Longs = BatchColumns(*columns[:, :count]).last_offset
+        row = int(np.searchsorted(lasts, last_offset))
+        if row < count:
+            start = int(columns[0, row]) - position
+            is_same = window[start : start + len(header)].tobytes() == header
+            return position + start + int(columns[1, row]) if is_same else None
+        if not count:
+            if code != SCAN_NEED_BYTES:
+                return None
+            wanted = max(2 * wanted, _entry_size(window))
+            continue
+        position = int(after)
+    return None
+
+
+def last_offset_in(header: bytes) -> int:
+    """Return the last offset of the batch with a header."""
+    return last_offset_of(np.frombuffer(header, np.uint8))
+
+
+class Uploads:
+    """Puts pieces and small files into a repository, by threads; a context manager.
+
+    What is read and not put yet is bounded. A failure is raised by the futures.
+    """
+
+    def __init__(self, repository: Repository, threads: int) -> None:
+        self._repository = repository
+        self._executor = ThreadPoolExecutor(threads, "backup")
+        self._free = threading.Condition()
+        self._in_flight = 0
+        self._failed: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def put(self, folder: str, known: Collection[str], run: Run) -> Future[tuple[Piece, int]]:
+        """Put a piece unless its object is known; the result has the bytes that were put.
+
+        Raises the failure of an earlier one.
+        """
+        size = len(run.data)
+        with self._free:
+            self._free.wait_for(
+                lambda: not self._in_flight or self._in_flight + size <= _MOST_IN_FLIGHT_BYTES
+            )
+            if self._failed is not None:
+                raise self._failed
+            self._in_flight += size
+        future = self._executor.submit(self._put, folder, known, run)
+        future.add_done_callback(lambda done: self._forget(size, done))
+        return future
+
+    def _put(self, folder: str, known: Collection[str], run: Run) -> tuple[Piece, int]:
+        data = run.data.data
+        piece = Piece(run.base_offset, run.last_offset, len(data), hash_of(data))
+        if piece.object_name in known:
+            return piece, 0
+        put_object(self._repository, f"{folder}/{piece.object_name}", data)
+        return piece, len(data)
+
+    def _forget(self, size: int, done: Future[tuple[Piece, int]]) -> None:
+        with self._free:
+            self._in_flight -= size
+            if not done.cancelled():
+                self._failed = self._failed or done.exception()
+            self._free.notify_all()
+
+
+def put_object(repository: Repository, path: str, data: bytes | memoryview) -> None:
+    """Put an object named by its content.
+
+    Raises `KafkaIndexError` if another one has its name.
+    """
+    if not repository.put(path, data):
+        raise KafkaIndexError(
+            "an object in the repository has other bytes than its name says",
+            path=f"{repository.root}/{path}",
+            hint="kafka-index backups verify says which runs name it",
+        )

@@ -1,0 +1,917 @@
+"""One run of one broker: what it has is looked at, cut, read from open files, and committed.
+
+The order is that of `Taking`'s methods, `take` calls them for a broker that is alone:
+
+1. `look`: all partitions, before anything is cut. What they have by then is settled: the
+   `__transaction_state` of the run knows of it.
+2. `cut_coordinators`, `cut_others`: log starts are read before, high watermarks come from after.
+3. `await_high_watermarks`.
+4. `store`: new batches as pieces. Until `commit` puts the manifest, nothing refers to them; the
+   next run finds those of a killed one by their names.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib.metadata import version
+from typing import Self
+
+import pyarrow as pa
+
+from kafka_index.backup.cut import (
+    COORDINATOR_TOPICS,
+    BrokerCheckpoint,
+    CutLog,
+    CutPartition,
+    Cutting,
+    LeftOutError,
+    is_held,
+)
+from kafka_index.backup.high_watermarks import (
+    DEFAULT_INTERVAL_MS,
+    INTERVAL_SETTING,
+    HighWatermarks,
+    Replacements,
+    Source,
+)
+from kafka_index.backup.pieces import (
+    LogReading,
+    OpenPart,
+    Uploads,
+    find_batch,
+    last_offset_in,
+    plain_part,
+    put_object,
+)
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.dump.meta_properties import MetaProperties
+from kafka_index.dump.small_files import read_topic_id
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable, plural
+from kafka_index.layout.integers import INT64_MAX, parse_java_integer
+from kafka_index.layout.names import (
+    CLEANER_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
+    COMPACTED_INTERNAL_TOPICS,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    METADATA_LOG,
+    TopicPartition,
+)
+from kafka_index.layout.times import now_ms
+from kafka_index.metadata import read_metadata
+from kafka_index.metadata.cluster_image import ClusterImage
+from kafka_index.records.decompression import shared_budget
+from kafka_index.results import Result, RunOutcome, report_schema, report_table
+from kafka_index.storage.paths import absolute_path, expand_directories, refuse_overlap
+from kafka_index.stores import is_remote
+from kafka_index.stores.backup.manifest import (
+    Cut,
+    DataDirectory,
+    KeptFile,
+    Manifest,
+    Missed,
+    PartitionBackup,
+    Piece,
+    SeenSegment,
+    hash_of,
+    partition_folder,
+    run_name,
+    run_time,
+)
+from kafka_index.stores.backup.repository import Repository
+
+#: A partition that so many runs in a row have missed is a fault.
+MISSED_TOO_OFTEN = 3
+
+#: Topics that are in every run, whatever topics are asked for.
+ALWAYS_TAKEN = frozenset({*COORDINATOR_TOPICS, CLUSTER_METADATA_TOPIC})
+
+# From so many bytes on, objects are looked for that a killed run has left.
+_WORTH_LISTING_BYTES = 1 << 20
+_METADATA_READS = 3
+_BETWEEN_READS_S = 0.2
+_UPLOAD_THREADS = 4
+
+BACKUP_REPORT_SCHEMA = report_schema(
+    [
+        ("topic_id", pa.string()),
+        ("log_start_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("high_watermark", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("new_bytes", pa.int64()),
+        ("read_bytes", pa.int64()),
+        ("pieces", pa.int64()),
+        ("runs_missed", pa.int64()),
+    ],
+    required=("topic", "partition", "status"),
+)
+
+
+class BackupStatus(StrEnum):
+    """The outcome of a run for a partition."""
+
+    #: It has new pieces.
+    STORED = "stored"
+    #: All that it has was in the repository.
+    UNCHANGED = "unchanged"
+    #: It is not in this run; the next one takes it.
+    MISSED = "missed"
+    #: It is damaged, or cannot be read.
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUpPartition:
+    """A partition of a run: a row of its report.
+
+    Parameters
+    ----------
+    topic, partition : str, int
+        The partition.
+    path : str or None
+        Its directory.
+    status : BackupStatus
+        The outcome.
+    reason : str or None
+        Why it is not in the run.
+    topic_id : str or None
+        The id of its topic.
+    log_start_offset, log_end_offset, high_watermark : int or None
+        The offsets that the run has, the end exclusive, and the high watermark.
+    size_bytes, new_bytes, read_bytes : int or None
+        Bytes of all pieces, of the new ones, and read from logs.
+    pieces : int or None
+        Number of pieces.
+    runs_missed : int or None
+        How many runs in a row have missed it, with this one.
+    """
+
+    topic: str
+    partition: int
+    path: str | None
+    status: BackupStatus
+    reason: str | None = None
+    topic_id: str | None = None
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    high_watermark: int | None = None
+    size_bytes: int | None = None
+    new_bytes: int | None = None
+    read_bytes: int | None = None
+    pieces: int | None = None
+    runs_missed: int | None = None
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it needs to be looked at by somebody."""
+        return self.status is BackupStatus.UNREADABLE or (self.runs_missed or 0) >= MISSED_TOO_OFTEN
+
+
+@dataclass(frozen=True, repr=False)
+class BackupResult(Result):
+    """The result of `backup`: a row per partition, as in ``backup --report``.
+
+    Parameters
+    ----------
+    run : str
+        Name of the run.
+    node_id : int
+        The broker.
+    repository : str
+        The root of the repository.
+    partitions : list of BackedUpPartition
+        The partitions that are in the run, and the missed ones.
+    high_watermarks_from : str
+        The origin of high watermarks: ``checkpoint``, ``old checkpoint``, ``log end``, ``broker``
+        or ``earlier run``.
+    cut_ms, wait_ms : int
+        How long the cut took, and the wait for high watermarks.
+    """
+
+    run: str
+    node_id: int
+    repository: str
+    partitions: list[BackedUpPartition]
+    high_watermarks_from: str
+    cut_ms: int
+    wait_ms: int
+
+    command = "backup"
+
+    @property
+    def headline(self) -> str:
+        """The run, its partitions, and its new bytes."""
+        counts = self.counts
+        taken = counts["partitions"] - counts["partitions_missed"]
+        missed = counts["partitions_missed"]
+        lacking = f", {missed:,} missed" if missed else ""
+        new = plural(self.sizes_bytes["new"], "new byte")
+        return (
+            f"run {self.run}, broker {self.node_id}: {plural(taken, 'partition')}{lacking}; {new}"
+        )
+
+    @property
+    def missed(self) -> list[BackedUpPartition]:
+        """The partitions that are not in the run."""
+        return [row for row in self.partitions if row.reason is not None]
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for a partition that cannot be read, or was missed too often."""
+        return RunOutcome.DONE.with_damage([row for row in self.partitions if row.is_fault])
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions, the ones with new pieces, and the missed ones."""
+        stored = [row for row in self.partitions if row.status is BackupStatus.STORED]
+        return {
+            "partitions": len(self.partitions),
+            "partitions_stored": len(stored),
+            "partitions_missed": len(self.missed),
+            "pieces": sum(row.pieces or 0 for row in self.partitions),
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of all pieces, of the new ones, and read from logs."""
+        return {
+            "stored": sum(row.size_bytes or 0 for row in self.partitions),
+            "new": sum(row.new_bytes or 0 for row in self.partitions),
+            "log_read": sum(row.read_bytes or 0 for row in self.partitions),
+        }
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the report."""
+        return report_table(self.partitions, BACKUP_REPORT_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupRequest:
+    """A run as it is asked for.
+
+    `inputs` are all data directories of a broker, with that of its metadata log; `node_id` says
+    which broker where they are of several. `brokers` are expected in each run, of a new
+    repository. `properties` are the settings of the broker.
+    """
+
+    inputs: Sequence[str]
+    output: str
+    topics: re.Pattern[str] | None = None
+    properties: Mapping[str, str] | None = None
+    node_id: int | None = None
+    brokers: tuple[int, ...] = ()
+    bootstrap_server: str | None = None
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+    @property
+    def interval_ms(self) -> int:
+        """The time between two writes of the broker's high watermarks."""
+        given = parse_java_integer((self.properties or {}).get(INTERVAL_SETTING, ""), INT64_MAX)
+        return given if given is not None and given > 0 else DEFAULT_INTERVAL_MS
+
+    def wants(self, topic: str) -> bool:
+        """Return whether a topic is in the run."""
+        is_wanted = self.topics is None or self.topics.fullmatch(topic) is not None
+        return is_wanted or topic in ALWAYS_TAKEN
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker by its data directories, each with its ``meta.properties``."""
+
+    node_id: int
+    cluster_id: str
+    directories: tuple[DataDirectory, ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the directories."""
+        return [each.path for each in self.directories]
+
+    @classmethod
+    def of(cls, request: BackupRequest) -> Broker:
+        """Return the broker of a request.
+
+        Raises `InputError` if a directory is not that of a broker, or they are of several.
+        """
+        for path in request.inputs:
+            if is_remote(path):
+                raise InputError(
+                    "a broker's directories are on a disk of this machine",
+                    path=path,
+                    hint="run where they are, or a snapshot of them, is mounted",
+                )
+        found: dict[int, list[tuple[DataDirectory, str]]] = {}
+        for path in expand_directories(request.inputs):
+            properties = MetaProperties.read(path)
+            if properties is None or properties.cluster_id is None or properties.node_id is None:
+                raise InputError(
+                    f"not a data directory of a broker: its {META_PROPERTIES} is missing, or names "
+                    "neither cluster nor node",
+                    path=path,
+                )
+            with open(properties.path, encoding="utf-8", errors="replace") as file:
+                directory = DataDirectory(path=os.path.abspath(path), meta_properties=file.read())
+            found.setdefault(properties.node_id, []).append((directory, properties.cluster_id))
+        node_id = request.node_id
+        if node_id is None:
+            if len(found) > 1:
+                nodes = ", ".join(map(str, sorted(found)))
+                raise InputError(
+                    "the directories are of several brokers", found=nodes, hint="give --node"
+                )
+            node_id = min(found)
+        clusters = {cluster for _, cluster in found.get(node_id, [])}
+        if len(clusters) != 1:
+            raise InputError(
+                f"the directories of broker {node_id} have to be of one cluster",
+                expected="one cluster.id",
+                found=", ".join(sorted(clusters)) or f"directories of {sorted(found)}",
+            )
+        return cls(node_id, clusters.pop(), tuple(each for each, _ in found[node_id]))
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A partition that is being stored: what is known once its pieces are put."""
+
+    found: CutPartition
+    folder: str
+    is_compacted: bool
+    high_watermark: int | None
+    kept: list[Piece] = field(default_factory=list)
+    puts: list[Future[tuple[Piece, int]]] = field(default_factory=list)
+    segments: list[SeenSegment] = field(default_factory=list)
+    files: list[KeptFile] = field(default_factory=list)
+    end_offset: int = 0
+    settled_offset: int = 0
+    last_header: bytes | None = None
+    has_gap: bool = False
+    is_cut_short: bool = False
+    read_bytes: int = 0
+    new_bytes: int = 0
+
+
+class Taking:
+    """One run of one broker; a context manager, at whose end all its files are closed."""
+
+    def __init__(
+        self,
+        request: BackupRequest,
+        *,
+        open_part: OpenPart = plain_part,
+        list_offsets: Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+        | None = None,
+    ) -> None:
+        self._request = request
+        self._open_part = open_part
+        self._list_offsets = list_offsets
+        self.broker = Broker.of(request)
+        root = absolute_path(request.output)
+        refuse_overlap(root, request.output, self.broker.paths)
+        self.repository = Repository.create(root, self.broker.cluster_id, request.brokers)
+        self.previous = self.repository.newest(self.broker.node_id)
+        self._earlier = {
+            (each.topic_partition, each.topic_id): each
+            for each in (self.previous.partitions if self.previous else ())
+        }
+        self._cutting = Cutting(
+            self.broker.paths,
+            request.wants,
+            {
+                key: {segment.base_offset: segment for segment in each.segments}
+                for key, each in self._earlier.items()
+            },
+        )
+        self._is_held = any(map(is_held, self.broker.paths))
+        self._starts: list[BrokerCheckpoint] = []
+        self._cleaned: list[BrokerCheckpoint] = []
+        self._times: dict[str, int] = {}
+        self._high_watermarks = HighWatermarks({}, Source.EARLIER_RUN, 0)
+        self._cluster: ClusterImage | None = None
+        self._taken: list[PartitionBackup] = []
+        self._rows: list[BackedUpPartition] = []
+        self._stack = ExitStack()
+        #: The broker's part of the run, once it is committed.
+        self.manifest: Manifest | None = None
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._cutting)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """The brokers that a run expects."""
+        given = self._request.brokers or self.repository.file().brokers
+        before = self.previous.brokers if self.previous is not None else ()
+        return given or before or (self.broker.node_id,)
+
+    def next_run_ms(self) -> int:
+        """Return the time of a run that begins now, later than that of the run before it."""
+        before = 0 if self.previous is None else run_time(self.previous.run) + 1
+        return max(now_ms(), before)
+
+    def look(self) -> None:
+        """Look at all partitions, before anything is cut."""
+        self._cutting.look()
+
+    def cut_coordinators(self) -> None:
+        """Cut `__transaction_state`, then `__consumer_offsets`."""
+        paths = self.broker.paths
+        self._starts = [BrokerCheckpoint.read(path, LOG_START_CHECKPOINT) for path in paths]
+        self._cleaned = [BrokerCheckpoint.read(path, CLEANER_CHECKPOINT) for path in paths]
+        self._times["begun_ms"] = now_ms()
+        self._cutting.cut(COORDINATOR_TOPICS)
+        self._times["coordinators_cut_ms"] = now_ms()
+
+    def cut_others(self) -> None:
+        """Cut the other topics, and the metadata log last."""
+        self._times["others_begun_ms"] = now_ms()
+        self._cutting.cut(others_than=COORDINATOR_TOPICS)
+        self._times["ended_ms"] = now_ms()
+        partitions: dict[str, list[str]] = {}
+        for found in self._cutting.partitions.values():
+            if found.partition.topic != CLUSTER_METADATA_TOPIC:
+                directory = self.broker.paths[found.directory]
+                partitions.setdefault(directory, []).append(found.path)
+        self._replacements = Replacements(partitions, self._request.interval_ms)
+
+    def await_high_watermarks(self) -> None:
+        """Wait for high watermarks from after the cut, if a log has anything new."""
+        self._cluster = self._read_cluster()
+        if all(map(self._is_stored, self._cutting.partitions.values())):
+            self._high_watermarks = HighWatermarks({}, Source.EARLIER_RUN, now_ms())
+        elif self._list_offsets is not None:
+            offsets = self._list_offsets([*self._cutting.partitions])
+            self._high_watermarks = HighWatermarks(offsets, Source.BROKER, now_ms())
+        else:
+            self._high_watermarks = self._replacements.wait()
+
+    @property
+    def folders(self) -> dict[str, TopicPartition]:
+        """The partitions that were cut, by their folders in the repository."""
+        return {
+            partition_folder(partition, found.topic_id): partition
+            for partition, found in self._cutting.partitions.items()
+        }
+
+    def leader(self, folder: str) -> int | None:
+        """Return the leader of a partition by its folder; None where it is not known."""
+        partition = self.folders[folder]
+        return self._leader(self._cutting.partitions[partition])
+
+    def store(self, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
+        """Store the partitions whose folders are wanted, and were not stored yet."""
+        with Uploads(self.repository, _UPLOAD_THREADS) as uploads:
+            pending = [
+                stored
+                for partition, found in [*self._cutting.partitions.items()]
+                if is_wanted(partition_folder(partition, found.topic_id))
+                and (stored := self._store_or_miss(found, uploads)) is not None
+            ]
+            for each in pending:
+                self._finish(each)
+
+    def commit(self, run: str, brokers: tuple[int, ...], met: tuple[int, ...] = ()) -> BackupResult:
+        """Put the manifest, by which the broker is in the run, and return what it has."""
+        missed = [*self._missed()]
+        cut = Cut(
+            **self._times,
+            high_watermarks_ms=self._high_watermarks.time_ms,
+            high_watermarks_from=self._high_watermarks.source.value,
+            met=met,
+        )
+        rows = sorted(self._rows, key=lambda row: (row.topic, row.partition))
+        manifest = Manifest(
+            run=run,
+            cluster_id=self.broker.cluster_id,
+            node_id=self.broker.node_id,
+            brokers=tuple(sorted({*brokers, self.broker.node_id})),
+            cut=cut,
+            directories=self.broker.directories,
+            partitions=tuple(sorted(self._taken, key=lambda each: each.topic_partition)),
+            missed=tuple(missed),
+            new_bytes=sum(row.new_bytes or 0 for row in rows),
+            tool_version=version("kafka-index"),
+        )
+        self.repository.put_manifest(manifest)
+        self.manifest = manifest
+        return BackupResult(
+            run,
+            self.broker.node_id,
+            self.repository.root,
+            rows,
+            cut.high_watermarks_from,
+            cut.ended_ms - cut.begun_ms,
+            max(cut.high_watermarks_ms - cut.ended_ms, 0),
+        )
+
+    # ------------------------------------------------------------------------- one partition
+
+    def _is_stored(self, found: CutPartition) -> bool:
+        """Return whether an earlier run has stored all of a partition."""
+        earlier = self._earlier.get((found.partition, found.topic_id))
+        if found.partition.topic == CLUSTER_METADATA_TOPIC:
+            return True
+        if earlier is None:
+            return False
+        seen = {each.base_offset: each for each in earlier.segments}
+        return all(log.is_as(seen.get(log.base_offset)) for log in found.logs)
+
+    def _store_or_miss(self, found: CutPartition, uploads: Uploads) -> _Stored | None:
+        del self._cutting.partitions[found.partition]
+        try:
+            return self._store(found, uploads)
+        except LeftOutError as error:
+            self._cutting.left_out[found.partition] = error
+            return None
+        finally:
+            found.close()
+
+    def _store(self, found: CutPartition, uploads: Uploads) -> _Stored | None:
+        """Read a partition and hand its pieces to uploads; None if it was deleted meanwhile."""
+        earlier = self._earlier.get((found.partition, found.topic_id))
+        stored = _Stored(
+            found,
+            partition_folder(found.partition, found.topic_id),
+            self._is_compacted(found),
+            None,
+        )
+        if found.partition.topic != CLUSTER_METADATA_TOPIC and not self._is_stored(found):
+            if not self._is_there(found):
+                return None
+            stored.high_watermark = self._high_watermark(found)
+        elif earlier is not None and found.partition.topic != CLUSTER_METADATA_TOPIC:
+            stored.high_watermark = earlier.high_watermark
+        known = {piece.object_name for piece in earlier.pieces} if earlier is not None else set()
+        sizes = sum(log.size_bytes for log in found.logs)
+        before = sum(each.covered_bytes for each in earlier.segments) if earlier is not None else 0
+        if earlier is None or sizes - before > _WORTH_LISTING_BYTES:
+            known |= self.repository.names(stored.folder)
+
+        def put(reading: LogReading) -> None:
+            for run in reading.runs(is_cleaned=stored.is_compacted):
+                stored.puts.append(uploads.put(stored.folder, known, run))
+                stored.last_header = run.last_header
+            stored.read_bytes += reading.read_bytes
+            stored.settled_offset = max(stored.settled_offset, reading.settled_offset)
+            stored.has_gap |= reading.has_gap
+
+        if earlier is not None:
+            stored.settled_offset = earlier.end_offset
+        if stored.is_compacted:
+            self._read_cleaned(stored, earlier, put)
+        else:
+            self._read_plain(stored, earlier, put)
+        for name, data in found.files.items():
+            kept = KeptFile(name, len(data), hash_of(data))
+            stored.files.append(kept)
+            if earlier is None or kept not in earlier.files:
+                put_object(self.repository, f"{stored.folder}/{kept.object_name}", data)
+                stored.new_bytes += len(data)
+        return stored
+
+    def _read_plain(
+        self,
+        stored: _Stored,
+        earlier: PartitionBackup | None,
+        put: Callable[[LogReading], None],
+    ) -> None:
+        """Read what comes after the last batch that is stored, if that is still there."""
+        logs = stored.found.logs
+        seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
+        first, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
+        if earlier is not None and earlier.last_header is not None and logs:
+            place = self._place_of_last(logs, earlier, seen)
+            if place is not None:
+                first, position = place
+                stored.kept = [*earlier.pieces]
+                stored.last_header = base64.b64decode(earlier.last_header)
+                next_offset = last_offset_in(stored.last_header) + 1
+                stored.has_gap = earlier.is_compacted
+            else:
+                # The log has lost batches that were stored: what is from now on is another history.
+                stored.settled_offset = 0
+        for log in logs[:first]:
+            stored.segments.append(_seen(log, log.size_bytes, is_done=True))
+        for number in range(first, len(logs)):
+            log = logs[number]
+            before = seen.get(log.base_offset)
+            if before is not None and log.is_as(before) and position == before.covered_bytes:
+                stored.segments.append(_seen(log, position, is_done=True))
+                position = 0
+                continue
+            next_offset = self._read_log(stored, number, position, next_offset, put)
+            position = 0
+            if stored.is_cut_short:
+                break
+        self._end(stored, next_offset)
+
+    def _place_of_last(
+        self, logs: Sequence[CutLog], earlier: PartitionBackup, seen: Mapping[int, SeenSegment]
+    ) -> tuple[int, int] | None:
+        """Return the log that has the last batch that is stored, and where that ends in it."""
+        header = base64.b64decode(earlier.last_header or "")
+        last = last_offset_in(header)
+        at = [number for number, log in enumerate(logs) if log.base_offset <= last]
+        if not at:
+            return None
+        log = logs[at[-1]]
+        before = seen.get(log.base_offset)
+        covered = before.covered_bytes if before is not None else 0
+        if log.is_file_of(before):
+            return at[-1], covered
+        found = find_batch(log, last, header, covered, self._open_part)
+        return None if found is None else (at[-1], found)
+
+    def _read_cleaned(
+        self,
+        stored: _Stored,
+        earlier: PartitionBackup | None,
+        put: Callable[[LogReading], None],
+    ) -> None:
+        """Read the logs that are not as they were: all of a cleaned one, the end of a grown one."""
+        logs = stored.found.logs
+        seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
+        next_offset = logs[0].base_offset if logs else 0
+        for number, log in enumerate(logs):
+            before = seen.get(log.base_offset)
+            end = logs[number + 1].base_offset if number + 1 < len(logs) else None
+            own = _pieces_of(log.base_offset, earlier, seen)
+            if own and end is not None and own[-1].last_offset >= end:
+                own = []
+            position = 0
+            next_offset = max(next_offset, log.base_offset)
+            if log.is_as(before) and before is not None:
+                stored.kept += own
+                next_offset = own[-1].last_offset + 1 if own else next_offset
+                stored.segments.append(_seen(log, before.covered_bytes, is_done=True))
+                continue
+            if own and before is not None and earlier is not None:
+                place = self._grown_from(log, before, earlier, own)
+                if place is not None:
+                    stored.kept += own
+                    position, next_offset = place, own[-1].last_offset + 1
+            next_offset = self._read_log(stored, number, position, next_offset, put)
+            if stored.is_cut_short:
+                break
+        if stored.last_header is None and earlier is not None and earlier.last_header is not None:
+            stored.last_header = base64.b64decode(earlier.last_header)
+        self._end(stored, next_offset)
+
+    def _grown_from(
+        self,
+        log: CutLog,
+        before: SeenSegment,
+        earlier: PartitionBackup,
+        own: Sequence[Piece],
+    ) -> int | None:
+        """Return where a log goes on that was the last one of an earlier run; None for others."""
+        if (log.device, log.inode) != (before.device, before.inode) or not earlier.last_header:
+            return None
+        header = base64.b64decode(earlier.last_header)
+        if last_offset_in(header) != own[-1].last_offset:
+            return None
+        found = find_batch(log, own[-1].last_offset, header, before.covered_bytes, self._open_part)
+        return found if found == before.covered_bytes else None
+
+    def _read_log(
+        self,
+        stored: _Stored,
+        number: int,
+        position: int,
+        next_offset: int,
+        put: Callable[[LogReading], None],
+    ) -> int:
+        """Read a log from a position on; return the next offset."""
+        logs = stored.found.logs
+        log = logs[number]
+        end = logs[number + 1].base_offset if number + 1 < len(logs) else None
+        reading = LogReading(
+            log,
+            position,
+            max(next_offset, log.base_offset),
+            stored.high_watermark,
+            end,
+            self._open_part,
+        )
+        put(reading)
+        stored.is_cut_short = reading.is_below
+        is_done = not reading.is_below
+        stored.segments.append(_seen(log, reading.position, is_done=is_done))
+        return reading.next_offset
+
+    def _end(self, stored: _Stored, next_offset: int) -> None:
+        """Take the end of the log: an empty last log says where that is, too."""
+        logs = stored.found.logs
+        stored.end_offset = next_offset
+        if logs and not stored.is_cut_short:
+            base = logs[-1].base_offset
+            if stored.high_watermark is not None:
+                base = min(base, stored.high_watermark)
+            stored.end_offset = max(next_offset, base)
+
+    def _finish(self, stored: _Stored) -> None:
+        """Wait for the pieces of a partition, and note what the run has of it."""
+        found, partition = stored.found, stored.found.partition
+        pieces = [*stored.kept]
+        for each in stored.puts:
+            piece, new_bytes = each.result()
+            pieces.append(piece)
+            stored.new_bytes += new_bytes
+        first = found.logs[0].base_offset if found.logs else 0
+        pieces = [piece for piece in pieces if piece.last_offset >= first]
+        start = self._starts[found.directory].of(found, must_be_later=self._is_held) or 0
+        start = min(max(start, first), stored.end_offset)
+        snapshot = found.snapshot
+        if pieces and pieces[0].base_offset < first:
+            # It has more than the producers before the first piece.
+            snapshot = None
+        leader = self._leader(found)
+        backup = PartitionBackup(
+            topic=partition.topic,
+            partition=partition.partition,
+            topic_id=found.topic_id,
+            directory=found.directory,
+            is_leader=None if leader is None else leader == self.broker.node_id,
+            is_compacted=stored.is_compacted or stored.has_gap,
+            start_offset=start,
+            end_offset=stored.end_offset,
+            high_watermark=(
+                stored.end_offset if stored.high_watermark is None else stored.high_watermark
+            ),
+            settled_offset=min(stored.settled_offset, stored.end_offset),
+            epochs=tuple(each for each in found.epochs if each[1] <= stored.end_offset),
+            cleaner_offset=self._cleaned[found.directory].of(found, must_be_later=self._is_held),
+            snapshot=None if snapshot is None else base64.b64encode(snapshot).decode(),
+            pieces=tuple(pieces),
+            files=tuple(stored.files),
+            segments=tuple(stored.segments),
+            last_header=(
+                None
+                if stored.last_header is None
+                else base64.b64encode(stored.last_header).decode()
+            ),
+        )
+        self._taken.append(backup)
+        self._rows.append(
+            BackedUpPartition(
+                partition.topic,
+                partition.partition,
+                found.path,
+                BackupStatus.STORED if stored.new_bytes else BackupStatus.UNCHANGED,
+                None,
+                found.topic_id,
+                start,
+                stored.end_offset,
+                backup.high_watermark,
+                sum(piece.size_bytes for piece in pieces),
+                stored.new_bytes,
+                stored.read_bytes,
+                len(pieces),
+                None,
+            )
+        )
+
+    def _missed(self) -> Iterator[Missed]:
+        """Yield the partitions that the run has not, and note why."""
+        before = {
+            (each.topic, each.partition): each.runs
+            for each in (self.previous.missed if self.previous else ())
+        }
+        for partition, error in sorted(self._cutting.left_out.items()):
+            runs = before.get((partition.topic, partition.partition), 0) + 1
+            status = BackupStatus.UNREADABLE if error.is_fault else BackupStatus.MISSED
+            self._rows.append(
+                BackedUpPartition(
+                    partition.topic,
+                    partition.partition,
+                    None,
+                    status,
+                    error.reason,
+                    runs_missed=runs,
+                )
+            )
+            yield Missed(
+                topic=partition.topic,
+                partition=partition.partition,
+                topic_id=None,
+                reason=error.reason,
+                runs=runs,
+            )
+
+    # ------------------------------------------------------------------- what is known of it
+
+    def _high_watermark(self, found: CutPartition) -> int | None:
+        if self._high_watermarks.source is Source.LOG_END:
+            return None
+        offset = self._high_watermarks.offsets.get(found.partition)
+        if offset is None:
+            raise LeftOutError("it has no high watermark yet")
+        return offset
+
+    def _is_there(self, found: CutPartition) -> bool:
+        """Return whether a partition was not deleted; it may have moved."""
+        try:
+            if found.is_at(os.stat(found.path)):
+                return True
+        except OSError:
+            pass
+        name = found.partition.directory_name
+        others = [os.path.join(path, name) for path in self.broker.paths]
+        return any(_has_id(other, found.topic_id) for other in others)
+
+    def _leader(self, found: CutPartition) -> int | None:
+        if self._cluster is None:
+            return None
+        topic = self._cluster.topics.get(found.topic_id)
+        partition = None if topic is None else topic.partitions.get(found.partition.partition)
+        return None if partition is None else partition.leader
+
+    def _is_compacted(self, found: CutPartition) -> bool:
+        topic = found.partition.topic
+        if topic == CLUSTER_METADATA_TOPIC:
+            return False
+        if topic in COMPACTED_INTERNAL_TOPICS:
+            return True
+        properties = self._request.properties
+        cluster = self._cluster or ClusterImage()
+        policy = cluster.cleanup_policy(topic, properties, self.broker.node_id)
+        if policy is None and self._cluster is None:
+            cleaned = self._cleaned[found.directory]
+            return cleaned.of(found, must_be_later=self._is_held) is not None
+        return "compact" in (policy or "")
+
+    def _read_cluster(self) -> ClusterImage | None:
+        """Return the state of the cluster as the metadata log says it; None without one."""
+        paths = [os.path.join(path, METADATA_LOG) for path in self.broker.paths]
+        paths = [path for path in paths if os.path.isdir(path)]
+        for number in range(_METADATA_READS if paths else 0):
+            if number:
+                time.sleep(_BETWEEN_READS_S)
+            try:
+                return read_metadata(
+                    paths[:1],
+                    budget=shared_budget(self._request.max_decompressed_bytes),
+                    topics=(CLUSTER_METADATA_TOPIC,),
+                    recovers=True,
+                ).cluster
+            except InputError as error:
+                # The broker deletes files of it meanwhile.
+                if number + 1 == _METADATA_READS and is_retriable(error):
+                    raise
+        return None
+
+
+def _pieces_of(
+    base: int, earlier: PartitionBackup | None, seen: Mapping[int, SeenSegment]
+) -> list[Piece]:
+    """Return the pieces of a segment of an earlier run."""
+    if earlier is None or base not in seen:
+        return []
+    end = min((other for other in seen if other > base), default=INT64_MAX)
+    return [piece for piece in earlier.pieces if base <= piece.base_offset < end]
+
+
+def _has_id(directory: str, topic_id: str) -> bool:
+    try:
+        return read_topic_id(directory) == topic_id
+    except KafkaIndexError:
+        return False
+
+
+def _seen(log: CutLog, covered_bytes: int, *, is_done: bool) -> SeenSegment:
+    return SeenSegment(
+        log.base_offset,
+        log.device,
+        log.inode,
+        log.ctime_ns,
+        log.size_bytes,
+        covered_bytes,
+        is_done,
+    )
+
+
+def take(request: BackupRequest) -> BackupResult:
+    """Take a run of a broker that is alone."""
+    with Taking(request) as taking:
+        brokers = taking.brokers
+        taking.look()
+        taking.cut_coordinators()
+        run = run_name(taking.next_run_ms())
+        taking.cut_others()
+        taking.await_high_watermarks()
+        taking.store()
+        return taking.commit(run, brokers, (taking.broker.node_id,))
