@@ -269,6 +269,36 @@ def test_queries_are_whatever_exports_arrow_or_rows(queries: Any, sound: Path) -
     assert found["offset"].to_pylist() == [3]
 
 
+TIMES_ASKED = [
+    datetime(2026, 11, 21, 7, 25, 19, tzinfo=UTC),
+    "2026-11-21T07:25:19Z",
+    "2026-11-21T08:25:19+01:00",
+    "1795245919000",
+    1_795_245_919_000,
+]
+
+
+@pytest.mark.parametrize("time", TIMES_ASKED, ids=repr)
+@pytest.mark.parametrize("frame", [list, pl.DataFrame, pd.DataFrame], ids=str)
+def test_times_of_queries_are_times_in_each_of_their_forms(
+    time: Any, frame: Callable[[Any], Any], sound: Path
+) -> None:
+    queries = [{"topic": "payments", "partition": 0, "timestamp": time}] * 2
+    found = kafka_index.lookup_timestamps(sound, frame(queries)).to_arrow()
+    assert found["found_offset"].to_pylist() == [942, 942]
+
+
+def test_times_of_queries_may_be_relative_and_null_but_not_nonsense(sound: Path) -> None:
+    def statuses(*times: str | None) -> list[str]:
+        queries = [{"topic": "payments", "partition": 0, "timestamp": time} for time in times]
+        found = kafka_index.lookup_timestamps(sound, queries).to_arrow()["status"].to_pylist()
+        return list(found)
+
+    assert statuses("2020-01-01", None, "-90000d") == ["found", "invalid_query", "invalid_query"]
+    with pytest.raises(KafkaIndexError, match="queries: timestamp: 'soon' is neither"):
+        statuses("now", "soon")
+
+
 def test_a_list_without_queries_has_no_answers(sound: Path) -> None:
     assert kafka_index.lookup_offsets(sound, []).to_arrow().num_rows == 0
 

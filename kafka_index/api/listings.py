@@ -17,7 +17,7 @@ from kafka_index.api.arguments import (
     with_flags,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
-from kafka_index.errors import ConfigError, KafkaIndexError, argument_text, is_retriable
+from kafka_index.errors import ConfigError, KafkaIndexError, argument_text, is_retriable, plural
 from kafka_index.lookup.lag import LAG_TABLES, read_lag
 from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.reading import PartitionFiles, PartitionLog
@@ -71,7 +71,10 @@ class Metadata(Result):
     @property
     def headline(self) -> str:
         """The number of rows, and the first fault."""
-        text = f"{self.rows.num_rows:,} {self.what or 'tables'}"
+        count = self.rows.num_rows
+        text = (
+            plural(count, "table") if self.what is None else f"{self.what}: {plural(count, 'row')}"
+        )
         if not self.fault_count:
             return text
         return f"{text}, {self.fault_count:,} faults, such as: {self.faults[0]}"

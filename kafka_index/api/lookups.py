@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,12 +20,14 @@ from kafka_index.api.arguments import (
     optional_path,
     paths_of,
     table_of,
+    time_of,
     unread_texts,
     with_flags,
 )
 from kafka_index.config import choice_of
+from kafka_index.layout.times import now_ms
 from kafka_index.lookup.inventory import collect_inventory
-from kafka_index.lookup.keys import By, Keys
+from kafka_index.lookup.keys import By, Keys, plain_array
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns
 from kafka_index.lookup.report import outcome_of
@@ -165,8 +168,8 @@ def lookup_timestamps(
         As for `lookup_offsets`.
     queries : table
         As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
-        -2 and -3 ask for the end, the start, and the largest timestamp), or a timestamp or date.
-        Those without a zone are UTC.
+        -2 and -3 ask for the end, the start, and the largest timestamp), a timestamp, a date, or a
+        text: ISO 8601, ``now``, ``today``, ``yesterday`` or ``-90m``. Those without a zone are UTC.
 
     Returns
     -------
@@ -215,12 +218,13 @@ def _look_up(
 ) -> LookupResult:
     names = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (by.column, pa.int64())])
     table = table_of(queries, "queries", names)
-    check_columns(table.schema, by)
+    texts = _texts_of_times(table, by)
+    check_columns(table.schema if texts is None else _with_numbers(table.schema, by), by)
     with reading_inputs(follow_links=follow_links) as unread:
         inventory = collect_inventory(
             paths, tiered=TieredOptions.of(tiered), indexes=indexes, upper_bound=upper_bound
         )
-        keys = Keys.of(table.column(by.column), by)
+        keys = Keys.of(table.column(by.column), by) if texts is None else _keys_of(texts)
         with Lookups(inventory, settings) as lookups:
             found = lookups.answer(table.column(TOPIC), table.column(PARTITION), keys).to_arrow()
             findings = lookups.drain_findings()
@@ -229,3 +233,35 @@ def _look_up(
     unanswered = bool(pc.any(pc.equal(found["status"], Status.UNREADABLE.text)).as_py())
     ended = outcome_of(findings, unanswered=unanswered)
     return LookupResult(rows, ended, unread_texts(unread))
+
+
+def _texts_of_times(table: pa.Table, by: By) -> pa.Array | None:
+    """Return the column of times if it is one of texts."""
+    if by is not By.TIMESTAMP or table.schema.names.count(by.column) != 1:
+        return None
+    column = plain_array(table.column(by.column))
+    is_text = any(
+        check(column.type)
+        for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    )
+    return column.cast(pa.string()) if is_text else None
+
+
+def _with_numbers(schema: pa.Schema, by: By) -> pa.Schema:
+    """Return columns as they are once times are numbers."""
+    return schema.set(schema.get_field_index(by.column), pa.field(by.column, pa.int64()))
+
+
+def _keys_of(texts: pa.Array) -> Keys:
+    """Return times in texts as keys: also relative times, which files of queries do not have.
+
+    Raises `InputError`, which names the text, for the first that is no time.
+    """
+    keys, now = Keys.of(texts, By.TIMESTAMP), now_ms()
+    if keys.valid is None:
+        return keys
+    values, valid = keys.values.copy(), keys.valid.copy()
+    for row in np.flatnonzero(~valid & texts.is_valid().to_numpy(zero_copy_only=False)):
+        values[row] = time_of(texts[int(row)].as_py(), "queries: timestamp", now=now)
+        valid[row] = True
+    return Keys(values, valid, keys.specials)

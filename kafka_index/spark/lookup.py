@@ -30,11 +30,21 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_index.config import LogConfig, choice_of
+from kafka_index.api.arguments import Config, Paths, config_of, paths_of
+from kafka_index.config import choice_of
 from kafka_index.errors import InputError
 from kafka_index.execution import Workers
 from kafka_index.layout.integers import Longs
-from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, QueryBatch, read_split
+from kafka_index.lookup import (
+    By,
+    Inventory,
+    Keys,
+    Lookups,
+    LookupSettings,
+    QueryBatch,
+    collect_inventory,
+    read_split,
+)
 from kafka_index.lookup.answering import SplitWork
 from kafka_index.lookup.inventory import Unindexed
 from kafka_index.lookup.keys import integers
@@ -81,10 +91,10 @@ NEED_SCHEMA = pa.schema(
 
 def lookup_offsets(
     queries: DataFrame,
-    inventory: Inventory,
+    inventory: Inventory | Paths,
     *,
     resolve: Resolve | str = Resolve.BATCH,
-    config: LogConfig | None = None,
+    config: Config | None = None,
 ) -> DataFrame:
     """Look up offsets.
 
@@ -92,11 +102,12 @@ def lookup_offsets(
     ----------
     queries : DataFrame
         Columns topic (string), partition and offset (integers); others pass through.
-    inventory : Inventory
-        The logs (`kafka_index.lookup.collect_inventory`), under paths that executors know, too.
+    inventory : path, list of path, or Inventory
+        The logs, under paths that executors know, too; or what
+        `kafka_index.lookup.collect_inventory` returns, to list them once for several lookups.
     resolve : Resolve or str
         How far to go: ``index``, ``batch`` or ``record``.
-    config : LogConfig, optional
+    config : path, mapping or LogConfig, optional
         Kafka's settings, for indexes that are missing.
 
     Returns
@@ -119,10 +130,10 @@ def lookup_offsets(
 
 def lookup_timestamps(
     queries: DataFrame,
-    inventory: Inventory,
+    inventory: Inventory | Paths,
     *,
     resolve: Resolve | str = Resolve.RECORD,
-    config: LogConfig | None = None,
+    config: Config | None = None,
 ) -> DataFrame:
     """Look up timestamps.
 
@@ -184,11 +195,13 @@ def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(kept)
 
 
-def _settings(by: By, resolve: Resolve | str, config: LogConfig | None) -> LookupSettings:
-    return LookupSettings(by, choice_of(Resolve, resolve, "resolve"), config or LogConfig())
+def _settings(by: By, resolve: Resolve | str, config: Config | None) -> LookupSettings:
+    return LookupSettings(by, choice_of(Resolve, resolve, "resolve"), config_of(config))
 
 
-def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings) -> DataFrame:
+def _look_up(
+    queries: DataFrame, inventory: Inventory | Paths, settings: LookupSettings
+) -> DataFrame:
     """Add the answers as columns.
 
     Python workers return numbers that are never null, and only columns that the lookup can fill:
@@ -196,6 +209,8 @@ def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings)
     """
     by = settings.by
     _check_columns(queries.schema, by)
+    if not isinstance(inventory, Inventory):
+        inventory = collect_inventory(paths_of(inventory, "inventory"))
     raw = raw_columns(settings)
     schema = StructType([*queries.schema.fields, *spark_schema(raw).fields])
     key = by.column

@@ -12,11 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings
+from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
 from kafka_index.spark.workers import spark_schema
 from tests.spark.lookups import make_dump, make_queries
+from tests.support.command_line import DUMP
 from tests.support.segments import batch
 
 #: A winter's day; the zone below is an hour ahead of UTC then.
@@ -69,6 +70,18 @@ def test_a_row_out_for_each_row_in_with_all_its_columns(
     ours = answers.toArrow().sort_by("note")
     theirs = expected(table, inventory, by, resolve).sort_by("note")
     assert ours.to_pylist() == theirs.to_pylist()
+
+
+def test_paths_stand_for_their_inventory(spark: SparkSession) -> None:
+    queries = spark.createDataFrame(
+        [("payments", 0, 5)], "topic string, partition int, offset long"
+    )
+    wanted = lookup_offsets(queries, collect_inventory([str(DUMP)])).collect()
+    config = {"log.index.interval.bytes": 4096}
+    assert lookup_offsets(queries, DUMP, config=config).collect() == wanted
+    assert lookup_offsets(queries, [str(DUMP)]).collect() == wanted
+    with pytest.raises(InputError, match="no such thing"):
+        lookup_offsets(queries, "no such thing")
 
 
 def test_partitions_without_rows_are_accepted(spark: SparkSession, inventory: Inventory) -> None:
