@@ -28,6 +28,7 @@ _NAMES = (
     "verify",
     "restore",
     "restored_start",
+    "backup",
 )
 
 

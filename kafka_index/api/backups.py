@@ -13,7 +13,8 @@ from kafka_index.api.arguments import (
     properties_of,
     whole,
 )
-from kafka_index.backup.taking import BackupRequest, BackupResult, take
+from kafka_index.backup.agent import take
+from kafka_index.backup.taking import BackupRequest, BackupResult
 from kafka_index.config import topics_pattern
 from kafka_index.errors import ConfigError, argument_text
 from kafka_index.layout.uri_passwords import path_of
@@ -76,7 +77,7 @@ def backup_broker(
         brokers=_brokers(brokers),
     )
     with reading_inputs(follow_links=False):
-        return take(request)
+        return take(request).result
 
 
 def _brokers(given: object) -> tuple[int, ...]:

@@ -8,48 +8,125 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
-from kafka_index.backup.barrier import LateError
+from kafka_index.backup.barrier import (
+    DEFAULT_PATIENCE_S,
+    AgreedTime,
+    Alone,
+    LateError,
+    Meeting,
+    open_run,
+)
 from kafka_index.backup.metrics import Monitor
+from kafka_index.backup.politeness import Bandwidth, PoliteFile
+from kafka_index.backup.taking import BackupRequest, BackupResult, Taking
 from kafka_index.errors import ConfigError, InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.times import now_ms
-from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.stores.backup.manifest import Manifest
 
 _LOGGER = logging.getLogger(__name__)
-# Another run may be closed while this one is late, again and again.
-_MAX_RUNS_LATE = 5
+#: How often a run is tried: another may be closed while this one is late, again and again.
+MAX_RUNS_LATE = 5
 # The age in the metrics is as exact.
 _LONGEST_SLEEP_S = 15.0
 
 
-@dataclass(frozen=True)
-class Agent:
-    """Takes runs with a function, and tells a monitor of each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manners:
+    """The behaviour of a run towards others: brokers of the cluster, and whoever uses the disk.
 
-    The function takes one run, from opening it to its manifest. It raises `LateError` where the
-    others went on without this broker, and is then called again.
+    `patience_s` is for the others of the cluster; `cut_at_ms`, the agreed time of a cut, is in
+    milliseconds since the epoch.
     """
 
-    take: Callable[[], Manifest]
+    patience_s: float = DEFAULT_PATIENCE_S
+    cut_at_ms: int | None = None
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRun:
+    """A run that was taken: its result, and the manifest that is in the repository."""
+
+    result: BackupResult
+    manifest: Manifest
+
+
+def take(request: BackupRequest, manners: Manners | None = None) -> TakenRun:
+    """Take a run of a broker, from opening or joining it to its manifest.
+
+    Raises `LateError` if the other brokers went on without this one, each time it was tried.
+    """
+    for left in reversed(range(MAX_RUNS_LATE)):
+        try:
+            return _take(request, manners or Manners())
+        except LateError as error:
+            if not left:
+                raise
+            _LOGGER.warning("%s; it opens a run of its own", error)
+    raise AssertionError
+
+
+def _take(request: BackupRequest, manners: Manners) -> TakenRun:
+    with Taking(request, open_part=partial(PoliteFile, bandwidth=manners.bandwidth)) as taking:
+        brokers = taking.brokers
+        taking.look()
+        meeting = _meeting(taking, brokers, manners)
+        meeting.await_cut()
+        taking.cut_coordinators()
+        met = meeting.await_others()
+        taking.cut_others()
+        taking.await_high_watermarks()
+        if isinstance(meeting, Alone):
+            taking.store()
+        else:
+            _store_led(taking, meeting)
+            taking.forget_left_out(met)
+        result = taking.commit(meeting.run, (*brokers, *met), met)
+        return TakenRun(result, taking.manifest)
+
+
+def _meeting(taking: Taking, brokers: tuple[int, ...], manners: Manners) -> Meeting:
+    root, node_id = taking.repository.root, taking.broker.node_id
+    if manners.cut_at_ms is not None and manners.cut_at_ms >= now_ms():
+        return AgreedTime(root, manners.cut_at_ms, node_id, brokers, manners.patience_s)
+    last_run = None if taking.previous is None else taking.previous.run
+    return open_run(root, node_id, brokers, patience_s=manners.patience_s, last_run=last_run)
+
+
+def _store_led(taking: Taking, meeting: Meeting) -> None:
+    """Store what this broker leads, then what no other broker of the run has stored."""
+    node_id, leaders = taking.broker.node_id, taking.leaders
+    taking.store(lambda folder: leaders[folder] == node_id)
+    others = {folder: leader for folder, leader in leaders.items() if leader != node_id}
+    lacking = meeting.await_leaders(taking.stored_folders, others)
+    taking.store(lacking.__contains__)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Takes runs with a function, and tells a monitor of each."""
+
+    take: Callable[[], TakenRun]
     monitor: Monitor
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
-    def run_once(self) -> Manifest:
+    def run_once(self) -> TakenRun:
         """Take a run; a failure is counted, and raised."""
         began_ms = now_ms()
         try:
-            manifest = self._take()
+            taken = self.take()
         except Exception as error:
             self.monitor.on_failure(error)
             raise
-        self.monitor.on_run(manifest, now_ms() - began_ms)
-        return manifest
+        self.monitor.on_run(taken.manifest, now_ms() - began_ms)
+        return taken
 
-    def run_every(self, period_s: float, on_run: Callable[[Manifest], None]) -> None:
+    def run_every(self, period_s: float, on_run: Callable[[TakenRun], None]) -> None:
         """Take a run now and at each tick; return never.
 
         A run that fails is logged and counted, and the next tick tries again. Only what would fail
@@ -68,28 +145,9 @@ class Agent:
             is_first = False
             self._await_tick(period_s)
 
-    def _take(self) -> Manifest:
-        for _ in range(_MAX_RUNS_LATE - 1):
-            try:
-                return self.take()
-            except LateError as error:
-                _LOGGER.warning("%s; it opens a run of its own", error)
-        return self.take()
-
     def _await_tick(self, period_s: float) -> None:
         now = self.clock()
         tick = (now // period_s + 1) * period_s
         while (left := tick - self.clock()) > 0:
             self.sleep(min(left, _LONGEST_SLEEP_S))
             self.monitor.write_metrics()
-
-
-def expected_brokers(
-    given: Sequence[int], in_repository: Sequence[int], image: ClusterImage | None, node_id: int
-) -> tuple[int, ...]:
-    """Return the brokers that a run expects: given ones, the repository's, or the registered ones.
-
-    Brokers are registered in the metadata log, where there is one.
-    """
-    registered = () if image is None else tuple(image.brokers)
-    return tuple(sorted({*(given or in_repository or registered), node_id}))

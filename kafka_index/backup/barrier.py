@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -65,13 +65,11 @@ class Meeting(Protocol):
     def await_others(self) -> tuple[int, ...]:
         """Wait until all have cut the first topics, and return them; raises `LateError`."""
 
-    def await_leaders(
-        self, taken: Collection[str], others: Mapping[str, Sequence[int]]
-    ) -> set[str]:
-        """Say which partitions are stored by this broker; return which of others it has to store.
+    def await_leaders(self, taken: Collection[str], others: Mapping[str, int | None]) -> set[str]:
+        """Say which partitions are stored by this broker; return which of others nobody has stored.
 
-        Partitions are folders of the repository. The others come with the brokers that have them,
-        the best first, which is the leader: what it is to store is waited for.
+        Partitions are folders of the repository. The others come with their leaders, as far as they
+        are known: what these store is waited for.
         """
 
 
@@ -114,7 +112,7 @@ class Alone:
     def await_leaders(
         self,
         taken: Collection[str],  # noqa: ARG002, nobody asks
-        others: Mapping[str, Sequence[int]],
+        others: Mapping[str, int | None],
     ) -> set[str]:
         """Return all of them."""
         return set(others)
@@ -160,12 +158,13 @@ class Barrier:
         """Return whether nobody can join any more."""
         return None in self._there(JOINED)
 
-    def await_leaders(
-        self, taken: Collection[str], others: Mapping[str, Sequence[int]]
-    ) -> set[str]:
-        """Wait for the leaders that are in the run, at least as long as this broker took."""
+    def await_leaders(self, taken: Collection[str], others: Mapping[str, int | None]) -> set[str]:
+        """Wait for the leaders that are in the run, at least as long as this broker took.
+
+        Brokers may differ about who leads: what nobody has stored, each of them stores.
+        """
         self._put(f"{TAKEN}/{self._node_id}{_SUFFIX}", _There(self._token, tuple(sorted(taken))))
-        leaders = {brokers[0] for brokers in others.values() if brokers} & self.members
+        leaders = {each for each in others.values() if each is not None} & self.members
         patience_s = max(self._patience_s, time.monotonic() - self._began)
         self._wait(lambda: leaders <= self._there(TAKEN), patience_s)
         stored = {
@@ -173,17 +172,7 @@ class Barrier:
             for node_id in self._there(TAKEN) - {None, self._node_id}
             for folder in self._read(f"{TAKEN}/{node_id}{_SUFFIX}", _There).taken
         }
-        return {
-            folder
-            for folder, brokers in others.items()
-            if folder not in stored and self._is_next(brokers)
-        }
-
-    def _is_next(self, brokers: Sequence[int]) -> bool:
-        """Return whether this broker stores a partition whose leader does not."""
-        return self._node_id == next(
-            (each for each in brokers[1:] if each in self.members), self._node_id
-        )
+        return set(others) - stored
 
     def _close(self, stage: str) -> None:
         """Wait at a stage for the members, and make the brokers that are there the members.

@@ -13,8 +13,8 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Self
 
@@ -25,7 +25,7 @@ from kafka_index.errors import InputError
 
 # ioprio_set(2), which libc does not wrap.
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-_WHO_PROCESS, _CLASS_IDLE, _CLASS_SHIFT = 1, 3, 13
+_WHO_PROCESS, _CLASS_NONE, _CLASS_IDLE, _CLASS_SHIFT = 1, 0, 3, 13
 _NICENESS = 19
 # A read is allowed at once while the bucket is not in debt; a full one lasts for this long.
 _BURST_SECONDS = 0.25
@@ -34,18 +34,29 @@ _IS_RESIDENT = 1
 _STEP_BYTES = 4 << 20
 
 
-def be_idle() -> bool:
+@contextmanager
+def being_idle() -> Iterator[None]:
     """Give this thread, and all that it starts, the idle class of I/O and the least of the CPU.
 
-    Return whether the platform has that class. A disk whose scheduler has no classes (``none``)
-    ignores it.
+    A platform without classes of I/O has none set, and a disk whose scheduler is ``none`` ignores
+    them. Afterwards this thread is what it was, as far as it may be.
     """
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    _set_io_class(_CLASS_IDLE)
+    try:
+        yield
+    finally:
+        _set_io_class(_CLASS_NONE)
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+def _set_io_class(io_class: int) -> None:
     call = _IOPRIO_SET.get(platform.machine())
-    if call is None or sys.platform != "linux":
-        return False
-    return int(_libc().syscall(call, _WHO_PROCESS, 0, _CLASS_IDLE << _CLASS_SHIFT)) == 0
+    if call is not None and sys.platform == "linux":
+        _libc().syscall(call, _WHO_PROCESS, 0, io_class << _CLASS_SHIFT)
 
 
 class Bandwidth:

@@ -1,6 +1,6 @@
 """One run of one broker: what it has is looked at, cut, read from open files, and committed.
 
-The order is that of `Taking`'s methods, `take` calls them for a broker that is alone:
+The order is that of `Taking`'s methods, which `agent.take` calls:
 
 1. `look`: all partitions, before anything is cut. What they have by then is settled: the
    `__transaction_state` of the run knows of it.
@@ -16,14 +16,15 @@ import base64
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Self
 
+import msgspec
 import pyarrow as pa
 
 from kafka_index.backup.cut import (
@@ -83,10 +84,9 @@ from kafka_index.stores.backup.manifest import (
     SeenSegment,
     hash_of,
     partition_folder,
-    run_name,
     run_time,
 )
-from kafka_index.stores.backup.repository import Repository
+from kafka_index.stores.backup.repository import MissingManifestError, Repository
 
 #: A partition that so many runs in a row have missed is a fault.
 MISSED_TOO_OFTEN = 3
@@ -399,10 +399,11 @@ class Taking:
         self._high_watermarks = HighWatermarks({}, Source.EARLIER_RUN, 0)
         self._cluster: ClusterImage | None = None
         self._taken: list[PartitionBackup] = []
+        self._of_others: dict[tuple[TopicPartition, str], PartitionBackup] | None = None
         self._rows: list[BackedUpPartition] = []
         self._stack = ExitStack()
         #: The broker's part of the run, once it is committed.
-        self.manifest: Manifest | None = None
+        self.manifest: Manifest
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._cutting)
@@ -415,8 +416,12 @@ class Taking:
     def brokers(self) -> tuple[int, ...]:
         """The brokers that a run expects."""
         given = self._request.brokers or self.repository.file().brokers
-        before = self.previous.brokers if self.previous is not None else ()
-        return given or before or (self.broker.node_id,)
+        if not given and self.previous is not None:
+            given = self.previous.brokers
+        if not given:
+            cluster = self._read_cluster()
+            given = () if cluster is None else tuple(cluster.brokers)
+        return tuple(sorted({*given, self.broker.node_id}))
 
     def next_run_ms(self) -> int:
         """Return the time of a run that begins now, later than that of the run before it."""
@@ -467,10 +472,31 @@ class Taking:
             for partition, found in self._cutting.partitions.items()
         }
 
-    def leader(self, folder: str) -> int | None:
-        """Return the leader of a partition by its folder; None where it is not known."""
-        partition = self.folders[folder]
-        return self._leader(self._cutting.partitions[partition])
+    @property
+    def leaders(self) -> dict[str, int | None]:
+        """The leaders of the partitions that were cut, by their folders; None for unknown ones."""
+        return {
+            partition_folder(partition, found.topic_id): self._leader(found)
+            for partition, found in self._cutting.partitions.items()
+        }
+
+    @property
+    def stored_folders(self) -> list[str]:
+        """The folders of the partitions that were stored."""
+        return [each.folder for each in self._taken]
+
+    def forget_left_out(self, brokers: Collection[int]) -> None:
+        """Say nothing of partitions that could not be taken, and which brokers of the run lead."""
+        topics = {} if self._cluster is None else self._cluster.topics
+        leaders = {
+            TopicPartition(topic.name, number): partition.leader
+            for topic in topics.values()
+            for number, partition in topic.partitions.items()
+        }
+        for partition in [*self._cutting.left_out]:
+            leader = leaders.get(partition)
+            if leader in brokers and leader != self.broker.node_id:
+                del self._cutting.left_out[partition]
 
     def store(self, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
         """Store the partitions whose folders are wanted, and were not stored yet."""
@@ -542,7 +568,7 @@ class Taking:
 
     def _store(self, found: CutPartition, uploads: Uploads) -> _Stored | None:
         """Read a partition and hand its pieces to uploads; None if it was deleted meanwhile."""
-        earlier = self._earlier.get((found.partition, found.topic_id))
+        earlier = self._earlier_of(found)
         stored = _Stored(
             found,
             partition_folder(found.partition, found.topic_id),
@@ -582,6 +608,27 @@ class Taking:
                 put_object(self.repository, f"{stored.folder}/{kept.object_name}", data)
                 stored.new_bytes += len(data)
         return stored
+
+    def _earlier_of(self, found: CutPartition) -> PartitionBackup | None:
+        """Return what an earlier run has of a partition, of another broker if need be."""
+        key = found.partition, found.topic_id
+        if key in self._earlier or found.partition.topic == CLUSTER_METADATA_TOPIC:
+            return self._earlier.get(key)
+        if self._of_others is None:
+            self._of_others = {}
+            newest = {
+                node_id: run
+                for run, brokers in self.repository.brokers_of_runs().items()
+                for node_id in brokers
+                if node_id != self.broker.node_id
+            }
+            for node_id, run in sorted(newest.items(), key=lambda each: each[1]):
+                with suppress(MissingManifestError):  # it has just expired
+                    for each in self.repository.manifest(run, node_id).partitions:
+                        # Its files are others.
+                        own = msgspec.structs.replace(each, segments=())
+                        self._of_others[each.topic_partition, each.topic_id] = own
+        return self._of_others.get(key)
 
     def _read_plain(
         self,
@@ -902,16 +949,3 @@ def _seen(log: CutLog, covered_bytes: int, *, is_done: bool) -> SeenSegment:
         covered_bytes,
         is_done,
     )
-
-
-def take(request: BackupRequest) -> BackupResult:
-    """Take a run of a broker that is alone."""
-    with Taking(request) as taking:
-        brokers = taking.brokers
-        taking.look()
-        taking.cut_coordinators()
-        run = run_name(taking.next_run_ms())
-        taking.cut_others()
-        taking.await_high_watermarks()
-        taking.store()
-        return taking.commit(run, brokers, (taking.broker.node_id,))

@@ -9,10 +9,14 @@ from functools import partial
 
 import click
 
+from kafka_index.backup.agent import Agent, Manners, TakenRun, take
+from kafka_index.backup.barrier import DEFAULT_PATIENCE_S
 from kafka_index.backup.high_watermarks import Source
-from kafka_index.backup.taking import BACKUP_REPORT_SCHEMA, BackupRequest, BackupResult, take
+from kafka_index.backup.metrics import Monitor
+from kafka_index.backup.politeness import Bandwidth, being_idle
+from kafka_index.backup.taking import BACKUP_REPORT_SCHEMA, BackupRequest, BackupResult, Broker
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Group, Whole, command, option
+from kafka_index.cli.options import Group, Whole, command, moment, option
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shared_options import (
     Detail,
@@ -32,6 +36,7 @@ from kafka_index.cli.terminal import (
 )
 from kafka_index.config import read_properties
 from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.times import parse_duration_ms
 from kafka_index.storage.report_file import open_report
 
 _HELP = """Back up a broker while it runs: what is new since the last run goes into a repository.
@@ -51,7 +56,21 @@ _HELP = """Back up a broker while it runs: what is new since the last run goes i
 _EXAMPLES = """\
 kafka-index backup --input /var/kafka/data --output s3://backups/cluster-1
 kafka-index backup --input /disk1 /disk2 /metadata --output /backups --topics 'orders.*'
+kafka-index backup --input /data /metadata --output s3://backups/cluster-1 --brokers 1,2,3 \\
+    --every 5m --max-bandwidth 50 --metrics /var/lib/node_exporter/backup.prom
 """
+
+
+_SECOND_MS, _MB = 1000, 1_000_000
+
+
+def _duration(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    found = parse_duration_ms(value)
+    if not found:
+        raise click.BadParameter(f"{value!r} is not a duration, such as 30s, 5m, 1h or 1d")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +98,52 @@ class BackupOptions:
         "--brokers",
         group=Group.CLUSTER,
         metavar="N,N...",
-        help="The brokers that a run expects, for a new repository.  [default: this one]",
+        help="The brokers that a run expects: they meet, and cut at the same time.  [default: "
+        "those of the repository, of the run before, or of the metadata log]",
+    )
+    patience_ms: int = option(
+        "--wait",
+        group=Group.CLUSTER,
+        callback=_duration,
+        default=f"{DEFAULT_PATIENCE_S:.0f}s",
+        show_default=True,
+        metavar="DURATION",
+        help="How long the brokers of a run wait for each other; a run is incomplete without any "
+        "of them.",
+    )
+    cut_at_ms: int | None = option(
+        "--cut-at",
+        group=Group.CLUSTER,
+        callback=moment,
+        metavar="TIME",
+        help="Cut at an agreed time, the same for all brokers, instead of meeting.",
+    )
+    every_ms: int | None = option(
+        "--every",
+        group=Group.BEHAVIOUR,
+        callback=_duration,
+        metavar="DURATION",
+        help="Keep running: a run now, and at each multiple of the duration (30s, 5m, 1h) by the "
+        "clock. A run that fails is tried again at the next one.",
+    )
+    max_bandwidth: float | None = option(
+        "--max-bandwidth",
+        group=Group.ENGINE,
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="MB/S",
+        help="Read logs no faster, in millions of bytes per second.",
+    )
+    metrics: str | None = option(
+        "--metrics",
+        group=Group.OUTPUT,
+        metavar="FILE",
+        help="Write metrics in Prometheus' text format, such as the age of the newest run.",
+    )
+    health: str | None = option(
+        "--health",
+        group=Group.OUTPUT,
+        metavar="FILE",
+        help="Write how the last run ended, as JSON for probes.",
     )
     report: str | None = report_option("a row per partition")
     detail: Detail = detail_options()
@@ -89,6 +153,20 @@ class BackupOptions:
             raise click.UsageError("no input: give --input DIR")
         if self.output is None:
             raise click.UsageError("no repository: give --output URI")
+        if self.every_ms is not None and self.cut_at_ms is not None:
+            raise click.UsageError("--cut-at is for one run, and --every for many")
+        if self.cut_at_ms is not None and self.cut_at_ms <= run_summary().started_ms:
+            raise click.UsageError("--cut-at is not in the future")
+
+    @property
+    def manners(self) -> Manners:
+        """The behaviour towards others."""
+        rate = None if self.max_bandwidth is None else self.max_bandwidth * _MB
+        return Manners(
+            patience_s=self.patience_ms / _SECOND_MS,
+            cut_at_ms=self.cut_at_ms,
+            bandwidth=Bandwidth(rate),
+        )
 
     @property
     def request(self) -> BackupRequest:
@@ -111,16 +189,31 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 
 def run_backup(options: BackupOptions) -> ExitCode:
-    """Take a run, print its summary, and return its exit code.
+    """Take a run, print its summary, and return its exit code; with ``--every``, return never.
 
     Raises `KafkaIndexError` if there is no run.
     """
-    with open_report(options.report, BACKUP_REPORT_SCHEMA) as report:
-        result = take(options.request)
-        if report is not None:
-            report.write_table(result.to_arrow())
-    _print(result, options.detail)
-    return ExitCode(result.outcome.exit_code)
+    request, manners = options.request, options.manners
+
+    def take_one() -> TakenRun:
+        with open_report(options.report, BACKUP_REPORT_SCHEMA) as report:
+            taken = take(request, manners)
+            if report is not None:
+                report.write_table(taken.result.to_arrow())
+        return taken
+
+    def show(taken: TakenRun) -> None:
+        _print(taken.result, options.detail)
+        sys.stdout.flush()
+
+    monitor = Monitor(Broker.of(request).node_id, options.metrics, options.health)
+    agent = Agent(take_one, monitor)
+    with being_idle():
+        if options.every_ms is not None:
+            agent.run_every(options.every_ms / _SECOND_MS, show)
+        taken = agent.run_once()
+    show(taken)
+    return ExitCode(taken.result.outcome.exit_code)
 
 
 def _print(result: BackupResult, detail: Detail) -> None:

@@ -112,6 +112,12 @@ def _of_now(text: str, now: int) -> int | None:
     return None if match is None else now - int(match["count"]) * _UNIT_MS[match["unit"]]
 
 
+def parse_duration_ms(text: str) -> int | None:
+    """Return a duration such as ``90s``, ``5m``, ``2h`` or ``1d`` in ms; None for other texts."""
+    started = _of_now(f"-{text.strip().lower()}", 0)
+    return None if started is None else -started
+
+
 def is_relative(value: object) -> bool:
     """Return whether a time is another one whenever it is parsed."""
     return isinstance(value, str) and _of_now(value.strip().lower(), 0) is not None

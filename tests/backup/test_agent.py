@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kafka_index.backup.agent import Agent, expected_brokers
-from kafka_index.backup.barrier import LateError
+from kafka_index.backup.agent import Agent, TakenRun
 from kafka_index.backup.metrics import Monitor
+from kafka_index.backup.taking import BackupResult
 from kafka_index.errors import ConfigError, InputError, PublishError
 from kafka_index.layout.times import now_ms
 from kafka_index.stores.backup.manifest import Manifest, Missed, SeenSegment
@@ -24,6 +24,11 @@ def run_of_now(**changes: object) -> Manifest:
     cut = msgspec.structs.replace(found.cut, begun_ms=now_ms() - 5000, met=(1, 2))
     more = {"brokers": (1, 2, 3), "cut": cut, "new_bytes": 700}
     return msgspec.structs.replace(found, **(more | changes))
+
+
+def taken_now() -> TakenRun:
+    found = run_of_now()
+    return TakenRun(BackupResult(found.run, 1, "/repository", [], "checkpoint", 0, 0), found)
 
 
 def metrics(path: Path) -> dict[str, float]:
@@ -112,12 +117,12 @@ class Clock:
 
 
 def ticks(
-    take: Callable[[], Manifest], clock: Clock, monitor: Monitor | None = None
+    take: Callable[[], TakenRun], clock: Clock, monitor: Monitor | None = None
 ) -> list[tuple[float, str]]:
     agent = Agent(take, monitor or Monitor(1, None, None), lambda: clock.now, clock.sleep)
     done: list[tuple[float, str]] = []
     with pytest.raises(EndedError):
-        agent.run_every(300, lambda each: done.append((clock.now, each.run)))
+        agent.run_every(300, lambda each: done.append((clock.now, each.manifest.run)))
     return done
 
 
@@ -125,9 +130,9 @@ def test_runs_are_at_multiples_of_the_period_after_a_first_one(tmp_path: Path) -
     clock = Clock(1000.5, 2000)
     path = tmp_path / "m.prom"
 
-    def take() -> Manifest:
+    def take() -> TakenRun:
         clock.now += 40
-        return run_of_now()
+        return taken_now()
 
     done = ticks(take, clock, Monitor(1, str(path), None))
     assert [at for at, _ in done] == [1040.5, 1240, 1540, 1840]
@@ -137,9 +142,9 @@ def test_runs_are_at_multiples_of_the_period_after_a_first_one(tmp_path: Path) -
 def test_a_run_that_outlasts_its_period_misses_ticks() -> None:
     clock = Clock(1200, 3000)
 
-    def take() -> Manifest:
+    def take() -> TakenRun:
         clock.now += 400
-        return run_of_now()
+        return taken_now()
 
     assert [at for at, _ in ticks(take, clock)] == [1600, 2200, 2800]
 
@@ -151,11 +156,11 @@ def test_a_failed_run_is_tried_again_at_the_next_tick(
         [OSError(5, "Input/output error"), None, InputError("gone"), PublishError("full"), None]
     )
 
-    def take() -> Manifest:
+    def take() -> TakenRun:
         fault = next(faults)
         if fault is not None:
             raise fault
-        return run_of_now()
+        return taken_now()
 
     path = tmp_path / "m.prom"
     done = ticks(take, Clock(0, 1400), Monitor(1, str(path), None))
@@ -171,29 +176,9 @@ def test_a_failed_run_is_tried_again_at_the_next_tick(
 
 @pytest.mark.parametrize("error", [ConfigError("wrong"), InputError("another cluster's")])
 def test_what_would_fail_for_ever_is_raised_at_once(error: Exception) -> None:
-    def take() -> Manifest:
+    def take() -> TakenRun:
         raise error
 
     agent = Agent(take, Monitor(1, None, None), sleep=lambda _: pytest.fail("it waited"))
     with pytest.raises(type(error)):
         agent.run_every(300, lambda _: None)
-
-
-def test_a_late_broker_opens_a_run_of_its_own() -> None:
-    left = [LateError("late"), LateError("late")]
-
-    def take() -> Manifest:
-        if left:
-            raise left.pop()
-        return run_of_now()
-
-    assert Agent(take, Monitor(1, None, None)).run_once().node_id == 1
-    left += [LateError("late")] * 9
-    with pytest.raises(LateError):
-        Agent(take, Monitor(1, None, None)).run_once()
-
-
-def test_brokers_that_are_expected() -> None:
-    assert expected_brokers((2, 1), (5,), None, 2) == (1, 2)
-    assert expected_brokers((), (5,), None, 2) == (2, 5)
-    assert expected_brokers((), (), None, 2) == (2,)

@@ -139,17 +139,18 @@ def test_without_a_bandwidth_nobody_waits() -> None:
 def test_an_idle_process_and_its_threads_are_of_the_idle_class() -> None:
     program = """
 import ctypes, os, platform, threading
-from kafka_index.backup.politeness import be_idle
+from kafka_index.backup.politeness import being_idle
 get = {"x86_64": 252, "aarch64": 31}[platform.machine()]
-assert be_idle()
 def check():
     assert ctypes.CDLL(None).syscall(get, 1, 0) >> 13 == 3
     assert os.getpriority(os.PRIO_PROCESS, 0) == 19
     print("idle")
-check()
-thread = threading.Thread(target=check)
-thread.start()
-thread.join()
+with being_idle():
+    check()
+    thread = threading.Thread(target=check)
+    thread.start()
+    thread.join()
+assert ctypes.CDLL(None).syscall(get, 1, 0) >> 13 != 3
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)  # noqa: PLW1510
     assert done.stdout == "idle\nidle\n", done.stderr

@@ -81,8 +81,9 @@ class Repository:
             is_of = found.file()
         except NotARepositoryError:
             found._refuse_overwriting_store()
-            store_of(path).put(
-                path, encode(RepositoryFile(cluster_id=cluster_id, brokers=brokers)), if_absent=True
+            # The first of several brokers that begin at once makes it.
+            found.put(
+                REPOSITORY_FILE, encode(RepositoryFile(cluster_id=cluster_id, brokers=brokers))
             )
             is_of = found.file()
         if is_of.cluster_id != cluster_id:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,14 +55,21 @@ _SETTINGS = {
 class Three:
     """A cluster of three nodes below a folder, running while its context does; killed at its end.
 
-    `root`: of the three homes, ``1`` to ``3``.
+    `root`: of the three homes, ``1`` to ``3``. `own_settings`: more settings of some nodes.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, own_settings: Mapping[int, Mapping[str, str]] | None = None
+    ) -> None:
         ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         self.homes = [Home(root / str(node)) for node in NODES]
         self.brokers = [
-            Broker(home, node, more_settings=_SETTINGS, voters=ports)
+            Broker(
+                home,
+                node,
+                more_settings={**_SETTINGS, **(own_settings or {}).get(node, {})},
+                voters=ports,
+            )
             for node, home in zip(NODES, self.homes, strict=True)
         ]
 

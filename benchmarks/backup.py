@@ -1,0 +1,230 @@
+"""Backups: of a directory that has not changed, of all there is, and of a broker under load.
+
+- *unchanged*: a run over 10,000 partitions of 10 segments that an earlier run has stored, whose
+  listing reads no log, beside ``find -printf`` of the size, inode and ctime of each file;
+- *first*: a run over 1 GiB, beside the slower one of reading it with checksums, and of writing its
+  bytes durably where the repository is;
+- *load*: a broker of Kafka under 20 MB/s by its own ``ProducerPerformance``, with and without runs
+  every 10 s beside it, in turn: the share of a core that the runs take, and the producer's p99.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks.logs import benchmark_log
+from benchmarks.mount import make_dump
+from kafka_index.kernels.scan import CHUNK_BATCHES, SCAN_COLUMNS, scan_batches
+from kafka_index.records import BatchFields, Record, write_record_batch
+from tests.conformance.broker.broker import Broker, Home, java
+from tests.conformance.broker.client import Client
+from tests.conformance.broker.topics import Topic
+
+_PARTITIONS, _SEGMENTS = 10_000, 10
+_BATCH_BYTES = 1024
+_FIRST_SEGMENTS = 8
+_VERIFIED = True
+_ROUNDS, _PAIRS, _PAIR_SECONDS = 3, 5, 40
+_RATE_BYTES, _RECORD_BYTES = 20_000_000, 1000
+_LISTING_GOAL, _FIRST_GOAL, _CORE_GOAL, _LATENCY_GOAL = 3.0, 0.8, 0.1, 1.1
+_P99 = re.compile(r"([0-9]+) ms 99th")
+
+
+def run(scratch: Path) -> bool:
+    """Measure, print, and return whether all goals are reached."""
+    return all([_unchanged(scratch), _first(scratch), _load(scratch)])
+
+
+def _unchanged(scratch: Path) -> bool:
+    with TemporaryDirectory(dir=scratch) as folder:
+        data, repository = Path(folder, "data"), Path(folder, "repository")
+        _write_partitions(data)
+        _back_up(data, repository)
+        finds, runs, starts = [], [], []
+        find = ["find", str(data), "-type", "f", "-printf", "%p %s %i %C@\\n"]
+        for _ in range(_ROUNDS):
+            finds.append(_seconds_of(find))
+            runs.append(_back_up(data, repository))
+            starts.append(_seconds_of([sys.executable, "-m", "kafka_index", "backup", "--help"]))
+    find_s, run_s, start_s = map(statistics.median, (finds, runs, starts))
+    reached = run_s - start_s <= _LISTING_GOAL * find_s
+    print(
+        f"Backup of {_PARTITIONS:,} unchanged partitions, {_PARTITIONS * _SEGMENTS:,} segments, s"
+    )
+    print("    find    run    start of Python    (run - start) / find    goal")
+    print(
+        f"{find_s:8.2f} {run_s:6.2f} {start_s:18.2f} {(run_s - start_s) / find_s:23.2f}    "
+        f"{'reached' if reached else 'MISSED'}"
+    )
+    return reached
+
+
+def _first(scratch: Path) -> bool:
+    with TemporaryDirectory(dir=scratch) as folder:
+        log = benchmark_log(scratch, _BATCH_BYTES)
+        home = make_dump(Path(folder), log, _BATCH_BYTES, segments=_FIRST_SEGMENTS)
+        logs = sorted(home.data.rglob("*.log"))
+        size = sum(path.stat().st_size for path in logs)
+        reads, writes, runs = [], [], []
+        for _ in range(_ROUNDS):
+            reads.append(_timed(lambda: _scan(logs)))
+            writes.append(_timed(lambda: _write(logs, Path(folder, "written"))))
+            runs.append(_back_up(home.data, Path(folder, "repository"), home.metadata))
+            for name in ("written", "repository"):
+                shutil.rmtree(Path(folder, name))
+    read_s, write_s, run_s = map(statistics.median, (reads, writes, runs))
+    ratio = max(read_s, write_s) / run_s
+    print(f"First backup of {size / 1e9:.2f} GB, s")
+    print("    read, checksums    write, sync    run    slower / run    goal")
+    print(
+        f"{read_s:19.2f} {write_s:14.2f} {run_s:6.2f} {ratio:15.2f}    "
+        f"{'reached' if ratio >= _FIRST_GOAL else 'MISSED'}"
+    )
+    return ratio >= _FIRST_GOAL
+
+
+def _load(scratch: Path) -> bool:
+    quiet, beside, shares = [], [], []
+    with TemporaryDirectory(dir=scratch) as folder:
+        broker = Broker(Home(Path(folder, "broker")))
+        with broker, Client(broker.bootstrap, Path(folder)) as client:
+            client.create(Topic("load", (), {"segment.bytes": str(64 << 20)}, 4))
+            _produce(broker, 10)
+            for _ in range(_PAIRS):
+                quiet.append(_produce(broker, _PAIR_SECONDS))
+                with _agent(broker.home, Path(folder, "repository")) as share:
+                    beside.append(_produce(broker, _PAIR_SECONDS))
+                    shares.append(share())
+    ratio = statistics.median(after / before for before, after in zip(quiet, beside, strict=True))
+    core = statistics.median(shares)
+    reached = core < _CORE_GOAL and ratio <= _LATENCY_GOAL
+    print(f"A broker under {_RATE_BYTES // 1_000_000} MB/s, a run every 10 s")
+    print("    core    p99 without, with, ms    with / without    goals")
+    print(
+        f"{core:8.3f}    {statistics.median(quiet):9.1f} {statistics.median(beside):13.1f} "
+        f"{ratio:17.2f}    {'reached' if reached else 'MISSED'}"
+    )
+    print(f"    pairs: {[*zip(quiet, beside, strict=True)]}, cores {[round(c, 3) for c in shares]}")
+    return reached
+
+
+def _produce(broker: Broker, seconds: int) -> float:
+    """Produce at the rate for some time; return the 99th percentile of the latencies in ms."""
+    rate = _RATE_BYTES // _RECORD_BYTES
+    done = subprocess.run(
+        java(
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--topic", "load", "--num-records", str(rate * seconds)),
+            *("--record-size", str(_RECORD_BYTES), "--throughput", str(rate)),
+            *("--producer-props", f"bootstrap.servers={broker.bootstrap}", "acks=all"),
+            level="error",
+        ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(_P99.findall(done.stdout)[-1])
+
+
+@contextmanager
+def _agent(home: Home, repository: Path) -> Iterator[Callable[[], float]]:
+    """Run backups every ten seconds; yields what returns the share of a core since its first."""
+    command = [
+        *(sys.executable, "-m", "kafka_index", "backup"),
+        *("--input", str(home.data), str(home.metadata)),
+        *("--output", str(repository), "--every", "10s", "--verbose"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("run "):
+            assert process.poll() is None
+        began, cpu = time.monotonic(), _cpu_seconds(process.pid)
+        yield lambda: (_cpu_seconds(process.pid) - cpu) / (time.monotonic() - began)
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+
+
+def _cpu_seconds(process_id: int) -> float:
+    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _back_up(*paths: Path) -> float:
+    """Run the command in a process of its own; return its seconds.
+
+    Inputs first, then the repository, then further inputs.
+    """
+    data, repository, *more = map(str, paths)
+    return _seconds_of(
+        [
+            *(sys.executable, "-m", "kafka_index", "backup", "--quiet"),
+            *("--input", data, *more, "--output", repository),
+        ]
+    )
+
+
+def _seconds_of(command: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def _timed(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _scan(logs: list[Path]) -> None:
+    columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
+    for path in logs:
+        buffer = np.fromfile(path, np.uint8)
+        position = 0
+        while position < len(buffer):
+            _, after, count = scan_batches(
+                buffer, 0, len(buffer), position, int(path.stem), _VERIFIED, columns, 0
+            )
+            assert count
+            position = int(after)
+
+
+def _write(logs: list[Path], folder: Path) -> None:
+    folder.mkdir()
+    for number, path in enumerate(logs):
+        with (folder / str(number)).open("wb", buffering=0) as file:
+            file.write(path.read_bytes())
+            os.fsync(file.fileno())
+
+
+def _write_partitions(data: Path) -> None:
+    """Write a stopped broker's directory of many partitions of many small segments."""
+    data.mkdir()
+    (data / "meta.properties").write_text(
+        "version=1\ncluster.id=a2Fma2EtaW5kZXgtdGVzdA\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAABA\n"
+    )
+    (data / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    record = Record(1_700_000_000_000, b"key", b"value")
+    logs = [
+        (f"{base:020d}.log", write_record_batch([record], base, BatchFields(leader_epoch=0)))
+        for base in range(_SEGMENTS)
+    ]
+    for number in range(_PARTITIONS):
+        folder = data / f"topic-{number}"
+        folder.mkdir()
+        (folder / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw")
+        (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+        for name, content in logs:
+            (folder / name).write_bytes(content)

@@ -1,0 +1,224 @@
+"""Brokers that are backed up together: copies of a stopped one, under other node ids."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kafka_index.backup import agent
+from kafka_index.backup.agent import Manners, TakenRun, take
+from kafka_index.backup.barrier import Barrier, LateError
+from kafka_index.backup.cut import CutPartition
+from kafka_index.backup.politeness import Bandwidth
+from kafka_index.backup.taking import BackupRequest, Taking
+from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
+from kafka_index.layout.times import now_ms
+from kafka_index.stores.backup.manifest import is_consistent, run_name
+from kafka_index.stores.backup.repository import Repository
+from tests.support.command_line import COMMAND, DUMP, environment, kafka_index
+from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
+
+LEADER = 1
+THREE = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Data directories of brokers that have the same partitions."""
+    root = tmp_path_factory.mktemp("brokers")
+    found = {}
+    for node_id in THREE:
+        found[node_id] = shutil.copytree(DUMP, root / str(node_id))
+        properties = found[node_id] / "meta.properties"
+        text = re.sub(r"node\.id=\d+", f"node.id={node_id}", properties.read_text())
+        properties.write_text(text)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def one_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One broker leads all partitions; in the dump they have none, as theirs was stopped."""
+
+    def leader(_: Taking, found: CutPartition) -> int | None:
+        return None if found.partition.topic == CLUSTER_METADATA_TOPIC else LEADER
+
+    monkeypatch.setattr(Taking, "_leader", leader)
+
+
+def back_up(
+    brokers: dict[int, Path],
+    repository: Path,
+    nodes: Sequence[int] = THREE,
+    *,
+    patience_s: float = 60.0,
+    cut_at_ms: int | None = None,
+) -> list[TakenRun]:
+    manners = Manners(patience_s=patience_s, cut_at_ms=cut_at_ms)
+    requests = [
+        BackupRequest(inputs=[str(brokers[node])], output=str(repository), brokers=THREE)
+        for node in nodes
+    ]
+    with ThreadPoolExecutor(len(requests)) as threads:
+        return list(threads.map(partial(take, manners=manners), requests))
+
+
+def topics(taken: TakenRun) -> set[str]:
+    return {each.topic for each in taken.manifest.partitions}
+
+
+def test_brokers_share_a_run_which_the_leader_stores(
+    brokers: dict[int, Path], tmp_path: Path
+) -> None:
+    first = back_up(brokers, tmp_path / "r")
+    assert {each.manifest.run for each in first} == {first[0].manifest.run}
+    assert all(each.manifest.cut.met == THREE for each in first)
+    assert all(each.manifest.brokers == THREE for each in first)
+    assert is_consistent([each.manifest for each in first])
+    assert len(topics(first[0])) == 17
+    assert topics(first[1]) == topics(first[2]) == {"__cluster_metadata"}
+    repository = Repository(str(tmp_path / "r"))
+    assert repository.newest_complete() == first[0].manifest.run
+    again = back_up(brokers, tmp_path / "r")
+    assert [each.manifest.new_bytes for each in again] == [0, 0, 0]
+    assert again[0].manifest.run > first[0].manifest.run
+    assert topics(again[0]) == topics(first[0])
+
+
+def test_others_store_what_an_absent_leader_does_not(
+    brokers: dict[int, Path], tmp_path: Path
+) -> None:
+    without = back_up(brokers, tmp_path / "r", (2, 3), patience_s=1.0)
+    assert [len(topics(each)) for each in without] == [17, 17]
+    assert all(each.manifest.cut.met == (2, 3) for each in without)
+    assert Repository(str(tmp_path / "r")).newest_complete() is None
+    pieces = {
+        (each.folder, piece.object_name)
+        for taken in without
+        for each in taken.manifest.partitions
+        for piece in each.pieces
+    }
+    stored = {(f"data/{path.parent.name}", path.name) for path in tmp_path.glob("r/data/*/*.log")}
+    assert pieces == stored
+    # The leader is back, and goes on after what the others have stored.
+    together = back_up(brokers, tmp_path / "r")
+    assert len(topics(together[0])) == 17
+    new = {row.topic for row in together[0].result.partitions if row.new_bytes}
+    assert new <= {CLUSTER_METADATA_TOPIC}
+    assert Repository(str(tmp_path / "r")).newest_complete() == together[0].manifest.run
+
+
+def test_a_broker_that_cuts_late_takes_a_run_of_its_own(
+    brokers: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Barrier.await_others
+    left = [LateError("too late")]
+
+    def await_others(self: Barrier) -> tuple[int, ...]:
+        if left:
+            raise left.pop()
+        return real(self)
+
+    monkeypatch.setattr(Barrier, "await_others", await_others)
+    (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.3)
+    assert taken.manifest.cut.met == (LEADER,)
+    assert Repository(str(tmp_path / "r")).runs() == [taken.manifest.run]
+    left += [LateError("too late")] * agent.MAX_RUNS_LATE
+    with pytest.raises(LateError):
+        back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.3)
+    assert Repository(str(tmp_path / "r")).runs() == [taken.manifest.run]
+
+
+def test_brokers_cut_at_an_agreed_time(brokers: dict[int, Path], tmp_path: Path) -> None:
+    at_ms = now_ms() + 2000
+    taken = back_up(brokers, tmp_path / "r", cut_at_ms=at_ms)
+    assert {each.manifest.run for each in taken} == {run_name(at_ms)}
+    assert all(each.manifest.cut.begun_ms >= at_ms for each in taken)
+    assert is_consistent([each.manifest for each in taken])
+    assert all(each.manifest.brokers == THREE for each in taken)
+    assert topics(taken[1]) == {"__cluster_metadata"}
+    late = back_up(brokers, tmp_path / "r", (2,), cut_at_ms=at_ms, patience_s=0.3)
+    assert late[0].manifest.run > run_name(at_ms)
+
+
+def test_a_run_reads_no_faster_than_its_bandwidth(brokers: dict[int, Path], tmp_path: Path) -> None:
+    request = BackupRequest(inputs=[str(brokers[1])], output=str(tmp_path / "r"), brokers=(LEADER,))
+    began = time.monotonic()
+    taken = take(request, Manners(bandwidth=Bandwidth(2_000_000)))
+    read = taken.result.sizes_bytes["log_read"]
+    assert read > 3_000_000
+    assert time.monotonic() - began >= read / 2_000_000 - 0.5
+
+
+@pytest.fixture
+def agents(brokers: dict[int, Path], tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that keep backing up two brokers, with files for monitors."""
+    processes = [
+        subprocess.Popen(
+            [
+                *(*COMMAND, "backup", "--input", str(brokers[node]), "--brokers", "1,2"),
+                *("--output", str(tmp_path / "r"), "--every", "1s", "--wait", "20s"),
+                *("--metrics", str(tmp_path / f"{node}.prom")),
+                *("--health", str(tmp_path / f"{node}.json")),
+            ],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in (1, 2)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_processes_that_keep_running_meet_and_end_when_they_are_told_to(
+    agents: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    repository = Repository(str(tmp_path / "r"))
+    wait_for(
+        lambda: list(repository.brokers_of_runs().values()).count((1, 2)) >= 3, 60, "three runs"
+    )
+    for process in agents:
+        process.send_signal(signal.SIGTERM)
+    for process in agents:
+        stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 143, stderr
+        assert stderr == "kafka-index: error: terminated\n"
+        assert re.match(r"run \S+, broker [12]: \d+ partitions?; ", stdout)
+    for run, nodes in repository.brokers_of_runs().items():
+        for node in nodes:
+            assert repository.manifest(run, node).cut.met == (1, 2)
+    for node in (1, 2):
+        assert '"healthy":true' in (tmp_path / f"{node}.json").read_text()
+        metrics = (tmp_path / f"{node}.prom").read_text()
+        assert f'kafka_index_backup_missing_brokers{{node="{node}"}} 0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--every", "5"], "'5' is not a duration, such as 30s, 5m, 1h or 1d"),
+        (["--every", "0s"], "'0s' is not a duration"),
+        (["--every", "1m", "--cut-at", "2999-01-01"], "--cut-at is for one run"),
+        (["--cut-at", "2020-01-01"], "--cut-at is not in the future"),
+        (["--max-bandwidth", "0"], "0.0 is not in the range x>0"),
+    ],
+)
+def test_wrong_options(options: list[str], text: str, tmp_path: Path) -> None:
+    done = kafka_index("backup", "--input", DUMP, "--output", tmp_path / "r", *options)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert not (tmp_path / "r").exists()

@@ -1,0 +1,63 @@
+"""Three brokers under load are backed up together, by commands that are killed at drawn moments.
+
+Each run that all brokers are in has every record that was acknowledged before it, once, at its
+offset, in the leaders' copies, which nobody else stores; transactions are whole in it, as all
+brokers met. ``make campaign`` kills far more of them.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from kafka_index.stores.backup.repository import Repository
+from tests.support.campaign import drawn
+
+from .backed_up import (
+    Round,
+    back_up,
+    check,
+    complete_runs,
+    drawn_kills,
+    leaders_copies,
+    own_settings,
+)
+from .three_brokers import NODES, Three, await_load, create_topics, loading
+
+_ROUNDS = drawn(30, one_in=10)
+_RECORDS = 300
+#: A process imports, looks, meets, cuts, waits up to ten seconds, and stores.
+_LONGEST_S = 16.0
+
+
+def test_runs_of_three_brokers_hold_what_was_acknowledged(room: Path) -> None:
+    rng = random.Random(20261123)
+    root, ledger, repository = room / "backed-up", room / "backed-up.ledger", room / "repository"
+    cluster = Three(root, own_settings(root))
+    homes = dict(zip(NODES, cluster.homes, strict=True))
+    rounds: list[Round] = []
+    with cluster:
+        create_topics(cluster, room)
+        with loading(cluster.bootstrap, ledger, "a-") as end:
+            await_load(ledger, _RECORDS)
+            for number in range(_ROUNDS):
+                kills = drawn_kills(rng, _LONGEST_S) if number % 3 else {}
+                rounds.append(back_up(homes, repository, ledger, "--wait", "5s", kills=kills))
+            rounds.append(back_up(homes, repository, ledger))
+            end()
+    for each in rounds:
+        expected = {node: -9 if node in each.killed else 0 for node in NODES}
+        assert each.codes == expected, each.outputs
+    counts = check(repository, rounds, ledger, room / "dumps")
+    undisturbed = sum(not each.killed for each in rounds)
+    assert counts.pop("runs") >= undisturbed
+    assert set(counts) > {"load.plain", "load.payments", "load.copies"}
+    *_, last = complete_runs(Repository(str(repository)))
+    copies = sum(len(each.partitions) for each in last)
+    metadata = len(NODES) - 1
+    assert copies == len(leaders_copies(last)) + metadata
+    assert {node: each.node_id for node, each in zip(NODES, last, strict=True)} == dict(
+        zip(NODES, NODES, strict=True)
+    )
+    assert all(len(each.directories) == 2 + (each.node_id == 2) for each in last)
+    print(f"{sum(len(each.killed) for each in rounds)} kills, {counts}")
