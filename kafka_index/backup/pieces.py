@@ -360,6 +360,20 @@ def _walk_to(file: LogFile, log: CutLog, last_offset: int, header: bytes) -> int
     return None
 
 
+def holds_piece(log: CutLog, position_bytes: int, piece: Piece, open_part: OpenPart) -> bool:
+    """Return whether a log has a piece at a position; raises `LeftOutError` if it is unreadable."""
+    end = position_bytes + piece.size_bytes
+    if end > log.size_bytes:
+        return False
+    data = np.empty(piece.size_bytes, np.uint8)
+    try:
+        with open_part(log.opened(), log.path, position_bytes, end) as file:
+            filled = file.read_into(position_bytes, data.data)
+    except OSError as error:
+        raise unreadable(log.path, error) from error
+    return filled == piece.size_bytes and hash_of(data.data) == piece.sha256
+
+
 def last_offset_in(header: bytes) -> int:
     """Return the last offset of the batch with a header."""
     return last_offset_of(np.frombuffer(header, np.uint8))

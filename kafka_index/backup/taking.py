@@ -35,6 +35,7 @@ from kafka_index.backup.cut import (
     Cutting,
     LeftOutError,
     is_held,
+    read_unmarked,
 )
 from kafka_index.backup.high_watermarks import (
     DEFAULT_INTERVAL_MS,
@@ -48,6 +49,7 @@ from kafka_index.backup.pieces import (
     OpenPart,
     Uploads,
     find_batch,
+    holds_piece,
     last_offset_in,
     plain_part,
     put_object,
@@ -312,15 +314,23 @@ class Broker:
                 )
         found: dict[int, list[tuple[DataDirectory, str]]] = {}
         for path in expand_directories(request.inputs):
-            properties = MetaProperties.read(path)
-            if properties is None or properties.cluster_id is None or properties.node_id is None:
+            file = os.path.join(path, META_PROPERTIES)
+            try:
+                text, _ = read_unmarked(file)
+            except FileNotFoundError:
+                text = b""
+            except OSError as error:
+                raise InputError(f"cannot read the file: {error.strerror}", path=file) from error
+            properties = MetaProperties.of(text, file)
+            if properties.cluster_id is None or properties.node_id is None:
                 raise InputError(
                     f"not a data directory of a broker: its {META_PROPERTIES} is missing, or names "
                     "neither cluster nor node",
                     path=path,
                 )
-            with open(properties.path, encoding="utf-8", errors="replace") as file:
-                directory = DataDirectory(path=os.path.abspath(path), meta_properties=file.read())
+            directory = DataDirectory(
+                path=os.path.abspath(path), meta_properties=text.decode(errors="replace")
+            )
             found.setdefault(properties.node_id, []).append((directory, properties.cluster_id))
         node_id = request.node_id
         if node_id is None:
@@ -649,8 +659,9 @@ class Taking:
                 next_offset = last_offset_in(stored.last_header) + 1
                 stored.has_gap = earlier.is_compacted
             else:
-                # The log has lost batches that were stored: what is from now on is another history.
+                # The log has lost batches that were stored: from there on it has another history.
                 stored.settled_offset = 0
+                first, position, next_offset = self._keep_first(stored, earlier)
         for log in logs[:first]:
             stored.segments.append(_seen(log, log.size_bytes, is_done=True))
         for number in range(first, len(logs)):
@@ -665,6 +676,30 @@ class Taking:
             if stored.is_cut_short:
                 break
         self._end(stored, next_offset)
+
+    def _keep_first(self, stored: _Stored, earlier: PartitionBackup) -> tuple[int, int, int]:
+        """Keep the pieces that the log still begins with, but for the last of them.
+
+        Return the number of the log where they end, the position there, and the next offset. The
+        last piece is cut again, as the header of its last batch is wanted.
+        """
+        logs = stored.found.logs
+        ends = [(0, 0, logs[0].base_offset)]
+        number = position = 0
+        for piece in earlier.pieces:
+            if piece.last_offset < logs[0].base_offset:
+                continue
+            while number + 1 < len(logs) and logs[number + 1].base_offset <= piece.base_offset:
+                number, position = number + 1, 0
+            if not holds_piece(logs[number], position, piece, self._open_part):
+                break
+            stored.read_bytes += piece.size_bytes
+            position += piece.size_bytes
+            stored.kept.append(piece)
+            ends.append((number, position, piece.last_offset + 1))
+        if stored.kept:
+            del stored.kept[-1], ends[-1]
+        return ends[-1]
 
     def _place_of_last(
         self, logs: Sequence[CutLog], earlier: PartitionBackup, seen: Mapping[int, SeenSegment]
@@ -779,7 +814,11 @@ class Taking:
             pieces.append(piece)
             stored.new_bytes += new_bytes
         first = found.logs[0].base_offset if found.logs else 0
-        pieces = [piece for piece in pieces if piece.last_offset >= first]
+        # Logs that were as before may come after cleaned ones.
+        pieces = sorted(
+            (piece for piece in pieces if piece.last_offset >= first),
+            key=lambda piece: piece.base_offset,
+        )
         start = self._starts[found.directory].of(found, must_be_later=self._is_held) or 0
         start = min(max(start, first), stored.end_offset)
         snapshot = found.snapshot

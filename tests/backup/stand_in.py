@@ -1,0 +1,183 @@
+"""Data directories as a running broker has them, changed by scripts, and runs of backups of them.
+
+Only the high watermarks are written behind a test's back, as a broker does it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from kafka_index.backup.high_watermarks import INTERVAL_SETTING
+from kafka_index.backup.taking import BackupRequest, BackupResult, Taking
+from kafka_index.layout.checkpoints import format_offset_checkpoint
+from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, run_name
+from tests.support.segments import batch
+
+IDS = {1: "AAAAAAAAAAAAAAAAAAAAQQ", 2: "BBBBBBBBBBBBBBBBBBBBBA"}
+RECORDS = 3
+# The stand-in writes far more often than it says.
+_INTERVAL_MS, _WRITES_S = "3000", 0.02
+
+
+class StandIn:
+    """The data directories of broker 1; its logs end where their files do.
+
+    `high_watermarks` are instead of the ends of logs, None for a partition without one. A context
+    manager: the checkpoint of high watermarks is replaced meanwhile.
+    """
+
+    def __init__(self, root: Path, directories: int = 1) -> None:
+        self.paths = [root / f"disk{number}" for number in range(directories)]
+        self.high_watermarks: dict[str, int | None] = {}
+        self.ends: dict[str, int] = {}
+        self.logs: dict[str, bytes] = {}
+        self.is_paused = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write_high_watermarks)
+        for number, path in enumerate(self.paths):
+            path.mkdir(parents=True)
+            directory_id = "ABCDEFGHIJKLMNOPQRSTU" + "AQgw"[number]
+            (path / "meta.properties").write_text(
+                f"version=1\ncluster.id=stand-in\nnode.id=1\ndirectory.id={directory_id}\n"
+            )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def create(self, name: str, topic_id: int = 1, directory: int = 0) -> Path:
+        """Create a partition with an empty log."""
+        path = self.paths[directory] / name
+        path.mkdir()
+        (path / "partition.metadata").write_text(f"version: 0\ntopic_id: {IDS[topic_id]}")
+        (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+        self.ends[name], self.logs[name] = 0, b""
+        return self.roll(name)
+
+    def path_of(self, name: str) -> Path:
+        """The directory of a partition, wherever it is."""
+        return next(path / name for path in self.paths if (path / name).is_dir())
+
+    def roll(self, name: str) -> Path:
+        """Begin another log; return its path."""
+        log = self.path_of(name) / f"{self.ends[name]:020d}.log"
+        log.touch()
+        return log
+
+    def append(self, name: str, batches: int = 1, *, value_size: int = 20, epoch: int = 0) -> bytes:
+        """Append batches to the last log; return their bytes."""
+        data = b""
+        for _ in range(batches):
+            data += batch(self.ends[name], RECORDS, value_size, leader_epoch=epoch)
+            self.ends[name] += RECORDS
+        with self.last_log(name).open("ab") as file:
+            file.write(data)
+        self.logs[name] += data
+        return data
+
+    def last_log(self, name: str) -> Path:
+        """The log that is appended to."""
+        return max(self.path_of(name).glob("*.log"))
+
+    def checkpoint(self, kind: str, offsets: Mapping[str, int], directory: int = 0) -> None:
+        """Replace a checkpoint of offsets."""
+        entries = {_partition(name): offset for name, offset in offsets.items()}
+        path = self.paths[directory] / kind
+        scratch = path.with_name(f"{kind}.tmp")
+        scratch.write_text(format_offset_checkpoint(entries))
+        scratch.rename(path)
+
+    def _write_high_watermarks(self) -> None:
+        while not self._stop.wait(_WRITES_S):
+            if self.is_paused:
+                continue
+            for number, path in enumerate(self.paths):
+                offsets = {}
+                for name, end in [*self.ends.items()]:
+                    offset = self.high_watermarks.get(name, end)
+                    if offset is not None and (path / name).is_dir():
+                        offsets[name] = offset
+                self.checkpoint("replication-offset-checkpoint", offsets, number)
+
+
+def _partition(name: str) -> TopicPartition:
+    found = parse_partition_directory(name)
+    assert found is not None
+    return found
+
+
+def request_of(broker: StandIn, repository: Path | str) -> BackupRequest:
+    return BackupRequest(
+        inputs=[str(path) for path in broker.paths],
+        output=str(repository),
+        properties={INTERVAL_SETTING: _INTERVAL_MS},
+    )
+
+
+def back_up(
+    broker: StandIn,
+    repository: Path | str,
+    *,
+    before: Mapping[str, Callable[[], object]] | None = None,
+    **given: Any,
+) -> tuple[BackupResult, Manifest]:
+    """Take a run; functions are called before its steps, by their names."""
+    scripts = before or {}
+
+    def script(step: str) -> None:
+        scripts.get(step, lambda: None)()
+
+    with Taking(replace(request_of(broker, repository), **given)) as taking:
+        for step in (
+            taking.look,
+            taking.cut_coordinators,
+            taking.cut_others,
+            taking.await_high_watermarks,
+            taking.store,
+        ):
+            script(step.__name__)
+            step()
+        script("commit")
+        result = taking.commit(run_name(taking.next_run_ms()), (1,), (1,))
+        assert taking.manifest is not None
+        return result, taking.manifest
+
+
+def partition_in(manifest: Manifest, name: str) -> PartitionBackup:
+    """A partition of a run."""
+    return next(each for each in manifest.partitions if each.topic_partition.directory_name == name)
+
+
+def bytes_of(repository: Path, manifest: Manifest, name: str) -> bytes:
+    """The bytes that a run has of a partition."""
+    found = partition_in(manifest, name)
+    return b"".join(
+        (repository / found.folder / piece.object_name).read_bytes() for piece in found.pieces
+    )
+
+
+def states_of(folder: Path) -> dict[str, tuple[int, ...]]:
+    """All that a file system tells of the files below a folder, times of access too."""
+    found: dict[str, tuple[int, ...]] = {}
+    for root, folders, files in os.walk(folder):
+        for name in [*folders, *files]:
+            stat = os.lstat(os.path.join(root, name))
+            found[os.path.join(root, name)] = (
+                stat.st_ino,
+                stat.st_nlink,
+                stat.st_size,
+                stat.st_mtime_ns,
+                stat.st_ctime_ns,
+                stat.st_atime_ns,
+            )
+    return found
