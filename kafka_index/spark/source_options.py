@@ -7,6 +7,7 @@ honour is refused by name; one about connections or tuning is ignored.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,6 +54,13 @@ _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 #: The prefix of options of the stores.
 STORAGE_PREFIX = "storage."
+# Names of the commands' options, which Spark's Kafka source does not have.
+_MEANT = {
+    "topics": "subscribePattern",
+    "topic": "subscribe",
+    "input": "path",
+    "isolation": "kafka.isolation.level",
+}
 _KNOWN = frozenset(
     name.lower()
     for name in (
@@ -296,8 +304,10 @@ def check_names(names: Iterable[str]) -> list[str]:
         if name in _IGNORED or name.startswith("kafka."):
             ignored.append(name)
             continue
+        near = _MEANT.get(name) or next(iter(difflib.get_close_matches(name, _KNOWN, n=1)), None)
+        meant = "" if near is None else f"did you mean {near}? "
         raise InputError(
-            "kafka-log has no such option", found=name, hint=f"see {help_page('records')}"
+            "kafka-log has no such option", found=name, hint=f"{meant}see {help_page('records')}"
         )
     return sorted(ignored)
 
