@@ -13,8 +13,8 @@
 # All steps can run twice, but answers to other queries are not replaced: remove answers.csv first.
 set -u
 
-dump=$1
-results=$2
+dump=${1:?"the usage is: daily.sh DUMP RESULTS"}
+results=${2:?"the usage is: daily.sh DUMP RESULTS"}
 kafka_index=${KAFKA_INDEX:-kafka-index}
 config=${KAFKA_INDEX_CONFIG:-}
 attempts=${KAFKA_INDEX_ATTEMPTS:-3}
