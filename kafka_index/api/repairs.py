@@ -190,6 +190,7 @@ def restore_dump(
     topic_configs: Mapping[str, Mapping[str, str]] | None = None,
     until: Time | Path | Mapping[str, Mapping[int, int]] | None = None,
     create_time: bool = False,
+    consistent: bool = False,
     clamp_groups: bool = False,
     renames: Mapping[str, str] | None = None,
     new_topic_ids: bool = False,
@@ -231,6 +232,9 @@ def restore_dump(
         its topic and partition, which may be in a file.
     create_time : bool
         Whether the time counts for topics with the timestamps of clients, too.
+    consistent : bool
+        Whether a transaction across the end of a log is kept or removed as a whole, everywhere, for
+        a run of a backup.
     clamp_groups : bool
         Whether groups that committed offsets after the end of a log begin there.
     renames : mapping of str to str, optional
@@ -290,6 +294,7 @@ def restore_dump(
         new_topic_ids=new_topic_ids,
         until=_until(until),
         goes_by_create_time=create_time,
+        consistent=consistent,
         clamp_groups=clamp_groups,
         metadata_output=optional_path(metadata_output, "metadata_output"),
         all_brokers_restored=all_brokers_restored,

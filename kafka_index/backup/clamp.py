@@ -184,7 +184,7 @@ class _States:
         rows += [
             (one.previous_producer_id, one, _REPLACED)
             for one in states.values()
-            if one.previous_producer_id is not None
+            if one.previous_producer_id not in (None, one.producer_id)
         ]
         rows.sort(key=lambda row: (row[0], -row[2]))
         self._states = [one for _, one, _ in rows]

@@ -222,12 +222,19 @@ class RestoreOptions(RestoreRequest):
         is_flag=True,
         help="Let the time of --until count for topics with the timestamps of clients, too.",
     )
+    consistent: bool = option(
+        "--consistent",
+        group=Group.SELECTION,
+        is_flag=True,
+        help="For a run of a backup, with --until: keep or remove each transaction as a whole, in "
+        "all partitions and with its offsets; logs end a little earlier for that.",
+    )
     clamp_groups: bool = option(
         "--clamp-groups",
         group=Group.CLUSTER,
         is_flag=True,
         help="Let groups that committed offsets after the end of a log begin there: that is "
-        "appended to __consumer_offsets.",
+        "appended to __consumer_offsets. A run of a backup in a fresh cluster has it anyway.",
     )
     metadata_output: str | None = option(
         "--metadata-output",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from kafka_index.dump.replicas import read_dumps
 from kafka_index.layout.names import TopicPartition
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
+from kafka_index.restore.backup_run import BackupRun, following_run
 from kafka_index.restore.cluster import (
     ClusterMode,
     Identity,
@@ -181,16 +182,21 @@ class RestoreJob:
     seeds: Sequence[SeedDirectory]
     identity: Identity
     strays: Sequence[RestoredPartition] = ()
+    missed: Sequence[RestoredPartition] = ()
 
     @classmethod
     def prepare(cls, request: RestoreRequest) -> RestoreJob:
         """Check everything; only the output directory is made."""
+        request = following_run(request)
+        run = BackupRun.of(request)
         dump = read_dumps(request.inputs, request.tiered, topics=request.topics)
         if request.until.time_ms is not None and not request.goes_by_create_time:
             check_times(dump)
         check_offsets(dump, request.until)
         old = read_old_cluster(request, dump)
         request = replace(request, config=old.settings(request.config, dump, request.renames))
+        if run is not None:
+            request = run.prepare(request, dump, old)
         plan = plan_restore(request, dump, old)
         check_reached(request.until, [each.base for each in plan.partitions])
         refuse_unknown_topics(request, plan)
@@ -216,7 +222,8 @@ class RestoreJob:
             check_same_output(request, dump, output, identity)
         else:
             identity = fresh_cluster_identity(request, dump, output, seeds)
-        return cls(request, plan, old, output, seeds, identity, strays)
+        missed = [] if run is None else run.missing(request, old.image)
+        return cls(request, plan, old, output, seeds, identity, strays, missed)
 
     def run(
         self,
@@ -275,7 +282,7 @@ class RestoreJob:
         )
         if any(each.retriable for each in partitions):
             return RestoreResult(partitions, None, output.path)
-        known = {each.partition for each in (*partitions, *self.strays)}
+        known = {each.partition for each in (*partitions, *self.strays, *self.missed)}
         missing = [
             RestoredPartition(
                 each, "", "", code=NOT_IN_DUMP, reason="no dump has this partition; it begins empty"
@@ -283,7 +290,7 @@ class RestoreJob:
             for each in self._not_in_dump()
             if each not in known
         ]
-        for each in (*self.strays, *missing):
+        for each in (*self.strays, *self.missed, *missing):
             partitions.append(each)
             on_restored(each)
         partitions.sort(key=lambda each: each.partition)
@@ -333,9 +340,16 @@ class RestoreJob:
 
     def _not_asked_for(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
         """Yield the parts of the dump that the choices leave out: all else has a row."""
-        limited = sum(each.is_limited for each in partitions)
-        if limited:
-            yield f"logs that end early, as --until asks for: {limited}"
+        until = self.request.until
+        limited = [each.partition for each in partitions if each.is_limited]
+        clamped = [each for each in limited if each in until.clamps]
+        if limited and until.is_given:
+            yield f"logs that end early, as --until asks for: {len(limited)}"
+        elif clamped:
+            yield (
+                "logs that end before transactions that began or ended while the run was cut: "
+                f"{len(clamped)}"
+            )
         if self.request.topics is not None:
             yield f"topics that do not match {self.request.topics.pattern!r} were not looked at"
         if skipped := self.plan.dump.skipped:
@@ -353,6 +367,12 @@ class RestoreJob:
         cleaned = {
             each.partition: (cleaned_to[each.partition], each.log_end_offset) for each in limited
         }
+        until = self.request.until
+        if not until.is_given:
+            return []
+        if until.is_consistent:
+            # Coordinators end what is open, everywhere alike.
+            return cleaned_after(cleaned)
         return [
             *open_transactions(
                 {each.partition: each.open_producers for each in limited},

@@ -282,6 +282,12 @@ def _prepare(
     start = _start(found, plan, _first_of(plan, logs[0].source))
     _note_facts(found, logs, start)
     end = log_end(logs[-1])
+    if start.log_start_offset > end and logs[-1].is_limited:
+        found.notes.append(
+            f"records before offset {start.log_start_offset} were deleted after its end here, "
+            f"{end}: it has none"
+        )
+        start = replace(start, log_start_offset=end)
     if start.log_start_offset > end:
         found.leave_out(
             LOG_START_ABOVE_END,

@@ -50,6 +50,7 @@ class RestoreRequest:
     the output, where nothing else says. `topic_configs` are settings by topic, before those of the
     old metadata log, and `renames` new names of topics by the old ones: such a topic gets a new id.
     `goes_by_create_time`: a point in time counts for topics with the timestamps of clients, too.
+    `consistent`: a transaction across the end of a log is kept or removed as a whole, everywhere.
     `metadata_output` is the directory of the metadata log in the same cluster, if it has one of its
     own. `properties` are all settings of the broker. Raises `ConfigError` if a choice does not
     exist, or excludes another one.
@@ -70,6 +71,7 @@ class RestoreRequest:
     new_topic_ids: bool = False
     until: Until = field(default_factory=Until)
     goes_by_create_time: bool = False
+    consistent: bool = False
     clamp_groups: bool = False
     metadata_output: str | None = None
     all_brokers_restored: bool = False

@@ -12,6 +12,7 @@ import numpy as np
 
 from kafka_index.dump.replicas import Dump, Replica
 from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import INTERNAL_PREFIX, TopicPartition
 from kafka_index.layout.records import (
     MAGIC_RECORD_BATCH,
@@ -31,27 +32,31 @@ from kafka_index.tables.settings import ReadSettings
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The end of a log: a time or an offset."""
+    """The end of a log: a time or an offset, the earlier of both."""
 
-    time_ms: int | None = None
-    offset: int | None = None
+    time_ms: int = INT64_MAX
+    offset: int = INT64_MAX
 
     def first_beyond(self, batches: BatchColumns) -> int | None:
         """Return the row of the first batch that the log does not have; None for none."""
-        if self.time_ms is not None:
-            beyond = np.flatnonzero(batches.max_timestamp_ms > self.time_ms)
-        else:
-            beyond = np.flatnonzero(batches.last_offset >= (self.offset or 0))
+        is_beyond = batches.last_offset >= self.offset
+        is_beyond |= batches.max_timestamp_ms > self.time_ms
+        beyond = np.flatnonzero(is_beyond)
         return int(beyond[0]) if len(beyond) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Up to where partitions are restored."""
+    """Up to where partitions are restored.
+
+    `clamps` are ends that transactions need; if `is_consistent`, they are at or before the others.
+    """
 
     time_ms: int | None = None
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     relative: str | None = None
+    clamps: Mapping[TopicPartition, int] = field(default_factory=dict)
+    is_consistent: bool = False
 
     @classmethod
     def of(cls, given: Time | Mapping[str, Mapping[int, int]] | None, now: int) -> Until:
@@ -67,18 +72,27 @@ class Until:
         """Whether an end was given at all."""
         return self.time_ms is not None or bool(self.offsets)
 
+    def offset_of(self, partition: TopicPartition) -> int | None:
+        """Return the offset that was given for a partition."""
+        return self.offsets.get(partition.topic, {}).get(partition.partition)
+
     def limit_of(self, partition: TopicPartition) -> Limit | None:
         """Return where the log of a partition ends; None where it is restored whole."""
-        if self.time_ms is not None:
-            return Limit(time_ms=self.time_ms)
-        offset = self.offsets.get(partition.topic, {}).get(partition.partition)
-        return None if offset is None else Limit(offset=offset)
+        limit = Limit(offset=self.clamps.get(partition, INT64_MAX))
+        if not self.is_consistent:
+            time_ms, offset = self.time_ms, self.offset_of(partition)
+            limit = Limit(
+                INT64_MAX if time_ms is None else time_ms,
+                limit.offset if offset is None else min(limit.offset, offset),
+            )
+        return None if limit == Limit() else limit
 
     @property
     def text(self) -> str:
         """A text that is equal for equal ends."""
         offsets = sorted((topic, sorted(found.items())) for topic, found in self.offsets.items())
-        return f"{self.relative or self.time_ms} {offsets}"
+        clamps = sorted((each.directory_name, end) for each, end in self.clamps.items())
+        return f"{self.relative or self.time_ms} {offsets} {clamps} {self.is_consistent}"
 
 
 def check_times(dump: Dump) -> None:

@@ -7,6 +7,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import structs
+
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.layout.names import CLEANER_CHECKPOINT, TopicPartition, parse_partition_directory
@@ -42,17 +44,24 @@ def cut_run(
     brokers: tuple[int, ...] = (1,),
     piece_bytes: int = 20_000,
     ends: dict[str, int] | None = None,
+    settled: dict[str, int] | None = None,
 ) -> Manifest:
     """Put a run of a data directory into a repository.
 
     Pieces are whole batches of about so many bytes, and may span segments. `ends`: offsets at which
-    the logs of directories end, by default where they do.
+    the logs of directories end, by default where they do. `settled`: the offsets that they had
+    before anything was cut, by default all.
     """
     home = DataDirectory(str(root))
     partitions = [
         _partition(repository, home, folder, key, piece_bytes, (ends or {}).get(folder.name))
         for folder in sorted(root.iterdir())
         if folder.is_dir() and (key := parse_partition_directory(folder.name)) is not None
+    ]
+    partitions = [
+        structs.replace(each, settled_offset=(settled or {}).get(name, each.settled_offset))
+        for each in partitions
+        for name in (each.topic_partition.directory_name,)
     ]
     manifest = Manifest(
         run=run_name(time_ms),

@@ -56,8 +56,8 @@ def copy_dump(target: Path, *partitions: str) -> Path:
     return target
 
 
-def restore(dump: Path, output: Path, *more: Argument) -> RestoreRun:
-    """Restore a dump in this process."""
+def restore(dump: Argument, output: Path, *more: Argument) -> RestoreRun:
+    """Restore a dump, or a run of a backup, in this process."""
     report = output.parent / f"{output.name}.json"
     report.unlink(missing_ok=True)
     done = run_here(

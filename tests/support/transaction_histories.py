@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kafka_index.layout.message_fields import Struct
 from kafka_index.layout.messages import TRANSACTION_RECORDS
 from kafka_index.layout.names import TopicPartition
-from tests.support.metadata import coordinator_record, log_batch
-from tests.support.segments import batch, marker
+from tests.support.metadata import coordinator_record
+from tests.support.segments import batch, marker, record
 
 if TYPE_CHECKING:
     import random
@@ -55,6 +55,11 @@ class Append:
     data: bytes
     transaction: Transaction | None = None
     is_marker: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after it."""
+        return self.offset + int.from_bytes(self.data[23:27]) + 1
 
 
 @dataclass
@@ -249,7 +254,12 @@ class History:
         ]
         value: dict[str, Value] = {
             "producerId": one.producer_id,
-            "previousProducerId": one.previous_id,
+            # A coordinator notes the same id as that before, too.
+            "previousProducerId": (
+                one.producer_id
+                if one.previous_id < 0 and one.logged_version == 2
+                else one.previous_id
+            ),
             "nextProducerId": one.next_id,
             "producerEpoch": one.epoch,
             "transactionTimeoutMs": 60_000,
@@ -264,7 +274,8 @@ class History:
     def _log(self, one: _Id, value: dict[str, Value] | None) -> None:
         key: dict[str, Value] = {"transactionalId": one.name}
         pair = coordinator_record(TRANSACTION_RECORDS, "TransactionLog", key, value)
-        self._append(one.home, log_batch(self._ends[one.home], pair), 1)
+        data = batch(self._ends[one.home], 1, timestamps=[self.now_ms], payload=record(0, 0, *pair))
+        self._append(one.home, data, 1)
 
     def _append(
         self,

@@ -134,7 +134,7 @@ class Broker:
     controller; others are brokers only. `controller_port`: that of node 1, for others.
     `java_options`: of the Java machine, instead of the quick ones. `version`:
     Kafka's. `more_settings`: settings of this broker alone. `voters`: the controllers and their
-    ports, where node 1 is not the only one.
+    ports, where node 1 is not the only one. `features`: levels below the newest.
     """
 
     def __init__(
@@ -146,8 +146,10 @@ class Broker:
         version: str = DEFAULT_VERSION,
         more_settings: Mapping[str, str] | None = None,
         voters: Mapping[int, int] | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         self.home = home
+        self._features = dict(features or {})
         self._more_settings = dict(more_settings or {})
         port, free = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
@@ -227,7 +229,12 @@ class Broker:
 
     def _format(self) -> None:
         storage_tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID)
-        command = self._java(*storage_tool, "-c", str(self._settings_file))
+        levels = [
+            word
+            for name, level in self._features.items()
+            for word in ("--feature", f"{name}={level}")
+        ]
+        command = self._java(*storage_tool, "-c", str(self._settings_file), *levels)
         with self._log.open("ab") as out:
             done = subprocess.run(command, check=False, stdout=out, stderr=subprocess.STDOUT)
         if done.returncode != 0:

@@ -56,10 +56,14 @@ class Three:
     """A cluster of three nodes below a folder, running while its context does; killed at its end.
 
     `root`: of the three homes, ``1`` to ``3``. `own_settings`: more settings of some nodes.
+    `features`: levels below the newest.
     """
 
     def __init__(
-        self, root: Path, own_settings: Mapping[int, Mapping[str, str]] | None = None
+        self,
+        root: Path,
+        own_settings: Mapping[int, Mapping[str, str]] | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         self.homes = [Home(root / str(node)) for node in NODES]
@@ -69,6 +73,7 @@ class Three:
                 node,
                 more_settings={**_SETTINGS, **(own_settings or {}).get(node, {})},
                 voters=ports,
+                features=features,
             )
             for node, home in zip(NODES, self.homes, strict=True)
         ]
@@ -184,11 +189,11 @@ class Ledger:
 
 @contextmanager
 def loading(
-    bootstrap: str, path: Path, prefix: str, suffix: str = ""
+    bootstrap: str, path: Path, prefix: str, suffix: str = "", kind: str = "load"
 ) -> Iterator[Callable[[], None]]:
     """Put load on a cluster meanwhile; yields what ends it in an orderly way."""
     process = subprocess.Popen(
-        program("Load", bootstrap, "load", str(path), prefix, *filter(None, [suffix])),
+        program("Load", bootstrap, kind, str(path), prefix, *filter(None, [suffix])),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -9,10 +9,13 @@ import java.util.Objects;
 import java.util.Properties;
 import java.util.Random;
 import java.util.TreeMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.zip.CRC32;
 
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -21,14 +24,15 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Continued load that writes down what was acknowledged, and what consumers and groups get of it later.
  *
- * <p>Usage: {@code Load BOOTSTRAP load LEDGER PREFIX SUFFIX} until its input ends, {@code Load BOOTSTRAP consume OUT ISOLATION
- * TOPIC...}, or {@code Load BOOTSTRAP groups}. A line of a ledger has KIND, topic, partition, offset, timestamp, CRC-32 of
+ * <p>Usage: {@code Load BOOTSTRAP load LEDGER PREFIX SUFFIX} or {@code Load BOOTSTRAP bank LEDGER PREFIX PRODUCERS} until its
+ * input ends, {@code Load BOOTSTRAP consume OUT ISOLATION TOPIC...}, or {@code Load BOOTSTRAP groups}. A line of a ledger has KIND, topic, partition, offset, timestamp, CRC-32 of
  * the value, and its id, with tabs between; KIND is {@code ack}, {@code commit}, {@code abort} or, of a record that was
  * consumed, {@code got}. That of a group's commit has {@code group}, group, topic, partition, offset, and when the commit
  * began and was acknowledged.
@@ -38,7 +42,11 @@ public final class Load {
     private static final String PAYMENTS = "load.payments";
     private static final String PROFILES = "load.profiles";
     private static final String COPIES = "load.copies";
+    private static final String BANK = "load.bank";
+    private static final String TRIMMED = "load.trimmed";
+    private static final String FLEETING = "load.fleeting";
     private static final int PARTITIONS = 2;
+    private static final int BANK_PARTITIONS = 4;
     private static final Duration POLL = Duration.ofMillis(100);
     private static final long PAUSE_MS = 15;
     private static final long STALL_MS = 60_000;
@@ -70,6 +78,11 @@ public final class Load {
                     new Load(args[0], out, args[3], args.length > 4 ? args[4] : "").run();
                 }
                 break;
+            case "bank":
+                try (FileOutputStream out = new FileOutputStream(args[2], true)) {
+                    new Load(args[0], out, args[3], "").bank(Integer.parseInt(args[4]));
+                }
+                break;
             case "consume":
                 try (FileOutputStream out = new FileOutputStream(args[2])) {
                     new Load(args[0], out, "", "").consume(args[3], List.of(args).subList(4, args.length));
@@ -88,6 +101,20 @@ public final class Load {
         start(this::profile);
         start(this::read);
         start(this::copy);
+        await();
+    }
+
+    private void bank(int producers) throws Exception {
+        for (int i = 0; i < producers; i++) {
+            String who = "bank-" + i;
+            start(() -> transfer(who));
+        }
+        start(this::deleteRecords);
+        start(this::recreate);
+        await();
+    }
+
+    private void await() throws Exception {
         while (System.in.read() >= 0 && failure == null)
             Thread.onSpinWait();
         goesOn = false;
@@ -139,6 +166,71 @@ public final class Load {
                 }
                 end(producer, round % 3 != 2, sent);
                 Thread.sleep(PAUSE_MS);
+            }
+        }
+    }
+
+    /** Transfers between accounts: the amounts of a transaction sum to 0. One in four is aborted. */
+    private void transfer(String who) throws Exception {
+        Random random = new Random(who.hashCode() + prefix.hashCode());
+        try (KafkaProducer<String, String> producer = producer("none", who)) {
+            producer.initTransactions();
+            for (int round = 0; goesOn; round++) {
+                producer.beginTransaction();
+                List<Sent> sent = new ArrayList<>();
+                int transfers = 1 + random.nextInt(3);
+                for (int i = 0; i < transfers; i++) {
+                    int amount = 1 + random.nextInt(100);
+                    for (int sign : new int[] {-1, 1}) {
+                        String id = who + "-" + round + "-" + i + "=" + sign * amount;
+                        sent.add(send(producer, BANK, random.nextInt(BANK_PARTITIONS), null, id));
+                    }
+                    if (random.nextInt(3) == 0) {
+                        producer.flush();
+                        Thread.sleep(random.nextInt(20) == 0 ? 1000 : random.nextInt(30));
+                    }
+                }
+                end(producer, random.nextInt(4) != 0, sent);
+                Thread.sleep(random.nextInt(15));
+            }
+        }
+    }
+
+    /** Deletes records of a topic that has only such. */
+    private void deleteRecords() throws Exception {
+        Random random = new Random(9);
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+             KafkaProducer<String, String> producer = producer("none", null)) {
+            for (int round = 0; goesOn; round++) {
+                List<Sent> sent = new ArrayList<>();
+                for (int i = 0; i < 20; i++)
+                    sent.add(send(producer, TRIMMED, 0, null, "d-" + round + "-" + i));
+                settle("ack", sent);
+                if (round % 10 == 9) {
+                    long before = sent.get(random.nextInt(20)).future().get().offset();
+                    admin.deleteRecords(Map.of(new TopicPartition(TRIMMED, 0), RecordsToDelete.beforeOffset(before))).all().get();
+                }
+                Thread.sleep(PAUSE_MS);
+            }
+        }
+    }
+
+    /** A topic that is deleted, and back under the same name. */
+    private void recreate() throws Exception {
+        Random random = new Random(11);
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+             KafkaProducer<String, String> producer = producer("none", null)) {
+            while (goesOn) {
+                try {
+                    admin.createTopics(List.of(new NewTopic(FLEETING, 2, (short) -1))).all().get();
+                } catch (ExecutionException error) {
+                    if (!(error.getCause() instanceof TopicExistsException))
+                        throw error;
+                }
+                Thread.sleep(random.nextInt(1500));
+                producer.send(new ProducerRecord<>(FLEETING, random.nextInt(2), null, "fleeting")).get();
+                admin.deleteTopics(List.of(FLEETING)).all().get();
+                Thread.sleep(random.nextInt(500));
             }
         }
     }

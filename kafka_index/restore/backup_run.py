@@ -1,0 +1,259 @@
+"""A run of a repository of backups as the input of a restore: its choice, its ends, what it lacks.
+
+Below its path a run is one data directory. What is of the run alone is here: the logs end where its
+``__transaction_state`` does, or with ``--consistent`` where that of a point in time does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from kafka_index.backup.clamp import Clamp, RunLog, clamp_ends
+from kafka_index.dump.replicas import Dump, Replica, read_dumps
+from kafka_index.errors import ConfigError, InputError
+from kafka_index.layout.integers import INT64_MAX
+from kafka_index.layout.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+from kafka_index.metadata import ClusterImage
+from kafka_index.records.decompression import DecompressionBudget, shared_budget
+from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.old_cluster import OldCluster
+from kafka_index.restore.plan import RestoreRequest
+from kafka_index.restore.restored_partition import RestoredPartition
+from kafka_index.restore.seed import NOT_IN_DUMP
+from kafka_index.stores.backup.manifest import Missed, PartitionBackup, is_consistent, run_time
+from kafka_index.stores.backup.repository import Repository
+from kafka_index.stores.backup.run_paths import parse_run_path, run_path
+from kafka_index.stores.backup.store import Run
+
+
+@dataclass(frozen=True, slots=True)
+class BackupRun:
+    """The run that is restored."""
+
+    run: Run
+    path: str
+
+    @classmethod
+    def of(cls, request: RestoreRequest) -> BackupRun | None:
+        """Return the run that a request is for, None for dumps.
+
+        Raises `InputError` where there are other inputs: they would be of another time.
+        """
+        parsed = [parse_run_path(path) for path in request.inputs]
+        found = [each for each in parsed if each is not None]
+        if not found:
+            if request.consistent:
+                raise ConfigError("--consistent is for a run of a backup: --input backup:URI")
+            return None
+        root, name, _ = found[0]
+        if any(each is None or (each.root, each.run) != (root, name) for each in parsed):
+            raise InputError(
+                "a run of a backup is restored alone: another input is of another time",
+                found=", ".join(request.inputs),
+            )
+        return cls(Run(root, name), run_path(root, name))
+
+    def prepare(self, request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreRequest:
+        """Return the request with the ends of the run's logs; notes are those of the old cluster.
+
+        Topics that were deleted meanwhile are taken out of the dump.
+        """
+        old.notes += self._without_deleted(dump, old.image)
+        budget = shared_budget(request.max_decompressed_bytes)
+        clamp = self._clamp(request, dump, budget)
+        if request.consistent:
+            self._refuse_cleaned(clamp.ends)
+        old.notes += self._lacking()
+        old.notes += [f"{TRANSACTION_STATE_TOPIC}: {one}" for one in clamp.faults]
+        until = replace(request.until, clamps=clamp.ends, is_consistent=request.consistent)
+        has_groups = any(each.topic == CONSUMER_OFFSETS_TOPIC for each in dump.replicas)
+        # Each broker of the same cluster would append to its own copy.
+        clamps = request.clamp_groups or (has_groups and request.cluster is ClusterMode.FRESH)
+        return replace(request, until=until, clamp_groups=clamps)
+
+    def missing(
+        self, request: RestoreRequest, image: ClusterImage | None
+    ) -> list[RestoredPartition]:
+        """Return the partitions that the run missed, unless its metadata has them no more."""
+        missed: dict[TopicPartition, Missed] = {}
+        for manifest in self.run.manifests:
+            for each in manifest.missed:
+                missed[TopicPartition(each.topic, each.partition)] = each
+        return [
+            RestoredPartition(
+                partition,
+                "",
+                each.topic_id or "",
+                code=NOT_IN_DUMP,
+                reason=f"the run missed it: {each.reason}",
+            )
+            for partition, each in sorted(missed.items())
+            if partition not in self.run.copies
+            and (request.topics is None or request.topics.fullmatch(partition.topic))
+            and _has(image, partition)
+        ]
+
+    def _without_deleted(self, dump: Dump, image: ClusterImage | None) -> list[str]:
+        """Take topics out of the dump that the run's metadata has no more; return notes of them.
+
+        The metadata log was cut last.
+        """
+        if image is None:
+            return []
+        gone = [
+            partition
+            for partition in dump.replicas
+            if partition in self.run.copies and self._copy(partition).topic_id not in image.topics
+        ]
+        for partition in gone:
+            del dump.replicas[partition]
+        topics = sorted({each.topic for each in gone})
+        return [
+            f"{each} was deleted while the run was taken: it is not restored" for each in topics
+        ]
+
+    def _clamp(self, request: RestoreRequest, dump: Dump, budget: DecompressionBudget) -> Clamp:
+        until = request.until
+        begun_ms = min(each.cut.begun_ms for each in self.run.manifests)
+        settled = _settled(self.run)
+        is_until = request.consistent and until.is_given
+        if is_until:
+            settled = {}
+            if until.time_ms is not None:
+                begun_ms = min(begun_ms, until.time_ms)
+                settled = self._settled_before(until.time_ms)
+        replicas = [each[0] for each in dump.replicas.values()]
+        if all(each.partition.topic != TRANSACTION_STATE_TOPIC for each in replicas):
+            replicas += self._states()
+        logs = []
+        for replica in replicas:
+            copy = self._copy(replica.partition)
+            settled_offset = settled.get((replica.partition, copy.topic_id), 0)
+            is_state = replica.partition.topic == TRANSACTION_STATE_TOPIC
+            if settled_offset >= copy.end_offset and not is_state:
+                continue
+            log = RunLog(
+                replica.partition,
+                replica.segments.files(),
+                settled_offset,
+                [(piece.base_offset, piece.size_bytes) for piece in copy.pieces],
+            )
+            if is_until:
+                end = until.offset_of(replica.partition)
+                log = replace(
+                    log,
+                    end_offset=INT64_MAX if end is None else end,
+                    end_ms=INT64_MAX if until.time_ms is None else until.time_ms,
+                )
+            logs.append(log)
+        return clamp_ends(logs, begun_ms, budget)
+
+    def _settled_before(self, time_ms: int) -> _Settled:
+        """Return what an earlier run had before it cut anything, which was before a time."""
+        repository = Repository(self.run.root)
+        latest = time_ms
+        while (name := repository.newest_complete(latest)) is not None:
+            earlier = Run(self.run.root, name)
+            if all(each.cut.begun_ms <= time_ms for each in earlier.manifests):
+                return _settled(earlier)
+            latest = run_time(name) - 1
+        return {}
+
+    def _states(self) -> list[Replica]:
+        """Return ``__transaction_state``, which the request leaves out."""
+        if all(each.topic != TRANSACTION_STATE_TOPIC for each in self.run.copies):
+            return []
+        states = read_dumps([self.path], None, topics=re.compile(TRANSACTION_STATE_TOPIC))
+        return [each[0] for each in states.replicas.values()]
+
+    def _refuse_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Refuse a point in time at which nobody knows the transactions any more."""
+        for partition, end in sorted(ends.items()):
+            if partition.topic != TRANSACTION_STATE_TOPIC:
+                continue
+            cleaned = self._copy(partition).cleaner_offset
+            if cleaned is not None and cleaned > end:
+                raise InputError(
+                    f"{partition.directory_name} was cleaned after the point in time, so that it "
+                    "does not say which transactions were open then",
+                    path=self.path,
+                    expected=f"cleaned up to offset {end} at most",
+                    found=f"cleaned up to offset {cleaned}",
+                    hint="take a run that was cut sooner after it, or restore one from before it "
+                    "whole: backup:URI@TIME without --until",
+                )
+
+    def _lacking(self) -> Iterator[str]:
+        """Yield what the run lacks as a whole."""
+        manifests = self.run.manifests
+        there = {each.node_id for each in manifests}
+        lacking = sorted({node for each in manifests for node in each.brokers} - there)
+        if lacking:
+            yield (
+                f"run {self.run.name} is incomplete: it has no part of broker "
+                f"{', '.join(map(str, lacking))}; their partitions are copies of others, or missing"
+            )
+        if not is_consistent(manifests):
+            yield (
+                f"the brokers of run {self.run.name} did not wait for each other: transactions and "
+                "groups are not consistent in it"
+            )
+
+    def _copy(self, partition: TopicPartition) -> PartitionBackup:
+        return self.run.copies[partition][1]
+
+
+_Settled = dict[tuple[TopicPartition, str], int]
+
+
+def _settled(run: Run) -> _Settled:
+    """Return what was settled before a run had cut anything, by partition and topic id.
+
+    Nothing is, where brokers did not wait for each other.
+    """
+    if not is_consistent(run.manifests):
+        return {}
+    return {
+        (partition, copy.topic_id): copy.settled_offset
+        for partition, (_, copy) in run.copies.items()
+    }
+
+
+def following_run(request: RestoreRequest) -> RestoreRequest:
+    """Return a request for the first run after its point in time, instead of the newest run."""
+    time_ms = request.until.time_ms
+    if time_ms is None:
+        return request
+    return replace(request, inputs=[_following(path, time_ms) for path in request.inputs])
+
+
+def _following(path: str, time_ms: int) -> str:
+    parsed = parse_run_path(path)
+    if parsed is None:
+        return path
+    repository = Repository(parsed.root)
+    if parsed.run != repository.newest_complete():
+        return path
+    below = f"/{parsed.below}" if parsed.below else ""
+    return f"{run_path(parsed.root, _first_after(repository, time_ms) or parsed.run)}{below}"
+
+
+def _first_after(repository: Repository, time_ms: int) -> str | None:
+    for name, brokers in sorted(repository.brokers_of_runs().items()):
+        if run_time(name) >= time_ms and repository.is_complete(name, brokers):
+            return name
+    return None
+
+
+def _has(image: ClusterImage | None, partition: TopicPartition) -> bool:
+    """Return whether a cluster has a partition, as far as that is known."""
+    if image is None:
+        return True
+    topic = image.topic_named(partition.topic)
+    return topic is not None and partition.partition in topic.partitions

@@ -1,0 +1,68 @@
+"""Brokers are backed up under load by agents that are killed, and restored to points in time.
+
+``make campaign`` runs all of it: one broker and three, both versions of transactions.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafka_index.stores.backup.manifest import run_time
+from tests.conformance.broker.backups import Backed, Point, back_up, restored
+from tests.conformance.broker.three_brokers import NODES
+from tests.conformance.kafka_jars import class_path, needing_kafka, tool
+from tests.support.campaign import drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_RUNS = drawn(40, one_in=13)
+_POINTS = drawn(10, one_in=5)
+_LONGEST_CUT_MS = 2000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kafka() -> None:
+    with needing_kafka():
+        class_path("4.3.1")
+        for needed in ("java", "javac"):
+            tool(needed)
+
+
+def _points(backed: Backed, rng: random.Random) -> list[Point]:
+    """Runs, and times between runs."""
+    found = []
+    for number in range(_POINTS):
+        at = rng.randrange(1, len(backed.runs))
+        before, taken = backed.runs[at - 1 : at + 1]
+        first, last = run_time(before.name) + _LONGEST_CUT_MS, run_time(taken.name)
+        is_between = number % 2 == 0 and first < last
+        until_ms = rng.randrange(first, last) if is_between else None
+        found.append(Point(taken, before if is_between else None, until_ms))
+    return found
+
+
+def _check(backed: Backed, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    for number, point in enumerate(_points(backed, rng)):
+        root = tmp_path / f"restored-{number}"
+        root.mkdir()
+        restored(backed, point, root)
+
+
+def test_one_broker(tmp_path: Path) -> None:
+    _check(back_up(tmp_path / "backed", 1, runs=_RUNS), tmp_path, 2)
+
+
+@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+def test_one_broker_whose_producers_keep_their_epochs(tmp_path: Path) -> None:
+    features = {"transaction.version": 1}
+    _check(back_up(tmp_path / "backed", 3, runs=_RUNS, features=features), tmp_path, 4)
+
+
+@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+def test_three_brokers(tmp_path: Path) -> None:
+    _check(back_up(tmp_path / "backed", 5, runs=_RUNS, nodes=NODES), tmp_path, 6)

@@ -1,0 +1,341 @@
+"""Clusters under load that are backed up while they run, and clusters that are restored from it.
+
+The load has transfers between accounts, whose amounts sum to 0 in each transaction, and what
+`three_brokers` has: idempotent records, transactions with offsets of groups, a compacted topic. Log
+starts move, and a topic is deleted and made again all the time. Agents are killed at random.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kafka_index.stores.backup.repository import Repository
+
+from .broker import Broker, Home
+from .client import Client
+from .three_brokers import (
+    COPIES,
+    PAYMENTS,
+    PLAIN,
+    PROFILES,
+    TOPICS,
+    Got,
+    Ledger,
+    Three,
+    await_load,
+    committed,
+    consumed,
+    crc_of,
+    loading,
+)
+from .topics import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+BANK, TRIMMED = "load.bank", "load.trimmed"
+_MORE_TOPICS = (
+    Topic(BANK, (), TOPICS[0].settings, 4),
+    Topic(TRIMMED, (), TOPICS[0].settings, 1),
+)
+_CONSUMED = [PLAIN, PAYMENTS, PROFILES, COPIES, BANK, TRIMMED]
+_SETTINGS = {
+    "replica.high.watermark.checkpoint.interval.ms": "700",
+    "transaction.state.log.num.partitions": "3",
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
+_PRODUCERS = "6"
+_RUN_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A run, and the sizes of the ledgers before it began."""
+
+    name: str
+    sizes: tuple[int, int]
+
+
+@dataclass
+class Backed:
+    """A cluster that was backed up: its repository, what it had acknowledged, and its runs."""
+
+    root: Path
+    nodes: tuple[int, ...]
+    features: Mapping[str, int]
+    runs: list[Taken] = field(default_factory=list)
+    killed: int = 0
+
+    @property
+    def repository(self) -> Path:
+        """The folder of the repository."""
+        return self.root / "repository"
+
+    @property
+    def ledgers(self) -> tuple[Path, Path]:
+        """The acknowledged records of both loads."""
+        return self.root / "load.ledger", self.root / "bank.ledger"
+
+    def known(self, taken: Taken) -> list[Ledger]:
+        """The records that were acknowledged before a run began."""
+        return [
+            Ledger.read(path, size) for path, size in zip(self.ledgers, taken.sizes, strict=True)
+        ]
+
+
+@contextmanager
+def _cluster(
+    root: Path, nodes: Sequence[int], features: Mapping[str, int]
+) -> Iterator[tuple[str, list[Broker]]]:
+    """Yield the addresses of a running cluster, and its brokers."""
+    if len(nodes) == 1:
+        with Broker(Home(root / "1"), more_settings=_SETTINGS, features=features) as broker:
+            yield broker.bootstrap, [broker]
+    else:
+        with Three(root, dict.fromkeys(nodes, _SETTINGS), features) as cluster:
+            yield cluster.bootstrap, cluster.brokers
+
+
+@contextmanager
+def _loads(bootstrap: str, ledgers: Sequence[Path], prefix: str) -> Iterator[None]:
+    with ExitStack() as stack:
+        ends = [
+            stack.enter_context(loading(bootstrap, ledgers[0], prefix)),
+            stack.enter_context(loading(bootstrap, ledgers[1], prefix, _PRODUCERS, "bank")),
+        ]
+        yield
+        for end in ends:
+            end()
+
+
+def back_up(
+    root: Path,
+    seed: int,
+    *,
+    runs: int,
+    nodes: tuple[int, ...] = (1,),
+    features: Mapping[str, int] | None = None,
+) -> Backed:
+    """Run a cluster under load, and take so many runs; one agent in three is killed."""
+    rng = random.Random(seed)
+    backed = Backed(root, nodes, features or {})
+    root.mkdir()
+    with _cluster(root / "cluster", nodes, backed.features) as (bootstrap, brokers):
+        with Client(bootstrap, root) as client:
+            for topic in (*TOPICS, *_MORE_TOPICS):
+                client.create(topic, nodes)
+        with _loads(bootstrap, backed.ledgers, "a-"):
+            await_load(backed.ledgers[0], 400)
+            while len(backed.runs) < runs:
+                _attempt(backed, brokers, rng)
+    return backed
+
+
+def _attempt(backed: Backed, brokers: Sequence[Broker], rng: random.Random) -> None:
+    sizes = tuple(path.stat().st_size for path in backed.ledgers)
+    agents = [
+        subprocess.Popen(
+            _agent(backed, broker.home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for broker in brokers
+    ]
+    if rng.random() < 1 / 3:
+        backed.killed += 1
+        time.sleep(rng.uniform(0.5, 6))
+        rng.choice(agents).send_signal(signal.SIGKILL)
+    said = [agent.communicate(timeout=_RUN_SECONDS)[0].decode() for agent in agents]
+    for agent, text in zip(agents, said, strict=True):
+        assert agent.returncode in (0, -signal.SIGKILL), text
+    before = {each.name for each in backed.runs}
+    repository = Repository(str(backed.repository))
+    for name, found in sorted(repository.brokers_of_runs().items()):
+        if name not in before and repository.is_complete(name, found):
+            backed.runs.append(Taken(name, (sizes[0], sizes[1])))
+
+
+def _agent(backed: Backed, home: Home) -> list[str]:
+    return [
+        *(sys.executable, "-m", "kafka_index", "backup", "--quiet"),
+        *("--input", str(home.data), str(home.metadata)),
+        *("--output", str(backed.repository)),
+        *("--config", str(home.root / "server.properties")),
+        *("--brokers", ",".join(map(str, backed.nodes))),
+    ]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run to restore, perhaps up to a time after the run before it."""
+
+    taken: Taken
+    before: Taken | None = None
+    until_ms: int | None = None
+
+    def __str__(self) -> str:
+        """The point, for people."""
+        return (
+            self.taken.name if self.until_ms is None else f"{self.taken.name} until {self.until_ms}"
+        )
+
+    @property
+    def certain(self) -> Taken:
+        """The run whose acknowledged records are all there."""
+        return self.taken if self.before is None else self.before
+
+
+def restored(backed: Backed, point: Point, root: Path) -> list[dict[str, Any]]:
+    """Restore a point to a fresh broker, go on with the load there, and check all; return rows.
+
+    The restored cluster is one broker.
+    """
+    home = Home(root / "1")
+    broker = Broker(home, more_settings=_SETTINGS, features=backed.features)
+    rows = _restore(backed, point, root, home)
+    with broker:
+        ledgers = root / "load.ledger", root / "bank.ledger"
+        with _loads(broker.bootstrap, ledgers, "b-"):
+            await_load(ledgers[0], 60)
+        got = consumed(broker.bootstrap, root / "got", "read_committed", _CONSUMED)
+        every = consumed(broker.bootstrap, root / "every", "read_uncommitted", _CONSUMED)
+        groups = committed(broker.bootstrap)
+    assert got.ends == every.ends, "a transaction is open"
+    known = backed.known(point.certain)
+    _check_acknowledged(known, got, _starts(every))
+    _check_acknowledged([Ledger.read(path) for path in ledgers], got, _starts(every))
+    aborted = [
+        one.id
+        for path in (*backed.ledgers, *ledgers)
+        for found in Ledger.read(path).records["abort"].values()
+        for one in found
+    ]
+    _check_once(got, set(aborted))
+    _check_whole(got)
+    _check_groups(got, groups, known)
+    if point.until_ms is not None:
+        late = [
+            one
+            for found in got.records["got"].values()
+            for one in found
+            if one.id.startswith("a-") and one.timestamp_ms > point.until_ms
+        ]
+        assert late == []
+    return rows
+
+
+def _restore(backed: Backed, point: Point, root: Path, home: Home) -> list[dict[str, Any]]:
+    report = root / "restored.json"
+    more: list[str] = []
+    source = f"backup:{backed.repository}@{point.taken.name}"
+    if point.until_ms is not None:
+        more = ["--until", f"ms:{point.until_ms}", "--consistent"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "kafka_index", "restore", "--quiet"),
+            *("--input", source, "--output", str(home.data), "--seed", str(home.metadata)),
+            *("--report", str(report), *more),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    faults = [
+        row
+        for row in rows
+        if row["status"] not in ("restored", "clamped") and row["topic"] != "load.fleeting"
+    ]
+    assert faults == [], point
+    return rows
+
+
+def _starts(every: Ledger) -> dict[tuple[str, int], int]:
+    """The offset of the first record of each partition."""
+    return {
+        partition: min(one.offset for one in found)
+        for partition, found in every.records["got"].items()
+    }
+
+
+def _check_acknowledged(
+    known: Sequence[Ledger], got: Ledger, starts: Mapping[tuple[str, int], int]
+) -> None:
+    """Every record that was acknowledged is there, at its offset, with its time and content."""
+    for ledger in known:
+        for partition, found in ledger.acknowledged().items():
+            records = found
+            if partition[0] == PROFILES:
+                records = list({one.id.rpartition("-")[2]: one for one in found}.values())
+                latest = {
+                    one.id.rpartition("-")[2]: one.offset for one in got.records["got"][partition]
+                }
+                records = [
+                    one
+                    for one in records
+                    if latest.get(one.id.rpartition("-")[2], -1) <= one.offset
+                ]
+            elif partition[0] == TRIMMED:
+                records = [one for one in found if one.offset >= starts[partition]]
+            there = set(got.records["got"][partition])
+            missing = [one for one in records if one not in there]
+            assert missing == [], (partition, len(missing), len(records))
+
+
+def _check_once(got: Ledger, aborted: set[str]) -> None:
+    """No record is there twice, or altered, or was aborted."""
+    for partition, found in got.records["got"].items():
+        assert len({one.offset for one in found}) == len(found), partition
+        assert all(one.crc == crc_of(one.id) for one in found), partition
+        if partition[0] != COPIES:
+            # Copies have the same ids when a transaction is tried again.
+            twice = [name for name, count in Counter(one.id for one in found).items() if count > 1]
+            assert twice == [], partition
+            assert {one.id for one in found} & aborted == set(), partition
+
+
+def _check_whole(got: Ledger) -> None:
+    """Each transaction is there as a whole: transfers sum to 0, payments are nine."""
+    sums: dict[str, int] = defaultdict(int)
+    payments: Counter[str] = Counter()
+    for (topic, _), found in got.records["got"].items():
+        for one in found:
+            if topic == BANK:
+                name, _, amount = one.id.partition("=")
+                sums[name.rpartition("-")[0]] += int(amount)
+            elif topic == PAYMENTS:
+                payments[one.id.rpartition("-")[0]] += 1
+    assert sums
+    assert {name: total for name, total in sums.items() if total} == {}
+    assert {name: count for name, count in payments.items() if count != 9} == {}
+
+
+def _check_groups(
+    got: Ledger, groups: Mapping[tuple[str, str, int], int], known: Sequence[Ledger]
+) -> None:
+    """No group is beyond its log, none behind what it had committed; copies are its records."""
+    assert groups
+    for (group, topic, number), offset in groups.items():
+        assert offset <= got.ends[topic, number], (group, topic, number)
+    for ledger in known:
+        for (group, topic, number), commits in ledger.commits.items():
+            assert groups[group, topic, number] >= commits[-1][0], (group, topic, number)
+    for number in range(2):
+        reached = groups["copiers", PLAIN, number]
+        plain = [f"of {one.id}" for one in _in_order(got, PLAIN, number) if one.offset < reached]
+        copies = [one.id for one in _in_order(got, COPIES, number)]
+        assert copies == plain, number
+
+
+def _in_order(got: Ledger, topic: str, number: int) -> list[Got]:
+    return sorted(got.records["got"][topic, number])

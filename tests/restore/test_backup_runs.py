@@ -1,0 +1,183 @@
+"""Runs of repositories of backups, restored: the ends of logs, and what is said of a run."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec import structs
+
+from kafka_index.stores.backup.manifest import Manifest, Missed
+from kafka_index.stores.backup.repository import Repository
+from tests.backup.repositories import cluster_id_of, cut_run
+from tests.support.command_line import DUMP
+from tests.support.restoring import RestoreRun, copy_dump, restore
+from tests.support.transaction_histories import PARTITIONS, History
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafka_index.layout.names import TopicPartition
+
+_TIME_MS = 1_700_000_000_000
+_USERS = [each for each in PARTITIONS if each.topic == "t"]
+_IDENTITY = "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\n"
+_TOPIC_IDS = {"t": "AAAAAAAAAAAAAAAAAAAAAg", "__transaction_state": "AAAAAAAAAAAAAAAAAAAAAw"}
+
+
+class _Backed:
+    """A history of transactions with two runs, and the cluster as it was at the second."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        rng = random.Random(seed)
+        self.history = History(rng)
+        self.root = root
+        self.repository = Repository.create(str(root / "repository"), "AAAAAAAAAAAAAAAAAAAAAA")
+        self.history.run(150)
+        self._take("first", 0)
+        self.until_ms = 0
+        self.history.run(80)
+        self.history.now_ms += 1
+        self.until_ms, self.until = self.history.now_ms, self.history.moment
+        self.history.now_ms += 1
+        self.history.run(80)
+        self._take("second", 20)
+
+    def _take(self, name: str, more: int) -> None:
+        history = self.history
+        begun_ms, settled = history.now_ms + 1, history.moment
+        history.now_ms += 2
+        cuts = dict.fromkeys(history.states, history.moment)
+        history.run(more)
+        cuts |= dict.fromkeys(_USERS, history.moment)
+        data = self.root / name
+        data.mkdir()
+        (data / "meta.properties").write_text(_IDENTITY)
+        for partition, directory in history.write(data, cuts):
+            (directory / "leader-epoch-checkpoint").write_text("0\n0\n")
+            (directory / "partition.metadata").write_text(
+                f"version: 0\ntopic_id: {_TOPIC_IDS[partition.topic]}\n"
+            )
+        self.cuts, self.begun_ms = cuts, begun_ms
+        offsets = {
+            partition.directory_name: len_below(history, partition, settled) for partition in cuts
+        }
+        cut_run(self.repository, data, time_ms=begun_ms, piece_bytes=500, settled=offsets)
+
+    def expected(self, partition: TopicPartition, states: dict[TopicPartition, int]) -> int:
+        """The end of a log: before the first batch that coordinators do not know, by their cuts."""
+        end = 0
+        for each in self.history.cut(partition, self.cuts[partition]):
+            transaction = each.transaction
+            if transaction is not None:
+                at = transaction.listed_at[partition]
+                if each.is_marker:
+                    at = -1 if transaction.prepared_at is None else transaction.prepared_at
+                if at >= states[transaction.home]:
+                    return each.offset
+            end = each.end_offset
+        return end
+
+    @property
+    def input(self) -> str:
+        """The newest run."""
+        return f"backup:{self.root / 'repository'}"
+
+
+def len_below(history: History, partition: TopicPartition, moment: int) -> int:
+    """The end offset of a log at a moment."""
+    found = history.cut(partition, moment)
+    return found[-1].end_offset if found else 0
+
+
+def _ends(run: RestoreRun) -> dict[str, int]:
+    return {
+        f"{row['topic']}-{row['partition']}": row["log_end_offset"]
+        for row in run.rows
+        if row["status"] == "restored"
+    }
+
+
+def _runbook(output: Path) -> str:
+    return (output.parent / f"{output.name}.json.runbook.txt").read_text()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_logs_end_where_the_transactions_of_the_run_do(tmp_path: Path, seed: int) -> None:
+    backed = _Backed(tmp_path, seed)
+    done = restore(backed.input, tmp_path / "out")
+    assert done.code == 0, done.done.stderr
+    ends = _ends(done)
+    expected = {
+        each.directory_name: backed.expected(each, backed.cuts)
+        for each in _USERS
+        if each.directory_name in ends
+    }
+    assert {name: end for name, end in ends.items() if name in expected} == expected
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_transactions_across_a_time_are_kept_or_removed_as_a_whole(
+    tmp_path: Path, seed: int
+) -> None:
+    backed = _Backed(tmp_path, seed)
+    done = restore(
+        *(backed.input, tmp_path / "out", "--until", f"ms:{backed.until_ms}", "--create-time"),
+        "--consistent",
+    )
+    assert done.code == 0, done.done.stderr
+    ends = _ends(done)
+    for each in _USERS:
+        if each.directory_name not in ends:
+            continue
+        # One clock: what is before the time in one log is so in all.
+        at_time = len_below(backed.history, each, backed.until)
+        assert ends[each.directory_name] == at_time
+
+
+def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
+    """A repository with one run of a dump, its manifest changed."""
+    repository = Repository.create(str(tmp_path / "scratch"), cluster_id_of(dump))
+    manifest = cut_run(repository, dump, time_ms=_TIME_MS)
+    changed: Manifest = structs.replace(manifest, **changes)
+    (tmp_path / "scratch").rename(tmp_path / "repository")
+    for path in (tmp_path / "repository" / "runs").rglob("*.zst"):
+        path.unlink()
+    Repository(str(tmp_path / "repository")).put_manifest(changed)
+    return f"backup:{tmp_path / 'repository'}@{changed.run}"
+
+
+def test_a_run_without_a_broker_is_restored_and_that_is_said(tmp_path: Path) -> None:
+    source = _changed(tmp_path, brokers=(1, 2))
+    done = restore(source, tmp_path / "out")
+    assert done.code == 0, done.done.stderr
+    assert "is incomplete: it has no part of broker 2" in _runbook(tmp_path / "out")
+
+
+def test_a_partition_that_the_run_missed_is_named(tmp_path: Path) -> None:
+    missed = Missed(topic="payments", partition=7, topic_id=None, reason="no id yet", runs=1)
+    dump = copy_dump(tmp_path / "dump", "payments-0")
+    done = restore(_changed(tmp_path, dump, missed=(missed,)), tmp_path / "out")
+    assert done.code == 1
+    (row,) = [row for row in done.rows if row["partition"] == 7]
+    assert (row["status"], row["reason"]) == ("left_out", "the run missed it: no id yet")
+
+
+def test_a_partition_that_was_deleted_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    missed = Missed(topic="payments", partition=7, topic_id=None, reason="no id yet", runs=1)
+    done = restore(_changed(tmp_path, missed=(missed,)), tmp_path / "out")
+    assert all(row["partition"] != 7 for row in done.rows)
+
+
+def test_a_run_is_restored_alone(tmp_path: Path) -> None:
+    source = _changed(tmp_path)
+    done = restore(source, tmp_path / "out", "--input", DUMP)
+    assert done.code == 2
+    assert "a run of a backup is restored alone" in done.done.stderr
+
+
+def test_dumps_are_not_restored_consistently(tmp_path: Path) -> None:
+    done = restore(DUMP, tmp_path / "out", "--consistent")
+    assert done.code == 2
+    assert "--consistent is for a run of a backup" in done.done.stderr
