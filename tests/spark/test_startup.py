@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.campaign import drawn
-from tests.support.command_line import COMMAND, DUMP, environment
+from tests.support.command_line import COMMAND, DUMP, ROOT, environment
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import scaled, wait_for
 
@@ -50,28 +52,60 @@ def test_a_signal_while_spark_starts_leaves_no_process(
     mark = uuid.uuid4().hex
     # However fast the machine is, the work is not over before the signal.
     gate = Gate(tmp_path / "gate", Step("os.rename", ".index", 1))
-    arguments = ["--engine", "spark", "--master", "local[1]", "--input", str(DUMP)]
-    process = subprocess.Popen(
-        [*COMMAND, "build", *arguments, "--output", str(tmp_path / "out")],
-        env={
-            **gate.on_the_way_of(environment()),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "KAFKA_INDEX_TEST_MARK": mark,
-        },
+    arguments = ["build", "--input", str(DUMP), "--output", str(tmp_path / "out")]
+    process = started(arguments, gate.on_the_way_of(environment()), mark)
+    wait_for(lambda: len(marked(mark)) > 1, 30, "a child of the driver")
+    time.sleep(after_seconds)
+    process.send_signal(number)
+    assert_is_one_line(process, code, word, mark)
+
+
+def started(
+    arguments: Sequence[str], variables: Mapping[str, str], mark: str
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments, "--engine", "spark", "--master", "local[1]"],
+        env={**variables, "SPARK_LOCAL_IP": "127.0.0.1", "KAFKA_INDEX_TEST_MARK": mark},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for(lambda: len(marked(mark)) > 1, 30, "a child of the driver")
-    time.sleep(after_seconds)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=scaled(15))
 
+
+def assert_is_one_line(process: subprocess.Popen[str], code: int, word: str, mark: str) -> None:
+    stdout, stderr = process.communicate(timeout=scaled(15))
     assert (process.returncode, stdout) == (code, ""), stderr
     assert stderr.startswith(f"kafka-index: error: {word}")
     assert stderr.count("\n") == 1
     # The JVM of a run that had begun ends by itself, once its stdin has.
     wait_for(lambda: marked(mark) == [], 10, "the end of all processes")
+
+
+OTHERS = (
+    f"import --input {ROOT}/examples/kcat.json --layout kcat --output OUT",
+    f"find --input {DUMP} --key-regex 7$",
+    f"rewrite --input {DUMP} --drop-keys KEYS --output OUT",
+    f"verify --input {DUMP}",
+    f"export --input {DUMP} --output OUT",
+    f"restore --input {DUMP} --output OUT",
+    f"lookup --input {DUMP} --queries {ROOT}/examples/queries.csv --by offset --output OUT",
+)
+
+
+@pytest.mark.parametrize("line", OTHERS[: drawn(len(OTHERS), one_in=3)])
+def test_an_interrupt_while_spark_starts_is_one_line_in_every_command(
+    line: str, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("key-27820\n")
+    arguments = line.replace("OUT", str(tmp_path / "out")).replace("KEYS", str(keys)).split()
+    mark = uuid.uuid4().hex
+    process = started(arguments, environment(), mark)
+    wait_for(lambda: len(marked(mark)) > 1, 30, "a child of the driver")
+    # A JVM takes longer than that to start.
+    time.sleep(random.Random(line).uniform(0, 0.5))
+    process.send_signal(signal.SIGINT)
+    assert_is_one_line(process, 130, "interrupted", mark)
 
 
 CALL = """
