@@ -8,6 +8,7 @@ try:
 
     def _leave(_number: int, _frame: object) -> None:
         # An exception could be lost in the machinery of imports, or come out as another error.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             os.write(2, b"kafka-index: error: interrupted\n")
         finally:
