@@ -21,7 +21,7 @@ CANARY = "canary-5309"
 URI = f"s3://user:{CANARY}@bucket/key"
 # Options whose value is no place, though it may look like one.
 DATA = re.compile(
-    r"REGEX|TEXT|EXPR|KEY|ID|NAME|LIST|TIME|N|COLUMN|OLD=NEW|TOPIC.*|NAME=VALUE|URL|\[PAGE\]|A\.\.B|text\|json\|FORMAT|"
+    r"REGEX|TEXT|EXPR|KEY|ID|NAME|LIST|TIME|N|COLUMN|OLD=NEW|TOPIC.*|NAME=VALUE|URL|\[PAGE\]|A\.\.B|text\|json\|FORMAT|N,N\.\.\.|DURATION|MB/S|"
 )
 
 

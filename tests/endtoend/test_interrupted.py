@@ -45,6 +45,7 @@ sys.exit(code)
 MANY_CALLS = 3_000_000
 LOG = DUMP / "payments-0" / "00000000000000000000.log"
 LINES = {
+    "backup": f"backup --input {DUMP} --output OUT",
     "build": f"build --input {DUMP} --output OUT",
     "cat": f"cat payments --input {DUMP} -n 100",
     "dump": f"dump --records {LOG}",
