@@ -20,6 +20,7 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     import_records       tables of records as logs that a broker mounts
     rewrite_dump         copy a dump without some of its records
     backup_broker        what a running broker has, into a repository of backups
+    open_backup          the runs of a repository of backups, which all of these read as dumps
 
 Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
@@ -27,7 +28,7 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     BuildResult, LookupResult, PartitionList, Metadata, Records, FoundRecords, RunOutcome
     ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
     ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
-    BackupResult, BackedUpPartition, BackupStatus
+    Backup, BackupResult, BackedUpPartition, BackupStatus
 
 Partitions and files, read-only:
     PartitionLog         one partition: its bounds, and lookups of offsets and timestamps
@@ -58,6 +59,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kafka_index.api.arguments import ArrowStream as ArrowStream
     from kafka_index.api.backups import backup_broker as backup_broker
+    from kafka_index.api.backups import open_backup as open_backup
     from kafka_index.api.checks import predict as predict
     from kafka_index.api.checks import verify as verify
     from kafka_index.api.listings import Metadata as Metadata
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from kafka_index.api.writing import ImportResult as ImportResult
     from kafka_index.api.writing import import_records as import_records
     from kafka_index.api.writing import rewrite_dump as rewrite_dump
+    from kafka_index.backup.checking import Backup as Backup
     from kafka_index.backup.taking import BackedUpPartition as BackedUpPartition
     from kafka_index.backup.taking import BackupResult as BackupResult
     from kafka_index.backup.taking import BackupStatus as BackupStatus
@@ -138,6 +141,7 @@ _HOMES = {
     "BackedUpPartition": "backup.taking",
     "BackupResult": "backup.taking",
     "BackupStatus": "backup.taking",
+    "Backup": "backup.checking",
     "BatchFields": "records",
     "BuildResult": "build.job",
     "ClusterMode": "restore.cluster",
@@ -200,6 +204,7 @@ _HOMES = {
     "list_partitions": "api.listings",
     "lookup_offsets": "api.lookups",
     "lookup_timestamps": "api.lookups",
+    "open_backup": "api.backups",
     "predict": "api.checks",
     "read_batches": "scan",
     "read_metadata": "api.listings",

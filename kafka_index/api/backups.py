@@ -1,4 +1,4 @@
-"""`backup_broker`: a run of a broker, into a repository of backups."""
+"""Functions over repositories of backups: a run of a broker into one, and the runs of one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from kafka_index.api.arguments import (
     whole,
 )
 from kafka_index.backup.agent import take
+from kafka_index.backup.checking import Backup, list_runs
 from kafka_index.backup.taking import BackupRequest, BackupResult
 from kafka_index.config import topics_pattern
 from kafka_index.errors import ConfigError, argument_text
 from kafka_index.layout.uri_passwords import path_of
+from kafka_index.storage.paths import absolute_path
 from kafka_index.stores.inputs import reading_inputs
 
 
@@ -89,3 +91,31 @@ def _brokers(given: object) -> tuple[int, ...]:
             found=argument_text(given),
         )
     return tuple(whole(each, "brokers") for each in given)
+
+
+def open_backup(uri: Path) -> Backup:
+    """Open a repository of backups: its runs, as `backups list` prints them.
+
+    Parameters
+    ----------
+    uri : path
+        The repository, the ``--output`` of ``kafka-index backup``: a local path or a URI.
+
+    Returns
+    -------
+    Backup
+        A row per run. Its `at` gives the input by which other functions read a run.
+
+    Raises
+    ------
+    InputError
+        It is not a repository of backups.
+
+    Examples
+    --------
+    >>> backup = kafka_index.open_backup("s3://backups/kafka")
+    >>> backup.newest["run"]
+    '20261120T120000.123Z'
+    >>> before = kafka_index.read_records(backup.at("2026-11-20T12:00Z"), topics="orders")
+    """
+    return list_runs(absolute_path(path_of(uri, "uri")))

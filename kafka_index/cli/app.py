@@ -56,12 +56,13 @@ _GROUPS = {
         "restore": "Make a data directory that a broker mounts at once, from a dump.",
         "rewrite": "Copy a dump without some of its records.",
     },
-    "Have one": {
-        "backup": "Back up a running broker, incrementally.",
-    },
     "Use its records": {
         "export": "Export records to Parquet or JSON lines.",
         "import": "Write tables of records as logs that a broker mounts.",
+    },
+    "Back up brokers": {
+        "backup": "Back up a running broker, incrementally.",
+        "backups": "List, check and expire the runs of backups.",
     },
     "Installation and help": {
         "warm-up": "Compile everything beforehand, for images.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from msgspec import structs
@@ -45,18 +46,22 @@ def cut_run(
     piece_bytes: int = 20_000,
     ends: dict[str, int] | None = None,
     settled: dict[str, int] | None = None,
+    only: Collection[str] = (),
+    pause_s: float = 0,
 ) -> Manifest:
     """Put a run of a data directory into a repository.
 
     Pieces are whole batches of about so many bytes, and may span segments. `ends`: offsets at which
     the logs of directories end, by default where they do. `settled`: the offsets that they had
-    before anything was cut, by default all.
+    before anything was cut, by default all. `only` these directories are taken, if any are named.
+    The manifest is put after a pause.
     """
     home = DataDirectory(str(root))
     partitions = [
         _partition(repository, home, folder, key, piece_bytes, (ends or {}).get(folder.name))
         for folder in sorted(root.iterdir())
-        if folder.is_dir() and (key := parse_partition_directory(folder.name)) is not None
+        if (not only or folder.name in only)
+        and (key := parse_partition_directory(folder.name)) is not None
     ]
     partitions = [
         structs.replace(each, settled_offset=(settled or {}).get(name, each.settled_offset))
@@ -81,6 +86,7 @@ def cut_run(
         ),
         partitions=tuple(partitions),
     )
+    time.sleep(pause_s)
     repository.put_manifest(manifest)
     return manifest
 
@@ -113,10 +119,12 @@ def _partition(
         cleaner_offset=home.offset(CLEANER_CHECKPOINT, key),
     )
     pieces, files = [], []
+    there = repository.names(own.folder)
     next_offset = int(logs[0].stem)
     for base, last, data in _pieces(logs, piece_bytes, end):
         piece = Piece(base, last, len(data), hash_of(data))
-        assert repository.put(f"{own.folder}/{piece.object_name}", data)
+        if piece.object_name not in there:
+            assert repository.put(f"{own.folder}/{piece.object_name}", data)
         pieces.append(piece)
         next_offset = last + 1
     for path in sorted(folder.iterdir()):

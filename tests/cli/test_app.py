@@ -37,29 +37,40 @@ def test_help_shows_commands_and_examples() -> None:
         assert word in result.stdout
 
 
+def commands_of(name: str, *, as_job: bool = False) -> dict[tuple[str, ...], click.Command]:
+    """Return a command, or the commands of a group, by their words."""
+    found = load_command(name, as_job=as_job)
+    if isinstance(found, click.Group):
+        return {(name, word): each for word, each in found.commands.items()}
+    return {(name,): found}
+
+
+COMMAND_LINES = {words: each for name in COMMANDS for words, each in commands_of(name).items()}
+
+
 @pytest.mark.parametrize(
-    ("command", "as_job"),
-    [*((name, False) for name in COMMANDS), *((name, True) for name in JOB_COMMANDS)],
+    "command",
+    [
+        *COMMAND_LINES.values(),
+        *(each for name in JOB_COMMANDS for each in commands_of(name, as_job=True).values()),
+    ],
+    ids=lambda command: command.name,
 )
-def test_every_option_is_in_a_group(command: str, as_job: bool) -> None:  # noqa: FBT001, a parameter
-    options = [
-        each
-        for each in load_command(command, as_job=as_job).params
-        if isinstance(each, click.Option)
-    ]
+def test_every_option_is_in_a_group(command: click.Command) -> None:
+    options = [each for each in command.params if isinstance(each, click.Option)]
     assert options
     assert [each.name for each in options if not isinstance(each, Option)] == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
 def test_the_help_of_a_command_has_all_options_by_group_and_ends_with_its_page(
-    command: str,
+    words: tuple[str, ...],
 ) -> None:
-    text = run_here(command, "--help").stdout
+    text = run_here(*words, "--help").stdout
     titles = [line[:-1] for line in text.splitlines() if re.fullmatch(r"[A-Z][\w ]+:", line)]
     order = [group.value for group in Group]
     assert titles == sorted(titles, key=order.index)
-    for option in load_command(command, as_job=False).params:
+    for option in COMMAND_LINES[words].params:
         if isinstance(option, Option):
             section = text.partition(f"\n{option.group.value}:\n")[2].partition("\n\n")[0]
             for name in option.opts:

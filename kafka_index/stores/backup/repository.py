@@ -48,16 +48,13 @@ SPARED_S: Final = 2 * LONGEST_RUN_S
 SETTLED_S: Final = 60
 
 _PROBE = ".kafka-index-backup.probe"
-_NS = 1_000_000_000
+_MS_NS = 1_000_000
 # Between looks at an object that another process writes at the moment.
 _OTHER_WRITER_S = 0.05
 
 
 class Repository:
-    """A repository below a root, which is an absolute path or a URI.
-
-    An object lasts for one run: it counts on the manifests that it has read.
-    """
+    """A repository below a root, which is an absolute path or a URI."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") or "/"
@@ -172,7 +169,12 @@ class Repository:
         return found
 
     def newest(self, node_id: int) -> Manifest | None:
-        """Return the newest manifest of a broker; None where there is none."""
+        """Return the newest manifest of a broker, with which a run begins; None for the first.
+
+        From then on the repository counts on what is read, and not on what it has read before.
+        """
+        self._named.clear()
+        self._old.clear()
         while True:
             runs = [run for run, brokers in self.brokers_of_runs().items() if node_id in brokers]
             if not runs:
@@ -231,7 +233,7 @@ class Repository:
 
         An old object that no manifest names is left out: it has to be put again.
         """
-        recent_ns = (now_ms() // 1000 - LONGEST_RUN_S) * _NS
+        recent_ns = (now_ms() - int(LONGEST_RUN_S * 1000)) * _MS_NS
         known = self._named[folder] | self._put_again[folder]
         found = set()
         for entry in self._store.list_directory(f"{self.root}/{folder}"):

@@ -100,10 +100,12 @@ class Run:
 
     def __init__(self, root: str, name: str) -> None:
         repository = Repository(root)
-        brokers = repository.brokers_of(name) or repository.brokers_of(name, EXPIRED_FOLDER)
+        # In this order, as a manifest is put there before it is deleted here.
+        brokers = {*repository.brokers_of(name)}
+        brokers.update(repository.brokers_of(name, EXPIRED_FOLDER))
         self.root, self.name = root, name
         self.manifests: tuple[Manifest, ...] = tuple(
-            repository.manifest(name, node_id, may_be_expired=True) for node_id in brokers
+            repository.manifest(name, node_id, may_be_expired=True) for node_id in sorted(brokers)
         )
         if not self.manifests:
             raise InputError(

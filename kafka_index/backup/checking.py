@@ -1,0 +1,505 @@
+"""The runs of a repository of backups as rows, and whether what is stored for them is sound."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.errors import KafkaIndexError, is_retriable, plural
+from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.times import Time, now_ms, parse_time
+from kafka_index.results import RunOutcome, TableResult, report_schema
+from kafka_index.scan.file_records import LogBatches
+from kafka_index.stores import Bytes, store_of
+from kafka_index.stores.backup.manifest import (
+    DATA_FOLDER,
+    Manifest,
+    PartitionBackup,
+    hash_of,
+    is_consistent,
+    run_time,
+)
+from kafka_index.stores.backup.repository import MissingManifestError, Repository
+from kafka_index.stores.backup.run_paths import run_path
+
+#: Manifests and objects that are read at a time.
+READS_AT_A_TIME = 8
+
+#: A row per run.
+RUNS_SCHEMA = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("opened", pa.timestamp("ms", "UTC"), nullable=False),
+        ("cut", pa.timestamp("ms", "UTC")),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("brokers", pa.list_(pa.int32()), nullable=False),
+        pa.field("missing_brokers", pa.list_(pa.int32()), nullable=False),
+        pa.field("partitions", pa.int64(), nullable=False),
+        pa.field("missed_partitions", pa.int64(), nullable=False),
+        pa.field("new_bytes", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        ("gap_ms", pa.int64()),
+        pa.field("age_ms", pa.int64(), nullable=False),
+        ("reason", pa.string()),
+    ]
+)
+#: A row per stored object, and per manifest that cannot be read.
+CHECKED_SCHEMA = report_schema(
+    [
+        ("runs", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("is_read", pa.bool_()),
+        ("expected", pa.string()),
+        ("found", pa.string()),
+    ],
+    required=("path", "status"),
+)
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
+
+
+class RunManifests(NamedTuple):
+    """A run with its manifests, and the errors of manifests that cannot be read."""
+
+    run: str
+    manifests: tuple[Manifest, ...]
+    errors: tuple[KafkaIndexError, ...] = ()
+
+    @property
+    def missing_brokers(self) -> list[int]:
+        """The brokers that manifests of the run name, and that have none in it."""
+        expected = {each for manifest in self.manifests for each in manifest.brokers}
+        return sorted(expected - {each.node_id for each in self.manifests})
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its brokers have manifests, which can be read."""
+        return bool(self.manifests) and not self.errors and not self.missing_brokers
+
+
+def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> list[RunManifests]:
+    """Return runs, given with the brokers that have manifests, which expire meanwhile or not."""
+
+    def read(key: tuple[str, int]) -> Manifest | KafkaIndexError | None:
+        try:
+            return repository.manifest(*key)
+        except MissingManifestError:
+            return None
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            return error
+
+    keys = [(run, node_id) for run, brokers in runs.items() for node_id in brokers]
+    found: dict[str, list[Manifest | KafkaIndexError]] = {run: [] for run in runs}
+    for (run, _), each in zip(keys, map_at_a_time(read, keys), strict=True):
+        if each is not None:
+            found[run].append(each)
+    return [
+        RunManifests(
+            run,
+            tuple(each for each in own if isinstance(each, Manifest)),
+            tuple(each for each in own if isinstance(each, KafkaIndexError)),
+        )
+        for run, own in found.items()
+        if own
+    ]
+
+
+def map_at_a_time(act: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterable[_Made]:
+    """Yield the results of a function in order, a few calls at a time."""
+    with ThreadPoolExecutor(READS_AT_A_TIME) as pool:
+        yield from pool.map(act, given)
+
+
+@dataclass(frozen=True, repr=False)
+class Backup(TableResult):
+    """A repository of backups: its runs, and the inputs that name them.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        A row per run, ascending: its name, when it was opened and cut, its status (``complete``,
+        ``incomplete``, ``inconsistent``, ``damaged``), its brokers and missing ones,
+        partitions, bytes that it added and that it names, the time since the complete run before
+        it, its age.
+    ended : RunOutcome
+        Damage, where a manifest cannot be read.
+    unread : tuple of str
+        Always empty.
+    root : str
+        The repository, a path or a URI.
+    now_ms : int
+        The time to which ages refer, in milliseconds since the epoch.
+    earlier : int
+        Runs that are older than the rows.
+    """
+
+    root: str = ""
+    now_ms: int = 0
+    earlier: int = 0
+
+    command = "backups list"
+
+    @property
+    def headline(self) -> str:
+        """The number of runs, and what a restore would lose now."""
+        count = plural(self.rows.num_rows + self.earlier, "run")
+        newest = self.newest
+        if newest is None:
+            return f"{count}, none of them complete: nothing can be restored whole"
+        lost = max(self.now_ms - newest["cut"], 0) / 1000
+        missed = newest["missed_partitions"]
+        more = f", and {plural(missed, 'partition')} that it could not take" if missed else ""
+        return f"{count}; a restore now loses the last {_span(lost)}{more}"
+
+    @property
+    def newest(self) -> dict[str, Any] | None:
+        """The newest complete run as a row, its times in milliseconds; None where none is."""
+        rows = self.rows
+        for name in ("opened", "cut"):
+            at = rows.column_names.index(name)
+            rows = rows.set_column(at, name, rows[name].cast(pa.int64()))
+        for row in reversed(rows.to_pylist()):
+            if row["status"] in ("complete", "inconsistent"):
+                return dict(row)
+        return None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Runs, and complete ones."""
+        status = self.rows["status"].to_pylist()
+        return {
+            "runs": len(status) + self.earlier,
+            "incomplete": status.count("incomplete"),
+            "inconsistent": status.count("inconsistent"),
+            "damaged": status.count("damaged"),
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes that the runs added, and that the newest complete one names."""
+        newest = self.newest
+        whole = 0 if newest is None else newest["bytes"]
+        return {"new": pc.sum(self.rows["new_bytes"]).as_py() or 0, "newest": whole}
+
+    def at(self, time: Time | None = None) -> str:
+        """Return the input by which other functions read a run.
+
+        Parameters
+        ----------
+        time : str, int, date or datetime, optional
+            The newest complete run at or before this time. By default the newest complete run.
+
+        Returns
+        -------
+        str
+            The path of the run, such as ``backup+s3://bucket/kafka/@20261120T120000.123Z``.
+
+        Raises
+        ------
+        InputError
+            There is no such run.
+        """
+        selector = "" if time is None else f"ms:{parse_time(time)}"
+        return run_path(self.root, Repository(self.root).find_run(selector))
+
+
+def list_runs(root: str, last: int | None = None) -> Backup:
+    """Return the runs of a repository, by default all; raises `InputError` if it is none."""
+    repository = Repository(root)
+    repository.file()
+    brokers = {run: own for run, own in repository.brokers_of_runs().items() if own}
+    chosen = dict(list(brokers.items())[-last:] if last else brokers.items())
+    now = now_ms()
+    rows: list[dict[str, object]] = []
+    complete_ms: int | None = None
+    is_damaged = False
+    for each in read_runs(repository, chosen):
+        row = _row(each, now)
+        is_damaged |= bool(each.errors)
+        if each.is_complete:
+            row["gap_ms"] = None if complete_ms is None else run_time(each.run) - complete_ms
+            complete_ms = run_time(each.run)
+        rows.append(row)
+    return Backup(
+        pa.Table.from_pylist(rows, schema=RUNS_SCHEMA),
+        RunOutcome.DAMAGE if is_damaged else RunOutcome.DONE,
+        root=root,
+        now_ms=now,
+        earlier=len(brokers) - len(chosen),
+    )
+
+
+def _row(found: RunManifests, now: int) -> dict[str, object]:
+    manifests = found.manifests
+    sizes: dict[tuple[str, str], int] = {}
+    for manifest in manifests:
+        for partition in manifest.partitions:
+            folder = partition.folder
+            sizes |= {(folder, each.object_name): each.size_bytes for each in partition.pieces}
+            sizes |= {(folder, each.object_name): each.size_bytes for each in partition.files}
+    partitions = {each.topic_partition for one in manifests for each in one.partitions}
+    missed = {TopicPartition(own.topic, own.partition) for one in manifests for own in one.missed}
+    missed -= partitions
+    status, reason = "complete", None
+    if found.errors:
+        status, reason = "damaged", str(found.errors[0])
+    elif found.missing_brokers:
+        status = "incomplete"
+        reason = f"no manifest of broker {', '.join(map(str, found.missing_brokers))}"
+    elif not is_consistent(manifests):
+        status = "inconsistent"
+        reason = "brokers cut at other times: transactions and groups are not consistent"
+    elif missed:
+        first = min(missed).directory_name
+        reason = f"{plural(len(missed), 'partition')} missed, such as {first}"
+    return {
+        "run": found.run,
+        "opened": run_time(found.run),
+        "cut": max((each.cut.begun_ms for each in manifests), default=None),
+        "status": status,
+        "brokers": sorted(each.node_id for each in manifests),
+        "missing_brokers": found.missing_brokers,
+        "partitions": len(partitions),
+        "missed_partitions": len(missed),
+        "new_bytes": sum(each.new_bytes for each in manifests),
+        "bytes": sum(sizes.values()),
+        "age_ms": max(now - run_time(found.run), 0),
+        "reason": reason,
+    }
+
+
+@dataclass(slots=True)
+class _Stored:
+    """An object that manifests name: what they say of it, and in how many runs."""
+
+    path: str
+    partition: PartitionBackup
+    size_bytes: int
+    sha256: str
+    base_offset: int | None = None
+    last_offset: int | None = None
+    runs: int = 0
+
+
+@dataclass(slots=True)
+class _Objects:
+    found: dict[tuple[str, str], _Stored] = field(default_factory=dict)
+    rows: list[dict[str, object]] = field(default_factory=list)
+
+    def add(self, root: str, run: RunManifests) -> None:
+        of_run = set()
+        for manifest in run.manifests:
+            for partition in manifest.partitions:
+                for piece in partition.pieces:
+                    key = partition.folder, piece.object_name
+                    of_run.add(key)
+                    if key not in self.found:
+                        self.found[key] = _Stored(
+                            f"{root}/{partition.folder}/{piece.object_name}",
+                            partition,
+                            piece.size_bytes,
+                            piece.sha256,
+                            piece.base_offset,
+                            piece.last_offset,
+                        )
+                for file in partition.files:
+                    key = partition.folder, file.object_name
+                    of_run.add(key)
+                    path = f"{root}/{partition.folder}/{file.object_name}"
+                    self.found.setdefault(
+                        key, _Stored(path, partition, file.size_bytes, file.sha256)
+                    )
+        for key in of_run:
+            self.found[key].runs += 1
+        for error in run.errors:
+            row = {"path": error.path or "", "status": "damaged", "reason": error.message}
+            self.rows.append({**row, "expected": error.expected, "found": error.found})
+
+
+@dataclass(frozen=True, repr=False)
+class CheckedBackup(TableResult):
+    """The result of `verify_backup`: a row per stored object that manifests name."""
+
+    command = "backups verify"
+
+    @property
+    def headline(self) -> str:
+        """The verdict."""
+        counts, read = self.counts, self.sizes_bytes["read"]
+        faults = counts["missing"] + counts["altered"] + counts["damaged"]
+        if faults:
+            first = self._shown().to_pylist()[0]
+            return f"{plural(faults, 'object')} missing or altered, such as {first['path']}"
+        if self.outcome is RunOutcome.ENVIRONMENT:
+            return f"{plural(counts['unreadable'], 'object')} could not be read"
+        unread = counts["objects"] - counts["read"]
+        more = f"; of {unread:,} others there are the names and sizes" if unread else ""
+        return f"{plural(counts['read'], 'object')} of {read:,} bytes are as manifests say{more}"
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Objects by status."""
+        status = self.rows["status"].to_pylist()
+        names = ("sound", "listed", "missing", "altered", "damaged", "unreadable")
+        read = pc.sum(self.rows["is_read"]).as_py() or 0
+        return {
+            "objects": len(status),
+            "read": read,
+            **{name: status.count(name) for name in names},
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of all objects, and of all that was read."""
+        read = self.rows.filter(pc.fill_null(self.rows["is_read"], False))  # noqa: FBT003, as Arrow takes it
+        return {
+            "objects": pc.sum(self.rows["size_bytes"]).as_py() or 0,
+            "read": pc.sum(read["size_bytes"]).as_py() or 0,
+        }
+
+    @property
+    def faults(self) -> pa.Table:
+        """The rows of what is missing, altered, damaged or could not be read."""
+        is_sound = pc.is_in(self.rows["status"], value_set=pa.array(["sound", "listed"]))
+        return self.rows.filter(pc.invert(is_sound))
+
+    def _shown(self) -> pa.Table:
+        return self.faults if self.faults.num_rows else self.rows
+
+
+def verify_backup(
+    root: str, run: str | None = None, sample: float = 100.0, *, seed: int | None = None
+) -> CheckedBackup:
+    """Check the objects that the manifests of a run, or of all runs, name.
+
+    All are listed, and looked for by name and size. Each is read with a probability of `sample`
+    percent, which a seed makes repeatable; then its hash is compared, and the checksums and offsets
+    of its batches. Raises `InputError` if there is no such repository or run.
+    """
+    repository = Repository(root)
+    repository.file()
+    if run is None:
+        brokers = repository.brokers_of_runs()
+    else:
+        name = repository.find_run(run)
+        brokers = {name: repository.brokers_of(name)}
+    objects = _Objects()
+    for each in read_runs(repository, brokers):
+        objects.add(root, each)
+    sizes = _sizes_of(root, objects.found)
+    draw = random.Random(seed)  # noqa: S311, which objects are read is no secret
+    is_wanted = {key: draw.random() * 100 < sample for key in objects.found}
+
+    def check(item: tuple[tuple[str, str], _Stored]) -> dict[str, object]:
+        key, stored = item
+        size = sizes.get(key)
+        row: dict[str, object] = {
+            "topic": stored.partition.topic,
+            "partition": stored.partition.partition,
+            "segment_base_offset": stored.base_offset,
+            "path": stored.path,
+            "status": "listed",
+            "runs": stored.runs,
+            "size_bytes": stored.size_bytes,
+            "is_read": False,
+        }
+        if size is None:
+            return {**row, **_fault("missing", "it is not there", f"{stored.size_bytes} bytes")}
+        if size != stored.size_bytes:
+            expected = f"{stored.size_bytes} bytes"
+            return {**row, **_fault("altered", "it has another size", expected, f"{size} bytes")}
+        if not is_wanted[key]:
+            return row
+        return {**row, "is_read": True, **_read_fault(stored)}
+
+    rows = [*objects.rows, *map_at_a_time(check, sorted(objects.found.items(), key=_name))]
+    statuses = {str(row["status"]) for row in rows}
+    outcome = RunOutcome.DONE
+    if "unreadable" in statuses:
+        outcome = RunOutcome.ENVIRONMENT
+    elif not statuses <= {"sound", "listed"}:
+        outcome = RunOutcome.DAMAGE
+    return CheckedBackup(pa.Table.from_pylist(rows, schema=CHECKED_SCHEMA), outcome)
+
+
+def _name(item: tuple[tuple[str, str], _Stored]) -> tuple[str, str]:
+    return item[0]
+
+
+def _sizes_of(root: str, wanted: Mapping[tuple[str, str], _Stored]) -> dict[tuple[str, str], int]:
+    """Return the sizes of objects, by folder and name, in one listing."""
+    found = {}
+    for page in store_of(root).list_tree(f"{root}/{DATA_FOLDER}"):
+        paths, sizes = page["path"].to_pylist(), page["size_bytes"].to_pylist()
+        for path, size in zip(paths, sizes, strict=True):
+            folder, _, name = path.rpartition("/")
+            key = f"{DATA_FOLDER}/{folder}", name
+            if key in wanted:
+                found[key] = size
+    return found
+
+
+def _read_fault(stored: _Stored) -> dict[str, object]:
+    """Return how what is stored differs from what manifests say of it, as columns of its row."""
+    try:
+        data = store_of(stored.path).read(stored.path)
+    except FileNotFoundError:
+        return _fault("missing", "it was deleted meanwhile", f"{stored.size_bytes} bytes")
+    except KafkaIndexError as error:
+        if not is_retriable(error):
+            raise
+        return _fault("unreadable", error.message)
+    sha256 = hash_of(data)
+    if sha256 != stored.sha256:
+        return _fault("altered", "its hash is another", stored.sha256, sha256)
+    if stored.base_offset is None or stored.last_offset is None:
+        return {"status": "sound"}
+    return _batches_fault(np.frombuffer(data, np.uint8), stored.base_offset, stored.last_offset)
+
+
+def _batches_fault(data: Bytes, base_offset: int, last_offset: int) -> dict[str, object]:
+    batches = LogBatches(data, 0, base_offset, verify_crc=True)
+    last = -1
+    for chunk in batches:
+        last = int(chunk.last_offset[-1])
+    if batches.stop is not None:
+        stop = batches.stop
+        reason = f"at byte {stop.position_bytes}: {stop.reason_code}"
+        return _fault("damaged", reason, stop.expected, stop.found)
+    if last != last_offset:
+        return _fault("damaged", "its batches end elsewhere", str(last_offset), str(last))
+    return {"status": "sound"}
+
+
+def _fault(
+    status: str, reason: str, expected: str | None = None, found: str | None = None
+) -> dict[str, object]:
+    return {
+        "status": status,
+        "reason_code": status,
+        "reason": reason,
+        "expected": expected,
+        "found": found,
+    }
+
+
+def _span(seconds: float) -> str:
+    """Return a time for people: two of its units."""
+    whole = int(seconds)
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    parts: list[str] = []
+    for name, size in units:
+        count, whole = divmod(whole, size)
+        if count or parts or name == "s":
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2])

@@ -1,0 +1,493 @@
+"""Listing, verifying and expiring the runs of a repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import kafka_index
+from kafka_index.backup.expiring import Retention, expire_backup
+from kafka_index.errors import CorruptObjectError, InputError, PublishError
+from kafka_index.stores import store_of
+from kafka_index.stores.backup import repository as rules
+from kafka_index.stores.backup.manifest import (
+    Manifest,
+    Missed,
+    Piece,
+    hash_of,
+    manifest_path,
+    run_name,
+    run_time,
+)
+from kafka_index.stores.backup.repository import Repository
+from tests.backup.repositories import cluster_id_of, cut_run
+from tests.backup.test_manifest import manifest
+from tests.support.command_line import DUMP, run_here
+
+DAY_MS = 86_400_000
+NOON = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.fixture(params=["local", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a repository."""
+    if request.param == "local":
+        return str(tmp_path / "repo")
+    return f"{request.getfixturevalue('bucket')}/backups/kafka"
+
+
+@pytest.fixture
+def repository(root: str) -> Repository:
+    """A repository of the cluster of the example, without runs."""
+    return Repository.create(root, cluster_id_of(DUMP))
+
+
+def put_run(
+    repository: Repository, time_ms: int, node_id: int = 1, brokers: tuple[int, ...] = (1,)
+) -> Manifest:
+    """Put a manifest with an object of its own, and another that all runs share."""
+    found = Repository(repository.root)
+    found.newest(node_id)
+    partition = manifest().partitions[0]
+    pieces = []
+    for offset, data in ((0, b"of all runs"), (10, f"of {time_ms}".encode())):
+        piece = Piece(offset, offset + 9, len(data), hash_of(data))
+        path = f"{partition.folder}/{piece.object_name}"
+        if piece.object_name not in found.names(partition.folder):
+            assert found.put(path, data)
+        pieces.append(piece)
+    cut = msgspec.structs.replace(
+        manifest().cut, begun_ms=time_ms, coordinators_cut_ms=time_ms, others_begun_ms=time_ms + 1
+    )
+    written = msgspec.structs.replace(
+        manifest(pieces=tuple(pieces)),
+        run=run_name(time_ms),
+        node_id=node_id,
+        brokers=brokers,
+        cut=cut,
+        new_bytes=len(f"of {time_ms}"),
+    )
+    found.put_manifest(written)
+    return written
+
+
+def below(root: str, folder: str) -> list[str]:
+    """Return the objects below a folder of a repository."""
+    pages = store_of(root).list_tree(f"{root}/{folder}")
+    return [path for page in pages for path in page["path"].to_pylist()]
+
+
+def listed(root: str, *arguments: str) -> list[dict[str, object]]:
+    """Return what ``backups list --json`` prints."""
+    done = run_here("backups", "list", root, "--json", *arguments)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# ---------------------------------------------------------------------------------------- list
+
+
+def test_runs_are_listed(repository: Repository) -> None:
+    root = repository.root
+    now = int(time.time() * 1000)
+    put_run(repository, now - 7_200_000)
+    put_run(repository, now - 3_600_000)
+    put_run(repository, now - 60_000, brokers=(1, 2))
+    rows = listed(root)
+    assert [row["status"] for row in rows] == ["complete", "complete", "incomplete"]
+    assert [row["missing_brokers"] for row in rows] == [[], [], [2]]
+    assert [row["gap_ms"] for row in rows] == [None, 3_600_000, None]
+    assert [row["new_bytes"] for row in rows] == [16, 16, 16]
+    assert [row["bytes"] for row in rows] == [27, 27, 27]
+    assert rows[2]["reason"] == "no manifest of broker 2"
+    text = run_here("backups", "list", root).stdout
+    assert "3 runs; a restore now loses the last 1 h 0 min" in text
+    assert "1 h 00 min" in text
+    last = run_here("backups", "list", root, "--last", 1)
+    assert "3 runs, none of them complete" in last.stdout
+    backup = kafka_index.open_backup(root)
+    assert backup.counts == {"runs": 3, "incomplete": 1, "inconsistent": 0, "damaged": 0}
+    assert backup.at().endswith(f"/@{run_name(now - 3_600_000)}")
+    assert backup.at(now - 5_000_000).endswith(f"/@{run_name(now - 7_200_000)}")
+    assert backup.newest is not None
+    assert backup.newest["cut"] == now - 3_600_000
+
+
+def test_brokers_that_did_not_cut_together_and_missed_partitions_are_told(
+    repository: Repository,
+) -> None:
+    root = repository.root
+    for node_id, later in ((1, 0), (2, 90_000)):
+        own = put_run(Repository(root), NOON + later, node_id, (1, 2))
+        store_of(root).delete([manifest_path(root, own.run, node_id)])
+        missed = Missed(topic="new", partition=0, topic_id=None, reason="it has no id yet", runs=1)
+        repository.put_manifest(msgspec.structs.replace(own, run=run_name(NOON), missed=(missed,)))
+    (row,) = listed(root)
+    assert row["status"] == "inconsistent"
+    assert row["missed_partitions"] == 1
+    assert "and 1 partition that it could not take" in run_here("backups", "list", root).stdout
+
+
+def test_a_damaged_manifest_is_told_and_others_are_listed(repository: Repository) -> None:
+    root = repository.root
+    put_run(repository, NOON - 1)
+    put_run(repository, NOON)
+    path = manifest_path(root, run_name(NOON), 1)
+    store_of(root).put(path, store_of(root).read(path)[:-5])
+    done = run_here("backups", "list", root, "--json")
+    assert done.returncode == 1
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["status"] for row in rows] == ["complete", "damaged"]
+    assert str(rows[1]["reason"]).startswith(path)
+    with pytest.raises(CorruptObjectError, match="nothing expires while"):
+        expire_backup(root, Retention())
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 1
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "expire"])
+def test_a_folder_that_is_not_a_repository(command: str, tmp_path: Path) -> None:
+    done = run_here("backups", command, tmp_path)
+    assert done.returncode == 2
+    assert "not a repository of backups" in done.stderr
+    with pytest.raises(InputError, match="not a repository of backups"):
+        kafka_index.open_backup(tmp_path)
+
+
+# -------------------------------------------------------------------------------------- verify
+
+
+@pytest.fixture
+def stored(repository: Repository) -> Manifest:
+    """A run of a part of the example in the repository."""
+    only = {"payments-0", "payments-1", "__cluster_metadata-0"}
+    return cut_run(repository, DUMP, time_ms=NOON, only=only)
+
+
+def verified(root: str, tmp_path: Path, *arguments: object) -> tuple[int, list[dict[str, object]]]:
+    """Return the exit code and the report of ``backups verify``."""
+    report = tmp_path / "report.json"
+    done = run_here("backups", "verify", root, "--report", report, *map(str, arguments))
+    return done.returncode, [json.loads(line) for line in report.read_text().splitlines()]
+
+
+def test_what_is_stored_is_sound(stored: Manifest, repository: Repository, tmp_path: Path) -> None:
+    code, rows = verified(repository.root, tmp_path)
+    assert code == 0
+    assert {row["status"] for row in rows} == {"sound"}
+    sizes = [each.size_bytes for one in stored.partitions for each in one.pieces]
+    sizes += [each.size_bytes for one in stored.partitions for each in one.files]
+    assert len(rows) == len(sizes)
+    summary = run_here("backups", "verify", repository.root, "--summary", "-").stdout
+    assert json.loads(summary)["bytes"]["read"] == sum(sizes)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"), [("alter", "altered"), ("cut", "altered"), ("delete", "missing")]
+)
+def test_what_is_missing_or_altered_is_named(
+    change: str, status: str, stored: Manifest, repository: Repository, tmp_path: Path
+) -> None:
+    root = repository.root
+    own = next(each for each in stored.partitions if each.topic == "payments")
+    path = f"{root}/{own.folder}/{own.pieces[1].object_name}"
+    data = store_of(path).read(path)
+    if change == "delete":
+        store_of(path).delete([path])
+    else:
+        store_of(path).put(path, data[:-1] + (b"" if change == "cut" else b"?"))
+    code, rows = verified(root, tmp_path)
+    assert code == 1
+    (fault,) = (row for row in rows if row["status"] != "sound")
+    assert (fault["path"], fault["status"]) == (path, status)
+    assert fault["expected"]
+    assert path in run_here("backups", "verify", root).stdout
+    # What a listing shows is found without reading an object.
+    code, rows = verified(root, tmp_path, "--sample", 0)
+    assert not any(row["is_read"] for row in rows)
+    assert code == (0 if change == "alter" else 1)
+
+
+def test_no_more_is_read_than_asked_for(
+    stored: Manifest, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = repository.root
+    read: list[str] = []
+    store = store_of(root)
+    kept = type(store).read
+
+    def counted(self: object, path: str, *arguments: int) -> bytes:
+        read.append(path)
+        return kept(self, path, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(store), "read", counted)
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+    assert not [path for path in read if "/data/" in path]
+    read.clear()
+    assert run_here("backups", "verify", root, "--sample", 40).returncode == 0
+    some = [path for path in read if "/data/" in path]
+    every = sum(len(each.pieces) + len(each.files) for each in stored.partitions)
+    assert 0 < len(some) == len(set(some)) < every
+
+
+def test_a_piece_with_a_wrong_batch_is_damaged_though_its_hash_is_right(
+    repository: Repository, tmp_path: Path
+) -> None:
+    # As if whoever cut it had not looked.
+    put_run(repository, NOON)
+    code, rows = verified(repository.root, tmp_path)
+    assert code == 1
+    assert {row["status"] for row in rows} == {"damaged"}
+    assert "at byte 0" in str(rows[0]["reason"])
+
+
+def test_one_run_is_verified(repository: Repository, tmp_path: Path) -> None:
+    put_run(repository, NOON)
+    put_run(repository, NOON + 1)
+    _, rows = verified(repository.root, tmp_path, "--run", run_name(NOON))
+    assert len(rows) == 2
+    _, rows = verified(repository.root, tmp_path)
+    assert sorted(str(row["runs"]) for row in rows) == ["1", "1", "2"]
+    done = run_here("backups", "verify", repository.root, "--run", "20200101T000000.000Z")
+    assert done.returncode == 2
+
+
+# -------------------------------------------------------------------------------------- expire
+
+
+def drawn_runs(seed: int) -> list[str]:
+    """Return runs at drawn times of some months."""
+    draw = random.Random(seed)
+    return sorted({run_name(NOON - draw.randrange(150 * DAY_MS)) for _ in range(200)})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
+    runs = drawn_runs(seed)
+    kept = Retention(last=3, daily=7, weekly=4, monthly=12).reasons(runs)
+    days = sorted({run[:8] for run in runs})
+    expected = {*runs[-3:]}
+    for day in days[-7:]:
+        expected.add(max(run for run in runs if run[:8] == day))
+    weeks: dict[tuple[int, int], str] = {}
+    for run in runs:
+        weeks[datetime.fromtimestamp(run_time(run) / 1000, UTC).isocalendar()[:2]] = run
+    expected.update(weeks[week] for week in sorted(weeks)[-4:])
+    months: dict[str, str] = {}
+    for run in runs:
+        months[run[:6]] = run
+    expected.update(months[month] for month in sorted(months)[-12:])
+    assert set(kept) == expected
+
+
+def test_the_newest_run_is_kept_whatever_is_asked_for() -> None:
+    kept = Retention(last=0, daily=0, weekly=0, monthly=0).reasons(drawn_runs(1))
+    assert kept == {max(drawn_runs(1)): "the newest complete run"}
+
+
+def aged(root: str, seconds: float) -> None:
+    """Make every object of a local repository older."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            moment = os.stat(path).st_mtime - seconds
+            os.utime(path, (moment, moment))
+
+
+def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(
+    tmp_path: Path,
+) -> None:
+    root = str(tmp_path)
+    repository = Repository.create(root, cluster_id_of(DUMP))
+    for hours in (3, 2, 1):
+        put_run(repository, NOON - hours * 3_600_000)
+    repository.put("data/t-0-AAAAAAAAAAAAAAAAAAAAAQ/orphan.log", b"of a killed run")
+    aged(root, rules.SPARED_S + 60)
+    repository.put("data/t-0-AAAAAAAAAAAAAAAAAAAAAQ/young.log", b"of a run under way")
+    before = sorted(below(root, ""))
+
+    dry = run_here("backups", "expire", root, "--keep-daily", 1, "--dry-run")
+    assert "2 runs would be expired, 1 kept" in dry.stdout
+    assert sorted(below(root, "")) == before
+
+    done = run_here("backups", "expire", root, "--keep-daily", 1)
+    assert done.returncode == 0
+    assert "2 runs expired, 1 kept; 1 object of 15 bytes deleted" in done.stdout
+    assert repository.runs() == [run_name(NOON - 3_600_000)]
+    assert len(below(root, "expired")) == 2
+    # Whoever reads an expired run reads on.
+    old = f"backup:{root}@{run_name(NOON - 3 * 3_600_000)}"
+    assert store_of(kafka_index.open_backup(root).at()).list_directory(
+        f"backup://{root}/@{run_name(NOON - 3 * 3_600_000)}"
+    )
+    assert run_here("cat", "orders", "--input", old).returncode == 1  # they are no batches
+    assert len(below(root, "data")) == 5
+
+    aged(root, rules.LONGEST_RUN_S + 60)
+    done = run_here("backups", "expire", root, "--keep-daily", 1)
+    assert "0 runs expired, 1 kept; 2 objects of 32 bytes deleted" in done.stdout
+    assert not below(root, "expired")
+    assert len(below(root, "data")) == 3
+    assert kafka_index.open_backup(root).counts["runs"] == 1
+    aged(root, rules.SPARED_S)
+    expire_backup(root, Retention())
+    assert len(below(root, "data")) == 2
+    assert expire_backup(root, Retention()).deleted_objects == 0
+
+
+def test_incomplete_runs_are_kept_where_no_complete_one_is_newer(repository: Repository) -> None:
+    root = repository.root
+    put_run(repository, NOON - 3 * DAY_MS, 1, (1, 2))
+    put_run(repository, NOON - 2 * DAY_MS, 1, (1, 2))
+    put_run(repository, NOON - 2 * DAY_MS, 2, (1, 2))
+    put_run(repository, NOON - 1 * DAY_MS, 3, (1, 2, 3))
+    put_run(repository, NOON, 1, (1, 2))
+    found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    status = {str(row["run"]): row["status"] for row in found.to_arrow().to_pylist()}
+    assert status == {
+        run_name(NOON - 3 * DAY_MS): "expired",
+        run_name(NOON - 2 * DAY_MS): "kept",
+        run_name(NOON - DAY_MS): "kept",
+        run_name(NOON): "kept",
+    }
+    assert [run for run in repository.runs() if status[run] == "expired"] == []
+
+
+def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    Repository.create(root, cluster_id_of(DUMP))
+    own = put_run(Repository(root), NOON - 2)
+    aged(root, 3 * rules.SPARED_S)
+    slow = Repository(root)
+    assert slow.newest(1) == own
+    put_run(Repository(root), NOON - 1)
+    for _ in range(2):
+        expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    assert Repository(root).runs() == [run_name(NOON - 1)]
+    slow.put_manifest(msgspec.structs.replace(own, run=run_name(NOON)))
+    expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+    assert len(below(root, "data")) == 3
+
+
+def test_an_old_object_that_comes_back_stays(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    Repository.create(root, cluster_id_of(DUMP))
+    own = put_run(Repository(root), NOON - 2)
+    store_of(root).delete([manifest_path(root, own.run, 1)])  # as if it had been killed
+    aged(root, 3 * rules.SPARED_S)
+    again = Repository(root)
+    assert again.newest(1) is None
+    folder = own.partitions[0].folder
+    assert again.names(folder) == set()
+    for piece, data in zip(
+        own.partitions[0].pieces, (b"of all runs", f"of {NOON - 2}".encode()), strict=True
+    ):
+        assert again.put(f"{folder}/{piece.object_name}", data)
+    assert expire_backup(root, Retention()).deleted_objects == 0
+    assert len(again.names(folder)) == 2
+
+
+def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(tmp_path)
+    monkeypatch.setattr(rules, "SETTLED_S", 0.1)
+    Repository.create(root, cluster_id_of(DUMP))
+    own = put_run(Repository(root), NOON - 2)
+    store_of(root).delete([manifest_path(root, own.run, 1)])
+    aged(root, 3 * rules.SPARED_S)
+    again = Repository(root)
+    folder = own.partitions[0].folder
+    again.names(folder)
+    store = type(store_of(root))
+    kept = store.delete
+
+    def put_again_first(self: object, paths: list[str]) -> None:
+        # An expiring has looked, and has not deleted yet.
+        if any("/data/" in path for path in paths):
+            again.put(f"{folder}/{own.partitions[0].pieces[0].object_name}", b"of all runs")
+        kept(self, paths)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "delete", put_again_first)
+    assert expire_backup(root, Retention()).deleted_objects == 2
+    monkeypatch.undo()
+    monkeypatch.setattr(rules, "SETTLED_S", 0.1)
+    with pytest.raises(PublishError, match="deleted an object at the moment"):
+        again.put_manifest(own)
+    assert again.runs() == []
+
+
+@pytest.fixture
+def hasty_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules by which a day lasts two seconds."""
+    monkeypatch.setattr(rules, "LONGEST_RUN_S", 2.0)
+    monkeypatch.setattr(rules, "SPARED_S", 4.0)
+    monkeypatch.setattr(rules, "SETTLED_S", 0.4)
+
+
+@pytest.mark.usefixtures("hasty_rules")
+def test_backups_and_expiring_beside_each_other_lose_nothing(tmp_path: Path) -> None:
+    """Runs come back to old objects all the time, while others expire and readers read."""
+    root = str(tmp_path / "repo")
+    Repository.create(root, cluster_id_of(DUMP))
+    until = time.monotonic() + 10
+    faults: list[BaseException] = []
+    done = dict.fromkeys(("runs", "expired", "deleted", "read"), 0)
+
+    def looped(act: object) -> threading.Thread:
+        def run() -> None:
+            try:
+                while time.monotonic() < until and not faults:
+                    act()  # type: ignore[operator]
+            except BaseException as error:
+                faults.append(error)
+                raise
+
+        return threading.Thread(target=run)
+
+    draw = random.Random(3)
+
+    def back_up() -> None:
+        # Other sizes make other pieces, and those of before come back when they have been deleted.
+        repository = Repository(root)
+        repository.newest(1)
+        cut_run(
+            repository,
+            DUMP,
+            time_ms=int(time.time() * 1000),
+            piece_bytes=draw.choice([9_000, 30_000, 100_000]),
+            only={"payments-0", "page-views-1"},
+            pause_s=draw.choice([0, 0, 1.4]),
+        )
+        done["runs"] += 1
+        time.sleep(draw.choice([0.05, 0.05, 0.3, 2.5]))
+
+    def expire() -> None:
+        found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+        done["expired"] += found.counts["expired"]
+        done["deleted"] += found.deleted_objects
+        time.sleep(0.05)
+
+    def read() -> None:
+        if not Repository(root).runs():
+            return
+        records = kafka_index.read_records(f"backup:{root}", topics="payments")
+        assert records.to_arrow().num_rows == 1543
+        done["read"] += 1
+
+    back_up()
+    threads = [looped(act) for act in (back_up, expire, read)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not faults
+    assert all(done.values()), done
+    assert run_here("backups", "verify", root).returncode == 0
