@@ -181,11 +181,11 @@ docs: $(STAMP) ## build the site of the documentation into build/site, and check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 .PHONY: package
-package: $(STAMP) ## build wheel, source archive and the zip for --py-files into dist/
+package: $(STAMP) ## build wheels (any system; with machine code), sources and the zip for --py-files into dist/
 	rm -rf build dist
 	$(BIN)/python -m pip install --quiet build
 	$(BIN)/python -m build --outdir dist
-	cp dist/kafka_index-*.whl dist/kafka_index.zip
+	$(BIN)/python -m tools.wheels.compiled dist/kafka_index-*-none-any.whl
 
 .PHONY: clean
 clean: ## remove what the targets made, .venv and Kafka's jars too

@@ -253,8 +253,7 @@ def _refuse_null(column: pa.Array, name: str, first_row: int) -> None:
 def _longs(chunk: pa.RecordBatch, name: str, first_row: int) -> Longs:
     column = chunk[name]
     _refuse_null(column, name, first_row)
-    values: Longs = column.to_numpy()
-    return values
+    return _copied(column)
 
 
 def _filled(chunk: pa.RecordBatch, name: str, default: int | Longs) -> Longs:
@@ -262,10 +261,15 @@ def _filled(chunk: pa.RecordBatch, name: str, default: int | Longs) -> Longs:
         return np.broadcast_to(np.asarray(default, np.int64), chunk.num_rows).copy()
     column = chunk[name]
     if not column.null_count:
-        values: Longs = column.to_numpy()
-        return values
+        return _copied(column)
     present = column.is_valid().to_numpy(zero_copy_only=False)
     return np.where(present, column.fill_null(0).to_numpy(zero_copy_only=False), default)
+
+
+def _copied(column: pa.Array) -> Longs:
+    # Arrow's memory cannot be written to; numba compiles a kernel again for each such argument.
+    values: Longs = column.to_numpy().copy()
+    return values
 
 
 @dataclass

@@ -17,9 +17,10 @@ _HELP = """Compile all kernels and keep their machine code, so that no later run
     The code is kept where later runs look for it: in NUMBA_CACHE_DIR, or below ~/.cache; with
     `--shared` beside the installed packages, for every user who may run them. It serves the
     versions of Python, numba, llvmlite and numpy that are installed, on CPUs of this kind: run it
-    again after an update, and build images on the kind of machine that they run on.
+    again after an update, and build images on the kind of machine that they run on. Wheels with
+    machine code need none of this, where it fits the Python, the libraries and the CPU.
 
-    Exit code 0: all kernels are kept. 3: they cannot be written.
+    Exit code 0: all kernels are kept, or came with the package. 3: they cannot be written.
     """
 _EXAMPLES = """\
 kafka-index warm-up
@@ -41,6 +42,7 @@ class WarmUpOptions:
 
 def _run(options: WarmUpOptions) -> ExitCode:
     from kafka_index.kernels.compile_cache import (  # noqa: PLC0415, slow to import
+        are_all_packaged,
         cache_folders,
         keep_in_shared_folder,
     )
@@ -51,6 +53,9 @@ def _run(options: WarmUpOptions) -> ExitCode:
         keep_in_shared_folder()
     started = time.monotonic()
     warm_up_kernels()
+    if are_all_packaged():
+        click.echo("all kernels are already compiled: their machine code came with the package")
+        return ExitCode.DONE
     folder = cache_folders().writable
     if folder is None:
         return ExitCode.ENVIRONMENT

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import Integer, field_reader, prefetch
 from kafka_index.kernels.checksums import crc32, crc32c_extend
-from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     HEADER_SIZE_UP_TO_MAGIC,
@@ -221,3 +221,17 @@ def read_batch_fields(
         base_offsets[row] = NOT_IN_HEADER if inside else read_base_offset(start)
         last_offsets[row] = last_offset_of(start)
         sizes[row] = LOG_OVERHEAD_BYTES + read_length(start)
+
+
+def warm_up() -> None:
+    """Load or compile the kernels that Python calls, over a batch of zeros."""
+    batch = np.zeros(RECORD_BATCH_HEADER.itemsize, np.uint8)
+    start, size = np.uint64(batch.ctypes.data), len(batch)
+    damage_at(0)
+    max_timestamp_of(start)
+    leader_epoch_of(start)
+    checksum_matches(start, size)
+    nothing = np.empty(0, np.int64)
+    for window in writable_and_not(batch):
+        batch_checksums(window, 0, size)
+        fill_checksum_matches(window, nothing, nothing, np.empty(0, np.bool_))

@@ -7,7 +7,7 @@ constants were compiled in. Here the key is content: the sources of the kernel's
 every module that it imports from this package, the versions of the compiler, the argument types
 and the CPU. Each file is written aside and renamed, one file per compiled signature, so that any
 number of processes may write at once. Whatever fails in the cache, the kernels still compile. No
-other user can write to its folders.
+other user can write to its folders. Code that comes with the package is loaded before any other.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import numba
-import numpy as np
 from numba import types
 from numba.core import caching, codegen, compiler, config, registry, serialize
 from numba.core.runtime.nrt import rtsys
+from numpy.typing import NDArray
 
 from kafka_index.kernels.compile_clock import compile_clock
+from kafka_index.kernels.packaged_code import COMPILED_BY, read_packaged, usable_levels
 from kafka_index.signals import deferred_signals
 
 # The one place where numba, which has no types of its own, is `Any`.
@@ -52,9 +51,7 @@ _VERSIONS = "kernels-{}".format(
                 platform.python_implementation(),
                 platform.python_version(),
                 platform.machine(),
-                numba.__version__,
-                metadata.version("llvmlite"),
-                np.__version__,
+                *COMPILED_BY.values(),
             )
         ).encode()
     ).hexdigest()[:16]
@@ -91,6 +88,11 @@ def cache_folders() -> CacheFolders:
         writable = folder
         break
     return CacheFolders(tuple(dict.fromkeys(readable)), writable)
+
+
+def are_all_packaged() -> bool:
+    """Return whether no kernel of this process was looked for outside of the package."""
+    return not cache_folders.cache_info().currsize
 
 
 def shared_folder() -> Path:
@@ -196,6 +198,14 @@ def inlined(function: _Function) -> _Function:
         return function
     result: _Function = _Kernel(function, _AlwaysInlined)
     return result
+
+
+def writable_and_not(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield an array and, as Arrow's are, one not to write to: numba compiles for each apart."""
+    yield array
+    view = array.view()
+    view.setflags(write=False)
+    yield view
 
 
 class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
@@ -323,7 +333,7 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
         if folder is None:
             warn_of_unwritable_cache()
             return
-        path = folder / self._file(sig, data.codegen)
+        path = folder / self._file(sig, data.codegen.magic_tuple())
         scratch = path.with_name(f"{path.name}.{os.urandom(16).hex()}.tmp")
         try:
             payload = _dumps(data._reduce())  # noqa: SLF001
@@ -335,28 +345,37 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
                 scratch.unlink(missing_ok=True)
 
     def _load(self, sig: Any, target_context: Any) -> Any:
-        for folder in cache_folders().readable:
-            path = folder / self._file(sig, target_context.codegen())
-            try:
-                content = path.read_bytes()
-            except OSError:
-                continue
+        for origin, content in self._found(sig, target_context.codegen()):
             digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
             if hashlib.sha256(payload).digest() != digest:
                 continue
             try:
-                return _rebuild(target_context, *pickle.loads(payload))  # noqa: S301, a folder of ours
+                return _rebuild(target_context, *pickle.loads(payload))  # noqa: S301, code of ours
             except Exception as error:  # noqa: BLE001, because it can be compiled again
-                _log.debug("cannot use the compiled kernel %s: %s", path, error)
+                _log.debug("cannot use the compiled kernel %s: %s", origin, error)
         return None
+
+    def _found(self, sig: Any, codegen: Any) -> Iterator[tuple[object, bytes]]:
+        """Yield where a compiled signature is kept, and its content: first the package's."""
+        triple, _, features = codegen.magic_tuple()
+        for level in usable_levels(features):
+            # As a compiler for this level alone names it: without further features.
+            file = self._file(sig, (triple, level, ""))
+            content = read_packaged(file)
+            if content is not None:
+                yield file, content
+        for folder in cache_folders().readable:
+            path = folder / self._file(sig, codegen.magic_tuple())
+            with contextlib.suppress(OSError):
+                yield path, path.read_bytes()
 
     @property
     def _name(self) -> str:
         return f"{self._function}-{_content_hash(self._module)}"
 
-    def _file(self, sig: Any, codegen: Any) -> str:
-        # The argument types, and the triple, name and features of the CPU.
-        key = repr((sig, codegen.magic_tuple()))
+    def _file(self, sig: Any, target: tuple[str, str, str]) -> str:
+        """Return the name of a file: `target` is the triple, name and features of the CPU."""
+        key = repr((sig, target))
         return f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
 
 

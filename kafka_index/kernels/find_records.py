@@ -25,7 +25,7 @@ from kafka_index.kernels.batch_header import (
     max_timestamp_of,
 )
 from kafka_index.kernels.big_endian import Integer
-from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.kernels.record_fields import RECORD_SOUND
 from kafka_index.kernels.records import (
     EMPTY_SECTION,
@@ -175,7 +175,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     """Load or compile the search for records, over a log without bytes."""
     found = np.empty((FOUND_ROWS, 0), np.int64)
-    for by_timestamp in (True, False):
+    for targets in writable_and_not(nothing):
         find_records(
-            address, 0, by_timestamp, 0, nothing, nothing, tuple(EMPTY_SECTION), new_state(), found
+            address, 0, True, 0, targets, nothing, tuple(EMPTY_SECTION), new_state(), found
         )

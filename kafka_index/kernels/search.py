@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import Integer, read_int32, read_int64
-from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.layout.integers import Longs
 
 #: No slot is at or below (for a ceiling: above) the target.
@@ -363,10 +363,11 @@ def put_back_runs(
 
 def warm_up(address: np.uint64, nothing: Longs) -> None:
     """Load or compile the kernels of this module."""
-    find_entries(address, 0, 8, 4, 0, 0, 0, nothing, nothing, nothing, nothing)
+    for targets in writable_and_not(nothing):
+        find_entries(address, 0, 8, 4, 0, 0, 0, targets, nothing, nothing, nothing)
+        is_ascending(targets)
     count_entries(address, 0, 8)
     find_disorder(address, 0, 8, 4, 1)
-    is_ascending(nothing)
     radix_sort(nothing, nothing, 0, 0)
     number_runs(nothing, nothing, nothing, nothing)
     table = nothing.reshape(1, 0)

@@ -26,7 +26,7 @@ from kafka_index.kernels.batch_header import (
     read_batch_fields,
 )
 from kafka_index.kernels.big_endian import Integer, prefetch
-from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.layout.records import (
     HEADER_SIZE_UP_TO_MAGIC,
     MAGIC_RECORD_BATCH,
@@ -375,8 +375,9 @@ def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     largest_timestamp_after(address, 0, 0)
     first_with_timestamp(address, 0, 0, 0)
     magic_of(np.uint64(np.zeros(HEADER_SIZE_UP_TO_MAGIC, np.uint8).ctypes.data))
-    walk_to_offsets(address, 0, nothing, nothing, nothing, new_state(), nothing)
-    walk_to_timestamps(
-        address, 0, 0, 0, nothing, nothing, nothing, nothing, nothing, new_state(), nothing
-    )
+    for targets in writable_and_not(nothing):
+        walk_to_offsets(address, 0, targets, nothing, nothing, new_state(), nothing)
+        walk_to_timestamps(
+            address, 0, 0, 0, targets, nothing, nothing, nothing, nothing, new_state(), nothing
+        )
     read_batch_fields(address, nothing, nothing, nothing, nothing)

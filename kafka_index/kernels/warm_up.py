@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kafka_index.kernels.appending import warm_up as warm_up_appending
+from kafka_index.kernels.batch_header import warm_up as warm_up_batch_header
 from kafka_index.kernels.checksums import crc32c
 from kafka_index.kernels.find_records import warm_up as warm_up_find_records
 from kafka_index.kernels.headers import warm_up as warm_up_headers
@@ -23,6 +24,7 @@ from kafka_index.kernels.scan import SCAN_COLUMNS
 from kafka_index.kernels.scan import warm_up as warm_up_scan
 from kafka_index.kernels.search import find_floors
 from kafka_index.kernels.search import warm_up as warm_up_search
+from kafka_index.kernels.unpacking import warm_up as warm_up_unpacking
 from kafka_index.kernels.walk import warm_up as warm_up_walk
 
 
@@ -33,6 +35,7 @@ def warm_up() -> None:
     columns = np.empty((SCAN_COLUMNS, 1), np.int64)
     warm_up_scan(data, columns)
     warm_up_headers(nothing, columns)
+    warm_up_batch_header()
     find_floors(data.ctypes.data, 0, 8, 0, 4, nothing, 1, nothing)
     append_offset_entries(data, 0, 0, 0, 0, nothing, nothing)
     append_time_entries(data, 0, 0, 0, 0, 0, 0, nothing, nothing)
@@ -47,6 +50,7 @@ def warm_up() -> None:
     warm_up_record_writing(nothing)
     warm_up_walk(address, nothing)
     warm_up_find_records(address, nothing)
+    warm_up_unpacking()
     warm_up_producer_state()
     warm_up_appending(data, nothing)
     crc32c(b"")

@@ -103,7 +103,7 @@ class RecordChunk:
     def header_columns(self) -> tuple[pa.Array, pa.Array]:
         """Return the names of all headers and their values, as bytes, record by record."""
         found = np.empty((HEADER_ROWS, int(self.header_places[PLACE_COUNT].sum())), np.int64)
-        find_headers(self.header_places, found)
+        find_headers(np.ascontiguousarray(self.header_places), found)
         return (
             _copied(found[HEADER_KEY], found[HEADER_KEY + 1], self.readable_end),
             _copied(found[HEADER_VALUE], found[HEADER_VALUE + 1], self.readable_end),

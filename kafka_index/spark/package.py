@@ -1,7 +1,8 @@
 """The package itself as a zip, for executors whose Python does not have it.
 
 The zip has the same bytes wherever it is made from the same sources, and a name that depends on
-them: Spark keeps one copy per name, and refuses another file under a name that it knows.
+them: Spark keeps one copy per name, and refuses another file under a name that it knows. Machine
+code that came with the package is in it, so that executors with the driver's Python load that too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pyspark.sql import SparkSession
 from kafka_index.spark.jobs import is_connect
 
 _PACKAGE = __name__.partition(".")[0]
-_SUFFIXES = (".py", ".properties", ".typed")
+_SUFFIXES = (".py", ".properties", ".typed", ".bin")
 # The first moment that a zip can name.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 _DIGEST_DIGITS = 16
