@@ -11,6 +11,7 @@ from kafka_index.api.arguments import (
     Topics,
     paths_of,
     properties_of,
+    text_of,
     whole,
 )
 from kafka_index.backup.agent import take
@@ -31,6 +32,7 @@ def backup_broker(
     config: Config | None = None,
     node_id: int | None = None,
     brokers: Sequence[int] = (),
+    bootstrap_server: str | None = None,
 ) -> BackupResult:
     """Back up a broker, running or not, as ``kafka-index backup`` does.
 
@@ -49,6 +51,9 @@ def backup_broker(
         The broker, where the directories are of several.
     brokers : list of int
         The brokers that a run of the repository expects, for a new one.
+    bootstrap_server : str, optional
+        The address of a running broker, which is asked for high watermarks instead of waiting up to
+        10 s for its checkpoint. It needs the extra ``backup``.
 
     Returns
     -------
@@ -77,6 +82,7 @@ def backup_broker(
         properties=properties_of(config),
         node_id=None if node_id is None else whole(node_id, "node_id"),
         brokers=_brokers(brokers),
+        bootstrap_server=text_of(bootstrap_server, "bootstrap_server"),
     )
     with reading_inputs(follow_links=False):
         return take(request).result

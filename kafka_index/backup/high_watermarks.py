@@ -7,6 +7,8 @@ hold values from before it; the second cannot.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,12 @@ from enum import StrEnum
 
 from kafka_index.backup.cut import BrokerCheckpoint, is_held
 from kafka_index.errors import InputError
-from kafka_index.layout.names import CLEAN_SHUTDOWN, REPLICATION_CHECKPOINT, TopicPartition
+from kafka_index.layout.names import (
+    CLEAN_SHUTDOWN,
+    INTERNAL_TOPICS,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
 from kafka_index.layout.times import now_ms
 
 #: The setting that says how often a broker writes the checkpoint, and its default.
@@ -26,6 +33,10 @@ DEFAULT_INTERVAL_MS = 5000
 # which may be busy, and where none is seen to.
 _INTERVALS_HELD, _INTERVALS = 12, 3
 _POLL_S = 0.05
+# An answer takes milliseconds, unless a topic was deleted meanwhile.
+_ASKED_MS = 5000
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Source(StrEnum):
@@ -81,9 +92,9 @@ class Replacements:
             if all(os.path.exists(os.path.join(each, CLEAN_SHUTDOWN)) for each in self._partitions):
                 return HighWatermarks({}, Source.LOG_END, now_ms())
             if self._are_replaced(passed_s):
-                return self._read(Source.CHECKPOINT)
+                return self.read(Source.CHECKPOINT)
             if passed_s > patience_s:
-                return self._read(Source.OLD_CHECKPOINT)
+                return self.read(Source.OLD_CHECKPOINT)
             time.sleep(_POLL_S)
 
     def _are_replaced(self, passed_s: float) -> bool:
@@ -97,7 +108,8 @@ class Replacements:
             late = [each for each in late if any(map(os.path.isdir, self._partitions[each]))]
         return not late
 
-    def _read(self, source: Source) -> HighWatermarks:
+    def read(self, source: Source) -> HighWatermarks:
+        """Return what the checkpoints say now."""
         offsets: dict[TopicPartition, int] = {}
         for directory in self._partitions:
             checkpoint = BrokerCheckpoint.read(directory, REPLICATION_CHECKPOINT)
@@ -116,3 +128,48 @@ def _identity(directory: str) -> tuple[int, int, int] | None:
     except OSError as error:
         raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def ask_high_watermarks(
+    bootstrap_server: str, partitions: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, int] | None:
+    """Return the high watermarks of partitions as their leaders tell them now; None for a failure.
+
+    Raises `InputError` if the library is not installed.
+    """
+    try:
+        from aiokafka.errors import KafkaError  # noqa: PLC0415, because it is optional
+    except ImportError as error:
+        raise InputError(
+            "the library that asks brokers is not installed",
+            path=bootstrap_server,
+            hint="pip install 'kafka-index[backup]'",
+        ) from error
+    try:
+        return asyncio.run(_list_offsets(bootstrap_server, partitions))
+    except (KafkaError, OSError, ValueError) as error:
+        _LOGGER.warning(
+            "%s does not answer (%s): its checkpoint is waited for", bootstrap_server, error
+        )
+        return None
+
+
+async def _list_offsets(
+    bootstrap_server: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    from aiokafka import AIOKafkaConsumer  # noqa: PLC0415, because it is optional
+    from aiokafka import TopicPartition as Key  # noqa: PLC0415
+
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_server, request_timeout_ms=_ASKED_MS)
+    try:
+        await consumer.start()
+        # It would wait for topics that were deleted since the cut.
+        topics = await consumer.topics()
+        keys = {
+            Key(each.topic, each.partition): each
+            for each in partitions
+            if each.topic in topics or each.topic in INTERNAL_TOPICS
+        }
+        return {keys[key]: end for key, end in (await consumer.end_offsets([*keys])).items()}
+    finally:
+        await consumer.stop()

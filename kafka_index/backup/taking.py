@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Self
@@ -43,6 +43,7 @@ from kafka_index.backup.high_watermarks import (
     HighWatermarks,
     Replacements,
     Source,
+    ask_high_watermarks,
 )
 from kafka_index.backup.pieces import (
     LogReading,
@@ -379,12 +380,9 @@ class Taking:
         request: BackupRequest,
         *,
         open_part: OpenPart = plain_part,
-        list_offsets: Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
-        | None = None,
     ) -> None:
         self._request = request
         self._open_part = open_part
-        self._list_offsets = list_offsets
         self.broker = Broker.of(request)
         root = absolute_path(request.output)
         refuse_overlap(root, request.output, self.broker.paths)
@@ -468,11 +466,27 @@ class Taking:
         self._cluster = self._read_cluster()
         if all(map(self._is_stored, self._cutting.partitions.values())):
             self._high_watermarks = HighWatermarks({}, Source.EARLIER_RUN, now_ms())
-        elif self._list_offsets is not None:
-            offsets = self._list_offsets([*self._cutting.partitions])
-            self._high_watermarks = HighWatermarks(offsets, Source.BROKER, now_ms())
         else:
-            self._high_watermarks = self._replacements.wait()
+            self._high_watermarks = self._ask_broker() or self._replacements.wait()
+
+    def _ask_broker(self) -> HighWatermarks | None:
+        """Return the high watermarks that a running broker tells; None where none is asked, or is.
+
+        A copy that another broker leads may hold other batches below them, which it is about to
+        lose: for it the checkpoint counts, as old as it may be.
+        """
+        address = self._request.bootstrap_server
+        led = {
+            partition: found
+            for partition, found in self._cutting.partitions.items()
+            if partition.topic != CLUSTER_METADATA_TOPIC
+            and self._leader(found) == self.broker.node_id
+        }
+        asked = None if address is None else ask_high_watermarks(address, [*led])
+        if asked is None or any(self._is_there(led[each]) for each in led.keys() - asked.keys()):
+            return None
+        known = self._replacements.read(Source.BROKER)
+        return replace(known, offsets={**known.offsets, **asked})
 
     @property
     def folders(self) -> dict[str, TopicPartition]:

@@ -118,6 +118,13 @@ class BackupOptions:
         metavar="TIME",
         help="Cut at an agreed time, the same for all brokers, instead of meeting.",
     )
+    bootstrap_server: str | None = option(
+        "--bootstrap-server",
+        group=Group.CLUSTER,
+        metavar="HOST:PORT",
+        help="Ask the broker for high watermarks, on a listener without encryption, instead of "
+        "waiting up to 10 s for its checkpoint.",
+    )
     every_ms: int | None = option(
         "--every",
         group=Group.BEHAVIOUR,
@@ -178,6 +185,7 @@ class BackupOptions:
             properties=None if self.config is None else read_properties(self.config),
             node_id=self.node_id,
             brokers=_numbers(self.brokers),
+            bootstrap_server=self.bootstrap_server,
         )
 
 

@@ -1,0 +1,195 @@
+"""Backups of one broker with two directories, while it writes, cleans, deletes and re-creates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.structs import TopicPartition
+
+import kafka_index
+from kafka_index.backup.high_watermarks import INTERVAL_SETTING
+from kafka_index.stores.backup.manifest import PartitionBackup
+from kafka_index.stores.backup.repository import Repository
+
+from .broker import Broker, Home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SMALL = {"segment.bytes": "1048576"}
+_COMPACT = _SMALL | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+_TOPICS = {
+    "orders": _SMALL,
+    "events": _SMALL | {"preallocate": "true"},
+    "profiles": _COMPACT | {"segment.ms": "1500"},
+    "trimmed": _SMALL,
+}
+_PARTITIONS = 2
+_RUNS = 4
+_INTERVAL = {INTERVAL_SETTING: "700"}
+
+
+class Load:
+    """Producers of a broker, in a thread of their own; `acknowledged` has what was answered."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acknowledged: dict[tuple[str, int], list[tuple[float, int, bytes]]] = defaultdict(list)
+        self._bootstrap = bootstrap
+        self._stop = False
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run)
+        self._ready = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop = True
+        self._thread.join()
+        assert self._failures == []
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._load())
+        except BaseException as error:  # noqa: BLE001, because a test shows it
+            self._failures.append(error)
+
+    async def _load(self) -> None:
+        given = {"bootstrap_servers": self._bootstrap}
+        admin = AIOKafkaAdminClient(**given)
+        await admin.start()
+        await admin.create_topics(
+            [NewTopic(name, _PARTITIONS, 1, topic_configs=own) for name, own in _TOPICS.items()]
+        )
+        plain = AIOKafkaProducer(**given, acks="all", enable_idempotence=True)
+        transactional = AIOKafkaProducer(**given, transactional_id="transfers")
+        consumer = AIOKafkaConsumer("orders", **given, group_id="readers")
+        for client in (plain, transactional, consumer):
+            await client.start()
+        turn = 0
+        while not self._stop:
+            turn += 1
+            await self._send(plain, turn)
+            async with transactional.transaction():
+                for topic in ("orders", "events"):
+                    await transactional.send_and_wait(topic, b"transfer", partition=0)
+            if turn % 10 == 0:
+                await consumer.getmany(timeout_ms=10)
+                await consumer.commit()
+                await self._change(admin, turn)
+            self._ready.set()
+        for client in (plain, transactional, consumer):
+            await client.stop()
+        await admin.close()
+
+    async def _send(self, producer: Any, turn: int) -> None:
+        sent = []
+        for number in range(30):
+            for topic in _TOPICS:
+                value = f"{turn}-{number}".encode() + random.randbytes(300)
+                partition = number % _PARTITIONS
+                key = str(random.randrange(50)).encode()
+                sent.append((value, await producer.send(topic, value, key, partition)))
+        for value, future in sent:
+            found = await future
+            self.acknowledged[found.topic, found.partition].append(
+                (time.time() * 1000, found.offset, value)
+            )
+
+    async def _change(self, admin: Any, turn: int) -> None:
+        """Delete the first records of a topic; delete another one, and create it again."""
+        end = self.acknowledged["trimmed", 0][-1][1]
+        with contextlib.suppress(Exception):
+            await admin.delete_records({TopicPartition("trimmed", 0): RecordsToDelete(end // 2)})
+        with contextlib.suppress(Exception):
+            await admin.delete_topics(["fleeting"])
+        with contextlib.suppress(Exception):
+            await admin.create_topics([NewTopic("fleeting", turn % 3 + 1, 1)])
+
+
+def records_of(repository: Path, run: str, topic: str) -> dict[tuple[int, int], bytes]:
+    """The values of a topic in a run, by partition and offset."""
+    table = pa.table(kafka_index.read_records(f"backup:{repository}@{run}", topics=topic))
+    keys = zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
+    return dict(zip(keys, table["value"].to_pylist(), strict=True))
+
+
+def test_every_run_has_all_that_was_acknowledged_before_it(tmp_path: Path) -> None:
+    home = Home(tmp_path / "broker")
+    other = home.root / "data2"
+    repository = tmp_path / "repository"
+    settings = _INTERVAL | {"log.dirs": f"{home.data},{other}", "file.delete.delay.ms": "500"}
+    paths = [home.data, other, home.metadata]
+    with Broker(home, more_settings=settings) as broker, Load(broker.bootstrap) as load:
+        runs = []
+        sources = set()
+        for number in range(_RUNS):
+            address = broker.bootstrap if number % 2 else None
+            taken = kafka_index.backup_broker(
+                paths, repository, config=_INTERVAL, bootstrap_server=address
+            )
+            sources.add((address is not None, taken.high_watermarks_from))
+            assert all(row.topic == "fleeting" for row in taken.missed), taken.missed
+            runs.append(taken)
+        acknowledged = {key: list(found) for key, found in load.acknowledged.items()}
+    # It may be asked at the moment at which a topic is deleted.
+    assert {(False, "checkpoint"), (True, "broker")} <= sources
+    assert sources <= {(False, "checkpoint"), (True, "broker"), (True, "checkpoint")}
+    for taken in runs:
+        check(repository, taken.run, acknowledged)
+        leaders = {each.is_leader for each in of_test(repository, taken.run)}
+        assert leaders == {True}
+    last = kafka_index.backup_broker(paths, repository)
+    assert (last.high_watermarks_from, last.ok) == ("log end", True)
+    check(repository, last.run, acknowledged)
+    again = kafka_index.backup_broker(paths, repository)
+    assert (again.sizes_bytes["new"], again.sizes_bytes["log_read"]) == (0, 0)
+    assert kafka_index.verify(f"backup:{repository}@{last.run}").ok
+
+
+def of_test(repository: Path, run: str) -> list[PartitionBackup]:
+    """The partitions of a run whose topics stay."""
+    manifest = Repository(str(repository)).manifest(run, 1)
+    return [each for each in manifest.partitions if each.topic in _TOPICS]
+
+
+def check(
+    repository: Path,
+    run: str,
+    acknowledged: dict[tuple[str, int], list[tuple[float, int, bytes]]],
+) -> None:
+    """Compare the records of a run with what was acknowledged before its cut."""
+    manifest = Repository(str(repository)).manifest(run, 1)
+    bounds = {(each.topic, each.partition): each for each in manifest.partitions}
+    for topic in _TOPICS:
+        found = records_of(repository, run, topic)
+        for partition in range(_PARTITIONS):
+            at = bounds[topic, partition]
+            before = [
+                (offset, value)
+                for time_ms, offset, value in acknowledged[topic, partition]
+                if time_ms < manifest.cut.begun_ms
+            ]
+            assert before
+            assert max(offset for offset, _ in before) < at.end_offset <= at.high_watermark
+            assert at.settled_offset <= at.end_offset
+            for offset, value in before:
+                if offset < at.start_offset:
+                    continue
+                stored = found.get((partition, offset))
+                if stored is None:
+                    # A later record of its key has replaced it.
+                    assert topic == "profiles"
+                else:
+                    assert stored == value
