@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from kafka_index.backup.clamp import RunLog, clamp_ends
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import list_dump
 from tests.support.campaign import drawn
@@ -24,10 +25,10 @@ _NEVER = 1 << 60
 class _Run:
     """A history, cut: states first, each at a moment of its own, then the partitions.
 
-    With `apart` the moments are far apart; all others are cut after the states, unless `by_time`.
+    With `apart` the moments at which states are cut are far apart.
     """
 
-    def __init__(self, seed: int, root: Path, *, apart: int = 1, by_time: bool = False) -> None:
+    def __init__(self, seed: int, root: Path, *, apart: int = 1) -> None:
         rng = random.Random(seed)
         history = self.history = History(rng)
         history.run(rng.randrange(100))
@@ -39,24 +40,35 @@ class _Run:
         self.begun_ms = history.now_ms
         history.run(1 + rng.randrange(apart))
         self.cuts = {each: rng.randrange(settled, history.moment + 1) for each in history.states}
-        first = settled if by_time else max(self.cuts.values())
+        first = max(self.cuts.values())
         history.run(rng.randrange(80))
         self.cuts |= {each: rng.randrange(first, history.moment + 1) for each in PARTITIONS}
-        if by_time:
-            self.cuts |= {each: rng.randrange(first, history.moment + 1) for each in history.states}
         history.run(20)
         self.directories = dict(history.write(root, self.cuts))
         self._settled = settled
         self._parts = random.Random(seed)
 
-    def logs(self) -> list[RunLog]:
-        """The logs, joined out of drawn parts."""
+    def drawn_ends(self, rng: random.Random) -> dict[TopicPartition, int]:
+        """Ends of all logs, each at a moment of its own, as clocks that differ give them."""
+        found = {
+            partition: self._offset(partition, rng.randrange(self._settled, self.history.moment))
+            for partition in self.cuts
+        }
+        return {
+            partition: end
+            for partition, end in found.items()
+            if any(each.offset >= end for each in self.history.cut(partition, self.cuts[partition]))
+        }
+
+    def logs(self, ends: Mapping[TopicPartition, int]) -> list[RunLog]:
+        """The logs, joined out of drawn parts, with ends that are asked for."""
         return [
             RunLog(
                 partition,
                 list_dump([str(directory)], topics=None).segments,
                 self._offset(partition, self._settled),
                 self._drawn_parts(partition),
+                ends.get(partition, INT64_MAX),
             )
             for partition, directory in self.directories.items()
         ]
@@ -75,9 +87,11 @@ class _Run:
             parts[-1] = parts[-1][0], parts[-1][1] + len(each.data)
         return parts
 
-    def clamped(self) -> Mapping[TopicPartition, int]:
-        """The ends of the logs."""
-        found = clamp_ends(self.logs(), self.begun_ms, shared_budget(1 << 24))
+    def clamped(
+        self, ends: Mapping[TopicPartition, int] | None = None
+    ) -> Mapping[TopicPartition, int]:
+        """The ends of the logs; they end nowhere later than is asked for."""
+        found = clamp_ends(self.logs(ends or {}), self.begun_ms, shared_budget(1 << 24))
         assert not found.faults
         return found.ends
 
@@ -158,6 +172,20 @@ def test_every_transaction_is_in_all_logs_or_in_none(tmp_path: Path) -> None:
         states_cut += any(each in found for each in run.history.states)
     assert clamped > _SEEDS / 4
     assert states_cut > _SEEDS / 100
+
+
+def test_logs_that_end_where_they_are_asked_to_are_cut_until_transactions_are_whole(
+    tmp_path: Path,
+) -> None:
+    cut_more = 0
+    for seed in range(_SEEDS):
+        run = _Run(seed, tmp_path / str(seed), apart=60)
+        ends = run.drawn_ends(random.Random(seed))
+        found = run.clamped(ends)
+        assert run.with_ends(found).torn() == [], seed
+        assert all(found[partition] <= end for partition, end in ends.items()), seed
+        cut_more += found != ends
+    assert cut_more > _SEEDS / 4
 
 
 def _check_ends(run: _Run, left: Kept, found: Mapping[TopicPartition, int], seed: int) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _RUNS = drawn(40, one_in=13)
-_POINTS = drawn(10, one_in=5)
+_POINTS = drawn(10)
 _LONGEST_CUT_MS = 2000
 
 
