@@ -262,7 +262,7 @@ make_command = partial(
     run_backup,
     help_text=_HELP,
     usage="--input DIR... --output URI [OPTIONS]",
-    page="storage",
+    page="backup",
     examples=_EXAMPLES,
     has_links=False,
 )

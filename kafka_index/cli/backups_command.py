@@ -244,7 +244,7 @@ _COMMANDS: dict[str, _Maker] = {
         usage="[OPTIONS]",
         examples="kafka-index backups list s3://backups/kafka --last 10\n",
         has_links=False,
-        page="storage",
+        page="backup",
     ),
     "verify": partial(
         command,
@@ -256,7 +256,7 @@ _COMMANDS: dict[str, _Maker] = {
         examples="kafka-index backups verify s3://backups/kafka --sample 5\n"
         "kafka-index backups verify /mnt/backups --run 20261120T120000.000Z\n",
         has_links=False,
-        page="storage",
+        page="backup",
     ),
     "expire": partial(
         command,
@@ -268,7 +268,7 @@ _COMMANDS: dict[str, _Maker] = {
         examples="kafka-index backups expire s3://backups/kafka --dry-run\n"
         "kafka-index backups expire /mnt/backups --keep-last 24 --keep-daily 30\n",
         has_links=False,
-        page="storage",
+        page="backup",
     ),
 }
 
@@ -283,6 +283,6 @@ def make_command(*, as_job: bool) -> click.Group:
         commands,
         help=_GROUP_HELP,
         context_settings={"help_option_names": ["-h", "--help"]},
-        epilog=f"The page about it: {help_page('storage')}",
+        epilog=f"The page about it: {help_page('backup')}",
         subcommand_metavar="COMMAND [ARGS]...",
     )

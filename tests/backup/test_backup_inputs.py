@@ -6,6 +6,8 @@ import hashlib
 import json
 import random
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from kafka_index.stores.backup.manifest import run_name
 from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.backup.run_paths import parse_run_path
 from tests.backup.repositories import cluster_id_of, cut_run
-from tests.support.command_line import DUMP, run_here
+from tests.support.command_line import DUMP, ROOT, run_here
 
 # In milliseconds, of the runs of the repository.
 EARLIER, LATER = 1_763_000_000_000, 1_763_000_060_500
@@ -237,6 +239,28 @@ def test_logs_and_files_of_a_run_are_dumped_by_their_paths(backup: str) -> None:
     assert "payments" in checkpoint.stdout
     one = kafka_index.read_records(f"{run}/payments-0").read_all()
     assert one.num_rows == kafka_index.read_records(DUMP / "payments-0").read_all().num_rows
+
+
+def test_a_log_comes_back_by_cat_alone(tmp_path: Path) -> None:
+    root = str(tmp_path / "repo")
+    with repository_of_dump(root):
+        pass
+    page = (ROOT / "docs" / "backup.md").read_text(encoding="utf-8")
+    (script,) = (each for each in re.findall(r"```sh\n(.+?)```", page, re.DOTALL) if "jq" in each)
+    for given, own in (
+        ("20261120T120000.000Z", run_name(LATER)),
+        ('"orders"', '"payments"'),
+        ("data/orders-0-*", "data/payments-0-*"),
+        ("> 0000", f"> {tmp_path}/0000"),
+    ):
+        assert given in script
+        script = script.replace(given, own)
+    if any(shutil.which(name) is None for name in ("zstd", "jq", "xxd", "base64")):
+        pytest.skip("zstd, jq and xxd are not installed")
+    subprocess.run(["sh", "-c", script], check=True, cwd=root)
+    logs = sorted((DUMP / "payments-0").glob("*.log"))
+    expected = b"".join(log.read_bytes() for log in logs)
+    assert (tmp_path / "00000000000000000000.log").read_bytes() == expected
 
 
 def test_indexes_are_built_of_a_run(backup: str, tmp_path: Path) -> None:

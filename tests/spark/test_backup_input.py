@@ -1,0 +1,61 @@
+"""Spark reads a run of a backup as it reads the directory it is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import kafka_index
+from kafka_index.stores.backup.repository import Repository
+from tests.backup.repositories import cluster_id_of, cut_run
+from tests.support.command_line import DUMP, run_here
+from tests.support.remote import storage_options
+
+ONLY = {"payments-0", "payments-1", "app-logs-0"}
+
+
+@pytest.fixture(params=["local", "s3"])
+def backup(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[str]]:
+    """A repository with a run of some partitions of the example, and the options of its store."""
+    root, options = str(tmp_path / "repo"), []
+    if request.param == "s3":
+        root = f"{request.getfixturevalue('configured_bucket')}/backups"
+        options = storage_options(request.getfixturevalue("s3"), tmp_path)
+    repository = Repository.create(root, cluster_id_of(DUMP))
+    cut_run(repository, DUMP, time_ms=1_763_000_000_000, only=ONLY)
+    return f"backup:{root}", options
+
+
+def test_the_data_source_reads_a_run(spark: SparkSession, backup: tuple[str, list[str]]) -> None:
+    given, options = backup
+    reader = spark.read.format("kafka-log")
+    for each in options:
+        name, _, value = each.partition("=")
+        reader = reader.option(f"storage.{name}", value)
+    rows = reader.load(given).select("topic", "partition", "offset", "value")
+    found = {(row.topic, row.partition, row.offset): bytes(row.value) for row in rows.collect()}
+    dumps = [DUMP / name for name in sorted(ONLY)]
+    expected = kafka_index.read_records(dumps, columns=["topic", "partition", "offset", "value"])
+    records = expected.read_all().to_pylist()
+    assert found == {
+        (row["topic"], row["partition"], row["offset"]): row["value"] for row in records
+    }
+
+
+@pytest.mark.usefixtures("in_session")
+def test_commands_on_spark_read_a_run(backup: tuple[str, list[str]], tmp_path: Path) -> None:
+    given, options = backup
+    common = ["--engine", "spark", *(f"--storage-option={each}" for each in options)]
+    verified = run_here("verify", "--input", given, *common)
+    assert verified.returncode == 0, verified.stderr
+    assert "3 partitions, 0 with harmful files" in verified.stdout
+    output = tmp_path / "restored"
+    restored = run_here("restore", "--input", given, "--output", output, "--new-topic-ids", *common)
+    assert restored.returncode == 0, restored.stderr
+    found, expected = (
+        kafka_index.read_records(each).read_all().num_rows
+        for each in (output, [DUMP / name for name in sorted(ONLY)])
+    )
+    assert found == expected
