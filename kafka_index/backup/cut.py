@@ -9,6 +9,7 @@ that are read keep their times of access where the platform allows that.
 
 from __future__ import annotations
 
+import base64
 import errno
 import fcntl
 import os
@@ -42,7 +43,7 @@ from kafka_index.layout.names import (
     parse_segment_file,
     segment_file_name,
 )
-from kafka_index.stores.backup.manifest import SeenSegment
+from kafka_index.stores.backup.manifest import PartitionBackup, SeenSegment
 
 #: The topics that are cut first, in this order.
 COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)
@@ -163,6 +164,12 @@ class CutPartition:
         """Return whether it is this directory, whatever is in it."""
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
+    @property
+    def seen_directory(self) -> tuple[int, int, int] | None:
+        """Device, inode and mtime of the directory; None if it may change without another mtime."""
+        is_settled = self.looked_ns - self.mtime_ns > _TICK_NS
+        return (self.device, self.inode, self.mtime_ns) if is_settled else None
+
     def is_unchanged(self, found: os.stat_result) -> bool:
         """Return whether no name in it can have changed since the look."""
         return (
@@ -273,7 +280,8 @@ class Cutting:
     """The partitions of data directories, looked at and then cut, group by group.
 
     `seen` are the segments that an earlier run has seen, by the folder of the partition's name and
-    topic id, and base offset: a log that is as it was is not opened. A context manager, at whose
+    topic id, and base offset: a log that is as it was is not opened. `known` is what an earlier run
+    has of partitions: a directory that is as it was is not listed. A context manager, at whose
     end all logs are closed.
     """
 
@@ -282,9 +290,12 @@ class Cutting:
         directories: Sequence[str],
         is_wanted: Callable[[str], bool],
         seen: Mapping[tuple[TopicPartition, str], Mapping[int, SeenSegment]],
+        known: Mapping[TopicPartition, PartitionBackup] | None = None,
     ) -> None:
         self._directories = directories
         self._is_wanted = is_wanted
+        self._known = known or {}
+        self._parsed: dict[str, TopicPartition | None] = {}
         self._seen = seen
         self._open_files = OpenFiles()
         self._looked: dict[TopicPartition, CutPartition] = {}
@@ -379,7 +390,8 @@ class Cutting:
             if number:
                 time.sleep(_BETWEEN_LOOKS_S)
             try:
-                return self._look_once(partition, path, directory)
+                found = self._known_at(partition, path, directory) if not number else None
+                return found or self._look_once(partition, path, directory)
             except _ChangedError as error:
                 reason = str(error)
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -391,6 +403,43 @@ class Cutting:
             except KafkaIndexError as error:
                 raise LeftOutError(str(error), is_fault=True) from error
         raise LeftOutError(f"{reason} at each of {plural(_LOOKS, 'look')}")
+
+    def _known_at(
+        self, partition: TopicPartition, path: str, directory: int
+    ) -> CutPartition | None:
+        """Return a partition whose directory is as an earlier run has seen it; None for others."""
+        known = self._known.get(partition)
+        if known is None or known.seen_directory is None:
+            return None
+        looked_ns = time.time_ns()
+        at = os.stat(path)
+        if (at.st_dev, at.st_ino, at.st_mtime_ns) != known.seen_directory:
+            return None
+        logs = [
+            CutLog(f"{path}/{segment_file_name(base, LOG_SUFFIX)}", base, *file)
+            for base, *file in map(_file_of, known.segments)
+        ]
+        found = CutPartition(
+            partition,
+            path,
+            directory,
+            known.topic_id,
+            at.st_dev,
+            at.st_ino,
+            at.st_mtime_ns,
+            os.stat(f"{path}/{PARTITION_METADATA}").st_mtime_ns,
+            looked_ns,
+            logs,
+            known.epochs,
+            None if known.snapshot is None else base64.b64decode(known.snapshot),
+        )
+        if not self._measure(found):
+            return None
+        for log, seen in zip(logs, known.segments, strict=True):
+            if not seen.is_done:
+                with suppress(LeftOutError):
+                    log.opened()
+        return found
 
     def _look_once(self, partition: TopicPartition, path: str, directory: int) -> CutPartition:
         looked_ns = time.time_ns()
@@ -480,7 +529,9 @@ class Cutting:
         found: dict[TopicPartition, set[tuple[int, int]]] = {}
         for number, path in enumerate(self._directories):
             for name, inode in _entries(path):
-                partition = parse_partition_directory(name)
+                if name not in self._parsed:
+                    self._parsed[name] = parse_partition_directory(name)
+                partition = self._parsed[name]
                 if partition is None or not is_now(partition.topic):
                     continue
                 if self._is_wanted(partition.topic):
@@ -530,6 +581,10 @@ def _log_of(path: str, base: int, found: os.stat_result) -> CutLog:
     if not stat.S_ISREG(found.st_mode):
         raise LeftOutError(f"{path}: not a regular file", is_fault=True)
     return CutLog(path, base, found.st_dev, found.st_ino, found.st_ctime_ns, found.st_size)
+
+
+def _file_of(seen: SeenSegment) -> tuple[int, int, int, int, int]:
+    return seen.base_offset, seen.device, seen.inode, seen.ctime_ns, seen.size_bytes
 
 
 def _read_epochs(held: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:

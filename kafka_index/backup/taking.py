@@ -399,6 +399,7 @@ class Taking:
                 key: {segment.base_offset: segment for segment in each.segments}
                 for key, each in self._earlier.items()
             },
+            {partition: each for (partition, _), each in self._earlier.items()},
         )
         self._is_held = any(map(is_held, self.broker.paths))
         self._starts: list[BrokerCheckpoint] = []
@@ -605,7 +606,9 @@ class Taking:
             stored.high_watermark = self._high_watermark(found)
         elif earlier is not None and found.partition.topic != CLUSTER_METADATA_TOPIC:
             stored.high_watermark = earlier.high_watermark
-        known = {piece.object_name for piece in earlier.pieces} if earlier is not None else set()
+        known: set[str] = set()
+        if earlier is not None and not self._is_stored(found):
+            known = {piece.object_name for piece in earlier.pieces}
         sizes = sum(log.size_bytes for log in found.logs)
         before = sum(each.covered_bytes for each in earlier.segments) if earlier is not None else 0
         if earlier is None or sizes - before > _WORTH_LISTING_BYTES:
@@ -650,7 +653,7 @@ class Taking:
                 with suppress(MissingManifestError):  # it has just expired
                     for each in self.repository.manifest(run, node_id).partitions:
                         # Its files are others.
-                        own = msgspec.structs.replace(each, segments=())
+                        own = msgspec.structs.replace(each, segments=(), seen_directory=None)
                         self._of_others[each.topic_partition, each.topic_id] = own
         return self._of_others.get(key)
 
@@ -865,6 +868,14 @@ class Taking:
                 else base64.b64encode(stored.last_header).decode()
             ),
         )
+        if (
+            partition.topic != CLUSTER_METADATA_TOPIC
+            and len(backup.segments) == len(found.logs)
+            and len(backup.epochs) == len(found.epochs)
+            and snapshot is found.snapshot
+        ):
+            # All that a look finds is in the manifest.
+            backup = msgspec.structs.replace(backup, seen_directory=found.seen_directory)
         self._taken.append(backup)
         self._rows.append(
             BackedUpPartition(

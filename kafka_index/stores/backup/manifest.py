@@ -109,7 +109,9 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
     before the run had cut anything, so `__transaction_state` of the run knows of them. The epochs
     are pairs of an epoch and its start offset. The snapshot, base64, has the producers before the
     first piece. `last_header` is the header of the last batch, base64, by which the next run sees
-    that the log goes on where it ended.
+    that the log goes on where it ended. `seen_directory` is device,
+    inode and mtime of the directory where all that is in it is here: while it has them, only the
+    last log can have changed.
     """
 
     topic: str
@@ -129,6 +131,7 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[KeptFile, ...] = ()
     segments: tuple[SeenSegment, ...] = ()
     last_header: str | None = None
+    seen_directory: tuple[int, int, int] | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:

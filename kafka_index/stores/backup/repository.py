@@ -27,6 +27,7 @@ from kafka_index.stores.backup.manifest import (
     REPOSITORY_FILE,
     RUNS_FOLDER,
     Manifest,
+    PartitionBackup,
     RepositoryFile,
     encode,
     is_run_name,
@@ -58,9 +59,9 @@ class Repository:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") or "/"
-        # Names of objects by folder: in manifests that were read; old and in none of these; and the
-        # old objects that were put again.
-        self._named: defaultdict[str, set[str]] = defaultdict(set)
+        # By folder: partitions in manifests that were read; names of old objects that are in none
+        # of these; and the old objects that were put again.
+        self._named: defaultdict[str, list[PartitionBackup]] = defaultdict(list)
         self._old: defaultdict[str, set[str]] = defaultdict(set)
         self._put_again: defaultdict[str, set[str]] = defaultdict(set)
         self._put_again_at = 0.0
@@ -164,8 +165,7 @@ class Repository:
                 found=f"{found.run}, broker {found.node_id}",
             )
         for each in found.partitions:
-            self._named[each.folder].update(piece.object_name for piece in each.pieces)
-            self._named[each.folder].update(file.object_name for file in each.files)
+            self._named[each.folder].append(each)
         return found
 
     def newest(self, node_id: int) -> Manifest | None:
@@ -234,7 +234,10 @@ class Repository:
         An old object that no manifest names is left out: it has to be put again.
         """
         recent_ns = (now_ms() - int(LONGEST_RUN_S * 1000)) * _MS_NS
-        known = self._named[folder] | self._put_again[folder]
+        known = {*self._put_again[folder]}
+        for partition in self._named[folder]:
+            known.update(piece.object_name for piece in partition.pieces)
+            known.update(file.object_name for file in partition.files)
         found = set()
         for entry in self._store.list_directory(f"{self.root}/{folder}"):
             name = os.path.basename(entry.path)
