@@ -87,6 +87,7 @@ CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupte
 	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_drawn_starts.py \
 	tests/conformance/broker/test_drawn_directories.py tests/conformance/broker/test_metadata_damage.py \
 	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \
+	tests/conformance/broker/test_three_backups.py \
 	tests/restore/test_failing_calls.py tests/restore/test_full_disk.py \
 	tests/spark/test_failing_restores.py \
 	tests/endtoend/test_failing_calls.py tests/endtoend/test_secrets.py \

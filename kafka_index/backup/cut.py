@@ -543,12 +543,12 @@ class _ChangedError(Exception):
     """A look met a change, and has to be repeated."""
 
 
-def _order(found: tuple[TopicPartition, object]) -> tuple[int, TopicPartition]:
+def _order(found: tuple[TopicPartition, object]) -> tuple[int, str, int]:
     """Return the place of a partition in a cut: coordinators first, the metadata log last."""
-    topic = found[0].topic
+    topic, partition = found[0].topic, found[0].partition
     if topic in COORDINATOR_TOPICS:
-        return COORDINATOR_TOPICS.index(topic), found[0]
-    return len(COORDINATOR_TOPICS) + (topic == CLUSTER_METADATA_TOPIC), found[0]
+        return COORDINATOR_TOPICS.index(topic), topic, partition
+    return len(COORDINATOR_TOPICS) + (topic == CLUSTER_METADATA_TOPIC), topic, partition
 
 
 def _entries(path: str) -> list[tuple[str, int]]:

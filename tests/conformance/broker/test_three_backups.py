@@ -24,7 +24,7 @@ from .backed_up import (
 )
 from .three_brokers import NODES, Three, await_load, create_topics, loading
 
-_ROUNDS = drawn(36, one_in=12)
+_ROUNDS = drawn(36, one_in=18)
 _RECORDS = 300
 #: A process imports, looks, meets, cuts, waits up to ten seconds, and stores.
 _LONGEST_S = 14.0
