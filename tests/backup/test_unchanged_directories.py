@@ -16,7 +16,7 @@ from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.stores.backup.manifest import PartitionBackup
 from tests.support.command_line import DUMP
 
-#: Longer than a directory is taken for one that may still change.
+#: Longer than a directory that has changed may change again within the same mtime.
 SETTLED_S = 0.3
 
 
