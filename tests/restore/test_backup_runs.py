@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from kafka_index.stores.backup.manifest import Manifest, Missed
+from kafka_index.stores.backup.manifest import Manifest, Missed, run_name
 from kafka_index.stores.backup.repository import Repository
 from tests.backup.repositories import cluster_id_of, cut_run
 from tests.support.command_line import DUMP
@@ -35,16 +35,17 @@ class _Backed:
         self.root = root
         self.repository = Repository.create(str(root / "repository"), "AAAAAAAAAAAAAAAAAAAAAA")
         self.history.run(150)
-        self._take("first", 0)
+        self.take("first", 0)
         self.until_ms = 0
         self.history.run(80)
         self.history.now_ms += 1
         self.until_ms, self.until = self.history.now_ms, self.history.moment
         self.history.now_ms += 1
         self.history.run(80)
-        self._take("second", 20)
+        self.take("second", 20)
 
-    def _take(self, name: str, more: int) -> None:
+    def take(self, name: str, more: int) -> None:
+        """Take a run, with so many appends between the cuts."""
         history = self.history
         begun_ms, settled = history.now_ms + 1, history.moment
         history.now_ms += 2
@@ -134,6 +135,19 @@ def test_transactions_across_a_time_are_kept_or_removed_as_a_whole(
         # One clock: what is before the time in one log is so in all.
         at_time = len_below(backed.history, each, backed.until)
         assert ends[each.directory_name] == at_time
+
+
+def test_a_time_takes_the_run_that_followed_it(tmp_path: Path) -> None:
+    backed = _Backed(tmp_path, 1)
+    second = run_name(backed.begun_ms)
+    backed.history.run(40)
+    backed.take("third", 5)
+    time = ("--until", f"ms:{backed.until_ms}", "--create-time")
+    done = restore(backed.input, tmp_path / "out", *time)
+    assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {second}
+    third = run_name(backed.begun_ms)
+    done = restore(backed.input, tmp_path / "newest")
+    assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {third}
 
 
 def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
