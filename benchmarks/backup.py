@@ -27,7 +27,8 @@ import numpy as np
 
 from benchmarks.logs import benchmark_log
 from benchmarks.mount import make_dump
-from kafka_index.backup.taking import BackupRequest, Taking
+from kafka_index.backup.request import BackupRequest
+from kafka_index.backup.taking import Taking
 from kafka_index.kernels.scan import CHUNK_BATCHES, SCAN_COLUMNS, scan_batches
 from kafka_index.records import BatchFields, Record, write_record_batch
 from tests.conformance.broker.broker import Broker, Home, java

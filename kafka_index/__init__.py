@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from kafka_index.api.writing import import_records as import_records
     from kafka_index.api.writing import rewrite_dump as rewrite_dump
     from kafka_index.backup.checking import Backup as Backup
-    from kafka_index.backup.taking import BackedUpPartition as BackedUpPartition
-    from kafka_index.backup.taking import BackupResult as BackupResult
-    from kafka_index.backup.taking import BackupStatus as BackupStatus
+    from kafka_index.backup.result import BackedUpPartition as BackedUpPartition
+    from kafka_index.backup.result import BackupResult as BackupResult
+    from kafka_index.backup.result import BackupStatus as BackupStatus
     from kafka_index.build import SegmentReport as SegmentReport
     from kafka_index.build import build_segment_files as build_segment_files
     from kafka_index.build.job import BuildResult as BuildResult
@@ -138,9 +138,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ArrowStream": "api.arguments",
-    "BackedUpPartition": "backup.taking",
-    "BackupResult": "backup.taking",
-    "BackupStatus": "backup.taking",
+    "BackedUpPartition": "backup.result",
+    "BackupResult": "backup.result",
+    "BackupStatus": "backup.result",
     "Backup": "backup.checking",
     "BatchFields": "records",
     "BuildResult": "build.job",

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.api import listings, writing
-from kafka_index.backup.taking import BACKUP_REPORT_SCHEMA
+from kafka_index.backup.result import BACKUP_REPORT_SCHEMA
 from kafka_index.build.report import REPORT_SCHEMA
 from kafka_index.export.report import EXPORT_REPORT_SCHEMA
 from kafka_index.lookup import LOOKUP_REPORT_SCHEMA

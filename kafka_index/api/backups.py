@@ -16,7 +16,8 @@ from kafka_index.api.arguments import (
 )
 from kafka_index.backup.agent import take
 from kafka_index.backup.checking import Backup, list_runs
-from kafka_index.backup.taking import BackupRequest, BackupResult
+from kafka_index.backup.request import BackupRequest
+from kafka_index.backup.result import BackupResult
 from kafka_index.config import topics_pattern
 from kafka_index.errors import ConfigError, argument_text
 from kafka_index.layout.uri_passwords import path_of

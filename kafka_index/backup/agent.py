@@ -22,7 +22,9 @@ from kafka_index.backup.barrier import (
 )
 from kafka_index.backup.metrics import Monitor
 from kafka_index.backup.politeness import Bandwidth, PoliteFile
-from kafka_index.backup.taking import BackupRequest, BackupResult, Taking
+from kafka_index.backup.request import BackupRequest
+from kafka_index.backup.result import BackupResult
+from kafka_index.backup.taking import Taking
 from kafka_index.errors import ConfigError, InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.times import now_ms
 from kafka_index.stores.backup.manifest import Manifest

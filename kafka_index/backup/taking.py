@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from importlib.metadata import version
 from typing import Self
 
 import msgspec
-import pyarrow as pa
 
 from kafka_index.backup.cut import (
     COORDINATOR_TOPICS,
@@ -35,11 +32,8 @@ from kafka_index.backup.cut import (
     Cutting,
     LeftOutError,
     is_held,
-    read_unmarked,
 )
 from kafka_index.backup.high_watermarks import (
-    DEFAULT_INTERVAL_MS,
-    INTERVAL_SETTING,
     HighWatermarks,
     Replacements,
     Source,
@@ -55,17 +49,16 @@ from kafka_index.backup.pieces import (
     plain_part,
     put_object,
 )
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.dump.meta_properties import MetaProperties
+from kafka_index.backup.request import BackupRequest, Broker
+from kafka_index.backup.result import BackedUpPartition, BackupResult, BackupStatus
 from kafka_index.dump.small_files import read_topic_id
-from kafka_index.errors import InputError, KafkaIndexError, is_retriable, plural
-from kafka_index.layout.integers import INT64_MAX, parse_java_integer
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
     COMPACTED_INTERNAL_TOPICS,
     LOG_START_CHECKPOINT,
-    META_PROPERTIES,
     METADATA_LOG,
     TopicPartition,
 )
@@ -73,12 +66,9 @@ from kafka_index.layout.times import now_ms
 from kafka_index.metadata import read_metadata
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.records.decompression import shared_budget
-from kafka_index.results import Result, RunOutcome, report_schema, report_table
-from kafka_index.storage.paths import absolute_path, expand_directories, refuse_overlap
-from kafka_index.stores import is_remote
+from kafka_index.storage.paths import absolute_path, refuse_overlap
 from kafka_index.stores.backup.manifest import (
     Cut,
-    DataDirectory,
     KeptFile,
     Manifest,
     Missed,
@@ -91,264 +81,11 @@ from kafka_index.stores.backup.manifest import (
 )
 from kafka_index.stores.backup.repository import MissingManifestError, Repository
 
-#: A partition that so many runs in a row have missed is a fault.
-MISSED_TOO_OFTEN = 3
-
-#: Topics that are in every run, whatever topics are asked for.
-ALWAYS_TAKEN = frozenset({*COORDINATOR_TOPICS, CLUSTER_METADATA_TOPIC})
-
 # From so many bytes on, objects are looked for that a killed run has left.
 _WORTH_LISTING_BYTES = 1 << 20
 _METADATA_READS = 3
 _BETWEEN_READS_S = 0.2
 _UPLOAD_THREADS = 4
-
-BACKUP_REPORT_SCHEMA = report_schema(
-    [
-        ("topic_id", pa.string()),
-        ("log_start_offset", pa.int64()),
-        ("log_end_offset", pa.int64()),
-        ("high_watermark", pa.int64()),
-        ("size_bytes", pa.int64()),
-        ("new_bytes", pa.int64()),
-        ("read_bytes", pa.int64()),
-        ("pieces", pa.int64()),
-        ("runs_missed", pa.int64()),
-    ],
-    required=("topic", "partition", "status"),
-)
-
-
-class BackupStatus(StrEnum):
-    """The outcome of a run for a partition."""
-
-    #: It has new pieces.
-    STORED = "stored"
-    #: All that it has was in the repository.
-    UNCHANGED = "unchanged"
-    #: It is not in this run; the next one takes it.
-    MISSED = "missed"
-    #: It is damaged, or cannot be read.
-    UNREADABLE = "unreadable"
-
-
-@dataclass(frozen=True, slots=True)
-class BackedUpPartition:
-    """A partition of a run: a row of its report.
-
-    Parameters
-    ----------
-    topic, partition : str, int
-        The partition.
-    path : str or None
-        Its directory.
-    status : BackupStatus
-        The outcome.
-    reason : str or None
-        Why it is not in the run.
-    topic_id : str or None
-        The id of its topic.
-    log_start_offset, log_end_offset, high_watermark : int or None
-        The offsets that the run has, the end exclusive, and the high watermark.
-    size_bytes, new_bytes, read_bytes : int or None
-        Bytes of all pieces, of the new ones, and read from logs.
-    pieces : int or None
-        Number of pieces.
-    runs_missed : int or None
-        How many runs in a row have missed it, with this one.
-    """
-
-    topic: str
-    partition: int
-    path: str | None
-    status: BackupStatus
-    reason: str | None = None
-    topic_id: str | None = None
-    log_start_offset: int | None = None
-    log_end_offset: int | None = None
-    high_watermark: int | None = None
-    size_bytes: int | None = None
-    new_bytes: int | None = None
-    read_bytes: int | None = None
-    pieces: int | None = None
-    runs_missed: int | None = None
-
-    @property
-    def is_fault(self) -> bool:
-        """Whether it needs to be looked at by somebody."""
-        return self.status is BackupStatus.UNREADABLE or (self.runs_missed or 0) >= MISSED_TOO_OFTEN
-
-
-@dataclass(frozen=True, repr=False)
-class BackupResult(Result):
-    """The result of `backup`: a row per partition, as in ``backup --report``.
-
-    Parameters
-    ----------
-    run : str
-        Name of the run.
-    node_id : int
-        The broker.
-    repository : str
-        The root of the repository.
-    partitions : list of BackedUpPartition
-        The partitions that are in the run, and the missed ones.
-    high_watermarks_from : str
-        The origin of high watermarks: ``checkpoint``, ``old checkpoint``, ``log end``, ``broker``
-        or ``earlier run``.
-    cut_ms, wait_ms : int
-        How long the cut took, and the wait for high watermarks.
-    """
-
-    run: str
-    node_id: int
-    repository: str
-    partitions: list[BackedUpPartition]
-    high_watermarks_from: str
-    cut_ms: int
-    wait_ms: int
-
-    command = "backup"
-
-    @property
-    def headline(self) -> str:
-        """The run, its partitions, and its new bytes."""
-        counts = self.counts
-        taken = counts["partitions"] - counts["partitions_missed"]
-        missed = counts["partitions_missed"]
-        lacking = f", {missed:,} missed" if missed else ""
-        new = plural(self.sizes_bytes["new"], "new byte")
-        return (
-            f"run {self.run}, broker {self.node_id}: {plural(taken, 'partition')}{lacking}; {new}"
-        )
-
-    @property
-    def missed(self) -> list[BackedUpPartition]:
-        """The partitions that are not in the run."""
-        return [row for row in self.partitions if row.reason is not None]
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """Damage for a partition that cannot be read, or was missed too often."""
-        return RunOutcome.DONE.with_damage([row for row in self.partitions if row.is_fault])
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Partitions, the ones with new pieces, and the missed ones."""
-        stored = [row for row in self.partitions if row.status is BackupStatus.STORED]
-        return {
-            "partitions": len(self.partitions),
-            "partitions_stored": len(stored),
-            "partitions_missed": len(self.missed),
-            "pieces": sum(row.pieces or 0 for row in self.partitions),
-        }
-
-    @property
-    def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of all pieces, of the new ones, and read from logs."""
-        return {
-            "stored": sum(row.size_bytes or 0 for row in self.partitions),
-            "new": sum(row.new_bytes or 0 for row in self.partitions),
-            "log_read": sum(row.read_bytes or 0 for row in self.partitions),
-        }
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows of the report."""
-        return report_table(self.partitions, BACKUP_REPORT_SCHEMA)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackupRequest:
-    """A run as it is asked for.
-
-    `inputs` are all data directories of a broker, with that of its metadata log; `node_id` says
-    which broker where they are of several. `brokers` are expected in each run, of a new
-    repository. `properties` are the settings of the broker.
-    """
-
-    inputs: Sequence[str]
-    output: str
-    topics: re.Pattern[str] | None = None
-    properties: Mapping[str, str] | None = None
-    node_id: int | None = None
-    brokers: tuple[int, ...] = ()
-    bootstrap_server: str | None = None
-    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
-
-    @property
-    def interval_ms(self) -> int:
-        """The time between two writes of the broker's high watermarks."""
-        given = parse_java_integer((self.properties or {}).get(INTERVAL_SETTING, ""), INT64_MAX)
-        return given if given is not None and given > 0 else DEFAULT_INTERVAL_MS
-
-    def wants(self, topic: str) -> bool:
-        """Return whether a topic is in the run."""
-        is_wanted = self.topics is None or self.topics.fullmatch(topic) is not None
-        return is_wanted or topic in ALWAYS_TAKEN
-
-
-@dataclass(frozen=True)
-class Broker:
-    """A broker by its data directories, each with its ``meta.properties``."""
-
-    node_id: int
-    cluster_id: str
-    directories: tuple[DataDirectory, ...]
-
-    @property
-    def paths(self) -> list[str]:
-        """The paths of the directories."""
-        return [each.path for each in self.directories]
-
-    @classmethod
-    def of(cls, request: BackupRequest) -> Broker:
-        """Return the broker of a request.
-
-        Raises `InputError` if a directory is not that of a broker, or they are of several.
-        """
-        for path in request.inputs:
-            if is_remote(path):
-                raise InputError(
-                    "a broker's directories are on a disk of this machine",
-                    path=path,
-                    hint="run where they are, or a snapshot of them, is mounted",
-                )
-        found: dict[int, list[tuple[DataDirectory, str]]] = {}
-        for path in expand_directories(request.inputs):
-            file = os.path.join(path, META_PROPERTIES)
-            try:
-                text, _ = read_unmarked(file)
-            except FileNotFoundError:
-                text = b""
-            except OSError as error:
-                raise InputError(f"cannot read the file: {error.strerror}", path=file) from error
-            properties = MetaProperties.of(text, file)
-            if properties.cluster_id is None or properties.node_id is None:
-                raise InputError(
-                    f"not a data directory of a broker: its {META_PROPERTIES} is missing, or names "
-                    "neither cluster nor node",
-                    path=path,
-                )
-            directory = DataDirectory(
-                path=os.path.abspath(path), meta_properties=text.decode(errors="replace")
-            )
-            found.setdefault(properties.node_id, []).append((directory, properties.cluster_id))
-        node_id = request.node_id
-        if node_id is None:
-            if len(found) > 1:
-                nodes = ", ".join(map(str, sorted(found)))
-                raise InputError(
-                    "the directories are of several brokers", found=nodes, hint="give --node"
-                )
-            node_id = min(found)
-        clusters = {cluster for _, cluster in found.get(node_id, [])}
-        if len(clusters) != 1:
-            raise InputError(
-                f"the directories of broker {node_id} have to be of one cluster",
-                expected="one cluster.id",
-                found=", ".join(sorted(clusters)) or f"directories of {sorted(found)}",
-            )
-        return cls(node_id, clusters.pop(), tuple(each for each, _ in found[node_id]))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from kafka_index.backup.high_watermarks import INTERVAL_SETTING
-from kafka_index.backup.taking import BackupRequest, BackupResult, Taking
+from kafka_index.backup.request import BackupRequest
+from kafka_index.backup.result import BackupResult
+from kafka_index.backup.taking import Taking
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, run_name

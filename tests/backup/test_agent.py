@@ -11,7 +11,7 @@ import pytest
 
 from kafka_index.backup.agent import Agent, TakenRun
 from kafka_index.backup.metrics import Monitor
-from kafka_index.backup.taking import BackupResult
+from kafka_index.backup.result import BackupResult
 from kafka_index.errors import ConfigError, InputError, PublishError
 from kafka_index.layout.times import now_ms
 from kafka_index.stores.backup.manifest import Manifest, Missed, SeenSegment

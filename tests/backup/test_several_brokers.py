@@ -19,7 +19,8 @@ from kafka_index.backup.agent import Manners, TakenRun, take
 from kafka_index.backup.barrier import Barrier, LateError
 from kafka_index.backup.cut import CutPartition
 from kafka_index.backup.politeness import Bandwidth
-from kafka_index.backup.taking import BackupRequest, Taking
+from kafka_index.backup.request import BackupRequest
+from kafka_index.backup.taking import Taking
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.times import now_ms
 from kafka_index.stores.backup.manifest import is_consistent, run_name

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kafka_index.backup import cut as cutting
-from kafka_index.backup.taking import BackupStatus
+from kafka_index.backup.result import BackupStatus
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.results import RunOutcome
 from kafka_index.stores.backup.manifest import Manifest

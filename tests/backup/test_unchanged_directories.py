@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.backup.agent import TakenRun, take
-from kafka_index.backup.taking import BackupRequest
+from kafka_index.backup.request import BackupRequest
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.stores.backup.manifest import PartitionBackup
