@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import kafka_index
 from kafka_index.metadata import ClusterMetadata, read_metadata
 from kafka_index.metadata.decoding import (
     GROUP_CODEC,
@@ -57,6 +58,7 @@ class Written:
     home: Home
     answer: dict[str, Any]
     found: ClusterMetadata
+    described: str
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +70,24 @@ def written(room: Path) -> Written:
     settings.write_text(settings.read_text() + _SETTINGS)
     with broker:
         answer = json.loads(run_program("ClusterState", broker.bootstrap))
+        described = describe_groups(broker.bootstrap)
     paths = [str(home.metadata), str(home.data)]
     found = read_metadata(paths, budget=DecompressionBudget(2**24))
-    return Written(home, answer, found)
+    return Written(home, answer, found, described)
+
+
+def describe_groups(bootstrap: str) -> str:
+    """What kafka-consumer-groups.sh prints of the offsets of all groups."""
+    return subprocess.run(
+        [
+            *(tool("java"), "-cp", class_path()),
+            "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+            *("--bootstrap-server", bootstrap, "--describe", "--all-groups", "--offsets"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 def test_nothing_is_unknown_or_damaged(written: Written) -> None:
@@ -111,6 +128,26 @@ def test_committed_offsets_are_those_that_the_broker_returns(written: Written) -
         }
         for one in written.found.offsets or []
     } == written.answer["offsets"]
+
+
+def test_lag_is_what_kafkas_tool_prints(written: Written) -> None:
+    rows = [line.split()[:6] for line in written.described.splitlines()]
+    printed = {
+        (group, topic, int(partition)): (int(offset), int(end), int(lag))
+        for group, topic, partition, offset, end, lag in (row for row in rows if len(row) == 6)
+        if lag.isdecimal()
+    }
+    found = kafka_index.read_metadata([written.home.metadata, written.home.data], what="lag")
+
+    assert {
+        (row["group"], row["topic"], row["partition"]): (
+            row["committed_offset"],
+            row["log_end_offset"],
+            row["lag_records"],
+        )
+        for row in found.to_arrow().to_pylist()
+    } == printed
+    assert {lag for *_, lag in printed.values()} > {0}
 
 
 def test_transactions_are_those_that_the_broker_describes(written: Written) -> None:
