@@ -135,7 +135,7 @@ def read_metadata(
     `has_history` the offsets that later ones replaced are kept. Raises `InputError` if a path
     cannot be read, or none of the topics is there.
     """
-    snapshots = _snapshots(paths) if CLUSTER_METADATA_TOPIC in topics else {}
+    snapshots = _snapshots(paths, starts=recovers) if CLUSTER_METADATA_TOPIC in topics else {}
     try:
         segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
     except InputError as error:
@@ -176,8 +176,11 @@ def _directories(segments: Iterable[SegmentFile]) -> list[str]:
     return [segment.partition_directory for segment in segments]
 
 
-def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
-    """Return the snapshots in each directory of a metadata log, the newest first."""
+def _snapshots(paths: Sequence[str], *, starts: bool) -> dict[str, list[SegmentFile]]:
+    """Return the snapshots in each directory of a metadata log, the newest first.
+
+    Where a node `starts`, a formatted directory counts that has no metadata log yet.
+    """
     found: dict[str, list[SegmentFile]] = {}
     for path in expand_directories(paths):
         entries = scan_input(path)
@@ -187,6 +190,8 @@ def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
         elif METADATA_LOG in names:
             directory = names[METADATA_LOG]
             entries = [*scan_input(directory), *entries]
+        elif starts and BOOTSTRAP_CHECKPOINT in names:
+            directory = os.path.join(path, METADATA_LOG)
         else:
             continue
         files = [
@@ -222,18 +227,19 @@ class _Reading:
     def cluster(
         self, directory: str, snapshots: Sequence[SegmentFile], segments: Sequence[SegmentFile]
     ) -> None:
-        """Read a metadata log: its newest snapshot that is whole, and the log after it."""
-        has_log = any(segment.log_size_bytes for segment in segments)
+        """Read a metadata log: its newest snapshot that is whole, and the log after it.
+
+        Where neither has metadata, as after formatting, an active controller begins with the
+        bootstrap records (``QuorumController.completeActivation``).
+        """
         image, counts, start, name, records = ClusterImage(), Counter[RecordName](), 0, None, 0
-        for snapshot in snapshots:
-            bootstrap = os.path.basename(snapshot.log_path) == BOOTSTRAP_CHECKPOINT
-            if bootstrap and has_log:
-                continue
+        bootstraps = [each for each in snapshots if each.log_path.endswith(BOOTSTRAP_CHECKPOINT)]
+        for snapshot in snapshots[: len(snapshots) - len(bootstraps)]:
             image, counts = ClusterImage(), Counter[RecordName]()
-            loaded = self._load_snapshot(snapshot, image, counts, needs_footer=not bootstrap)
+            loaded = self._load_snapshot(snapshot, image, counts, needs_footer=True)
             if loaded is not None or self._recovers:
                 name, records = os.path.basename(snapshot.log_path), loaded or 0
-                start = 0 if bootstrap else int(name[:20])
+                start = int(name[:20])
                 break
         else:
             image, counts = ClusterImage(), Counter[RecordName]()
@@ -241,6 +247,9 @@ class _Reading:
         records += self._replay(log, directory, _cluster_adder(image, counts))
         if segments and segments[0].base_offset > start:
             self.found.faults.add([_missing(directory, start, segments[0].base_offset)])
+        for bootstrap in bootstraps if not counts else ():
+            loaded = self._load_snapshot(bootstrap, image, counts, needs_footer=False)
+            name, records = BOOTSTRAP_CHECKPOINT, records + (loaded or 0)
         self.found.cluster = image
         self.found.counts[CLUSTER_METADATA_TOPIC] = counts
         self.found.sources.append(Source(directory, name, records, log.end_offset))

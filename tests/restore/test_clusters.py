@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.execution import ThreadEngine
+from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import read_metadata
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import ClusterMode
@@ -108,6 +110,22 @@ def test_bootstrap_records_that_were_formatted_again_are_not_replaced_by_older_o
     assert run.code == 2
     assert ".orig" in run.done.stderr
     assert (controller / "bootstrap.checkpoint").read_bytes() == changed
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_seeded_cluster_starts_on_what_was_restored(
+    tmp_path: Path, dump: Path, controller: Path, *, has_log: bool
+) -> None:
+    if has_log:
+        # As a controller that was stopped before it was active: an empty log, and no snapshot.
+        (controller / METADATA_LOG).mkdir()
+        (controller / METADATA_LOG / f"{0:020d}.log").touch()
+    run = restore(dump, tmp_path / "out", "--seed", controller)
+    assert run.code == 0, run.done.stderr
+
+    predicted = kafka_index.predict(tmp_path / "out", metadata=controller)
+
+    assert predicted.verdict is kafka_index.Verdict.SAFE, predicted
 
 
 def test_a_controller_is_seeded_again_from_the_records_that_formatting_wrote(

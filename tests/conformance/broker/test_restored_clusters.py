@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import kafka_index
 from tests.support.restoring import contents
 
 from .broker import QUICK_START, Broker, Home
@@ -176,6 +177,8 @@ def restored(request: pytest.FixtureRequest, room: Path, original: Original) -> 
     if request.param == "fresh":
         Broker(home)  # formats its directories
         report = restore(original.home, home.data, config, "--seed", str(home.metadata))
+        predicted = kafka_index.predict(home.data, metadata=home.metadata)
+        assert predicted.verdict is kafka_index.Verdict.SAFE, predicted
     else:
         home.root.mkdir()
         more = ("--cluster", "same", "--metadata-output", str(home.metadata))
