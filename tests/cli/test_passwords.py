@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -21,14 +21,22 @@ CANARY = "canary-5309"
 URI = f"s3://user:{CANARY}@bucket/key"
 # Options whose value is no place, though it may look like one.
 DATA = re.compile(
-    r"REGEX|TEXT|EXPR|KEY|ID|NAME|LIST|TIME|N|COLUMN|OLD=NEW|TOPIC.*|NAME=VALUE|URL|\[PAGE\]|A\.\.B|text\|json\|FORMAT|N,N\.\.\.|DURATION|MB/S|"
+    r"REGEX|TEXT|EXPR|KEY|ID|NAME|LIST|TIME|N|COLUMN|OLD=NEW|TOPIC.*|NAME=VALUE|URL|\[PAGE\]|A\.\.B|text\|json\|FORMAT|N,N\.\.\.|DURATION|MB/S|HOST:PORT|RUN|P|"
 )
+
+
+def parameters_of(names: Iterable[str]) -> Iterator[tuple[str, list[click.Parameter]]]:
+    """Yield commands, those of a group by both names, with their parameters."""
+    for name in names:
+        found = load_command(name, as_job=False)
+        own = found.commands.items() if isinstance(found, click.Group) else [("", found)]
+        yield from ((f"{name} {below}".strip(), each.params) for below, each in own)
 
 
 def places() -> Iterator[tuple[str, str, str]]:
     """Yield command, option and value, for every parameter that takes a place."""
-    for command in COMMANDS:
-        for parameter in load_command(command, as_job=False).params:
+    for command, parameters in parameters_of(COMMANDS):
+        for parameter in parameters:
             metavar = parameter.metavar or ""
             if DATA.fullmatch(metavar):
                 continue
@@ -78,7 +86,7 @@ def test_no_command_takes_one(
     if option != "--summary":
         given += ["--summary", str(summary)]
 
-    done = run_here(command, *given)
+    done = run_here(*command.split(), *given)
 
     assert done.returncode == 2
     assert re.search("holds a password|holds a secret", done.stderr), done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import kafka_index
 from kafka_index.cli.app import COMMANDS
 from tests.support.campaign import drawn
 from tests.support.command_line import DUMP, ROOT, environment
@@ -46,6 +47,7 @@ MANY_CALLS = 3_000_000
 LOG = DUMP / "payments-0" / "00000000000000000000.log"
 LINES = {
     "backup": f"backup --input {DUMP} --output OUT",
+    "backups": "backups list REPOSITORY",
     "build": f"build --input {DUMP} --output OUT",
     "cat": f"cat payments --input {DUMP} -n 100",
     "dump": f"dump --records {LOG}",
@@ -76,6 +78,10 @@ def run(name: str, moment: int, folder: Path) -> subprocess.CompletedProcess[str
     keys.write_text("key-27820\n")
     out = folder / f"out-{moment}"
     line = LINES[name].replace("OUT", str(out)).replace("KEYS", str(keys))
+    if "REPOSITORY" in line:
+        repository = folder / "repository"
+        kafka_index.backup_broker(DUMP, repository)
+        line = line.replace("REPOSITORY", str(repository))
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, str(moment), *line.split()],
         capture_output=True,

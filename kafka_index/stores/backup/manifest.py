@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
-import pyarrow as pa
+import zstandard
 
 from kafka_index.errors import CorruptObjectError, InputError
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
@@ -251,7 +251,7 @@ def encode(value: RepositoryFile | Manifest) -> bytes:
     data = msgspec.json.encode(value)
     if isinstance(value, RepositoryFile):
         return msgspec.json.format(data) + b"\n"
-    return bytes(pa.compress(data, "zstd", asbytes=True))
+    return zstandard.ZstdCompressor().compress(data)
 
 
 def parse_repository_file(data: bytes, path: str) -> RepositoryFile:
@@ -271,10 +271,17 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     it has a later format.
     """
     try:
-        with pa.CompressedInputStream(pa.py_buffer(data), "zstd") as stream:
-            text = stream.read(_MAX_MANIFEST_BYTES)
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= _MAX_MANIFEST_BYTES:
+            raise CorruptObjectError(
+                "a manifest of an impossible size",
+                path=path,
+                expected=f"at most {_MAX_MANIFEST_BYTES} bytes",
+                found=size,
+            )
+        text = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
         found = msgspec.json.decode(text, type=Manifest)
-    except (OSError, pa.ArrowInvalid, msgspec.MsgspecError) as error:
+    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
         raise _damaged("a manifest", error, path) from error
     _check_format(found.format, path)
     for each in found.partitions:
