@@ -282,6 +282,9 @@ def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
         yield "     Every partition has this broker as its only replica: add replicas when it runs"
         yield "     (kafka-reassign-partitions.sh). Until then, topics with min.insync.replicas"
         yield "     above 1 accept no record of acks=all."
+        yield "     Topics without a retention.ms of their own get the new broker's, 7 days by"
+        yield "     default, and 30 seconds after the start what is older is deleted: the old"
+        yield "     broker's log.retention.ms is in no dump. Set it in server.properties before."
     else:
         yield "  5. The metadata of the cluster must have these topics with these ids before the"
         yield "     broker starts, with this broker as their leader: a partition of an unknown id"

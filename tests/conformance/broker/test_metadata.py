@@ -77,7 +77,7 @@ def written(room: Path) -> Written:
 
 
 def describe_groups(bootstrap: str) -> str:
-    """What kafka-consumer-groups.sh prints of the offsets of all groups."""
+    """Offsets of all groups, as kafka-consumer-groups.sh prints them."""
     return subprocess.run(
         [
             *(tool("java"), "-cp", class_path()),
