@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
-
-# Its compiled part takes every entry of a buffer to be of the first one's magic.
-os.environ["AIOKAFKA_NO_EXTENSIONS"] = "1"
 
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
