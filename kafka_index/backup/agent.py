@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from kafka_index.backup.barrier import (
     DEFAULT_PATIENCE_S,
@@ -21,7 +20,7 @@ from kafka_index.backup.barrier import (
     open_run,
 )
 from kafka_index.backup.metrics import Monitor
-from kafka_index.backup.politeness import Bandwidth, PoliteFile
+from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest
 from kafka_index.backup.result import BackupResult
 from kafka_index.backup.taking import Taking
@@ -73,7 +72,7 @@ def take(request: BackupRequest, manners: Manners | None = None) -> TakenRun:
 
 
 def _take(request: BackupRequest, manners: Manners) -> TakenRun:
-    with Taking(request, open_part=partial(PoliteFile, bandwidth=manners.bandwidth)) as taking:
+    with Taking(request, manners.bandwidth) as taking:
         brokers = taking.brokers
         taking.look()
         meeting = _meeting(taking, brokers, manners)

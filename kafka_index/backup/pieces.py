@@ -8,17 +8,16 @@ equal pieces, wherever they are now.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from contextlib import contextmanager
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from kafka_index.backup.cut import CutLog, LeftOutError, unreadable
+from kafka_index.backup.politeness import Bandwidth, PoliteFile
 from kafka_index.errors import KafkaIndexError
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.headers import CONTROL_MESSAGE
@@ -55,40 +54,16 @@ _MOST_IN_FLIGHT_BYTES = 3 * MAX_PIECE_BYTES
 _HEADERS_BYTES = 1 << 20
 
 
-class LogFile(Protocol):
-    """A part of a log that is open for reading."""
-
-    def read_into(self, position_bytes: int, buffer: memoryview) -> int:
-        """Fill a buffer; return the number of bytes, fewer where the file ends."""
-
-
-#: Opens a part of a log: its descriptor, path, and first and last position in bytes.
-OpenPart = Callable[[int, str, int, int], AbstractContextManager[LogFile]]
-
-
-@dataclass(frozen=True)
-class _PlainFile:
-    descriptor: int
-
-    def read_into(self, position_bytes: int, buffer: memoryview) -> int:
-        filled = 0
-        while filled < len(buffer):
-            more = os.preadv(self.descriptor, [buffer[filled:]], position_bytes + filled)
-            if not more:
-                break
-            filled += more
-        return filled
-
-
 @contextmanager
-def plain_part(
-    descriptor: int,
-    _path: str,
-    _start_bytes: int,
-    _end_bytes: int,
-) -> Iterator[LogFile]:
-    """Open a part of a log without regard for anybody else who reads it."""
-    yield _PlainFile(descriptor)
+def _reading(log: CutLog, end_bytes: int, bandwidth: Bandwidth) -> Iterator[PoliteFile]:
+    """Open a log to be read up to a position; raises `LeftOutError` if it cannot be read."""
+    try:
+        with PoliteFile(log.opened(), log.path, end_bytes, bandwidth) as file:
+            yield file
+    except OSError as error:
+        raise unreadable(log.path, error) from error
+    except KafkaIndexError as error:
+        raise LeftOutError(str(error), is_fault=True) from error
 
 
 class Run(NamedTuple):
@@ -115,12 +90,12 @@ class LogReading:
         next_offset: int,
         high_watermark: int | None,
         end_offset: int | None,
-        open_part: OpenPart,
+        bandwidth: Bandwidth,
     ) -> None:
         self._log = log
         self._high_watermark = high_watermark
         self._end_offset = end_offset
-        self._open_part = open_part
+        self._bandwidth = bandwidth
         self._size_bytes = log.size_bytes
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
         self.position = position_bytes
@@ -133,18 +108,12 @@ class LogReading:
         log = self._log
         if self.position >= self._size_bytes:
             return
-        descriptor = log.opened()
-        try:
-            with self._open_part(descriptor, log.path, self.position, self._size_bytes) as file:
-                while self.position < self._size_bytes and not self._is_over:
-                    found = self._read(file)
-                    if not found.ends:
-                        break
-                    yield from self._split(found, is_cleaned=is_cleaned)
-        except OSError as error:
-            raise unreadable(log.path, error) from error
-        except KafkaIndexError as error:
-            raise LeftOutError(str(error), is_fault=True) from error
+        with _reading(log, self._size_bytes, self._bandwidth) as file:
+            while self.position < self._size_bytes and not self._is_over:
+                found = self._read(file)
+                if not found.ends:
+                    break
+                yield from self._split(found, is_cleaned=is_cleaned)
 
     def _split(self, found: _Batches, *, is_cleaned: bool) -> Iterator[Run]:
         is_last = self._is_over or self.position + found.ends[-1] >= self._size_bytes
@@ -166,7 +135,7 @@ class LogReading:
             start = end
         self.position += found.ends[start - 1] if start else 0
 
-    def _read(self, file: LogFile) -> _Batches:
+    def _read(self, file: PoliteFile) -> _Batches:
         """Return the batches from the position on, as many as a piece may have."""
         wanted = min(MAX_PIECE_BYTES, self._size_bytes - self.position)
         while True:
@@ -309,7 +278,7 @@ def _entry_size(buffer: Bytes) -> int:
 
 
 def find_batch(
-    log: CutLog, last_offset: int, header: bytes, near_bytes: int, open_part: OpenPart
+    log: CutLog, last_offset: int, header: bytes, near_bytes: int, bandwidth: Bandwidth
 ) -> int | None:
     """Return where in a log the batch with a header ends; None if it is not there.
 
@@ -317,19 +286,16 @@ def find_batch(
     over headers. Raises `LeftOutError` if the log cannot be read.
     """
     size = _entry_size(np.frombuffer(header, np.uint8))
-    try:
-        with open_part(log.opened(), log.path, 0, log.size_bytes) as file:
-            if size <= near_bytes <= log.size_bytes:
-                there = np.zeros(len(header), np.uint8)
-                file.read_into(near_bytes - size, there.data)
-                if there.tobytes() == header:
-                    return near_bytes
-            return _walk_to(file, log, last_offset, header)
-    except OSError as error:
-        raise unreadable(log.path, error) from error
+    with _reading(log, log.size_bytes, bandwidth) as file:
+        if size <= near_bytes <= log.size_bytes:
+            there = np.zeros(len(header), np.uint8)
+            file.read_into(near_bytes - size, there.data)
+            if there.tobytes() == header:
+                return near_bytes
+        return _walk_to(file, log, last_offset, header)
 
 
-def _walk_to(file: LogFile, log: CutLog, last_offset: int, header: bytes) -> int | None:
+def _walk_to(file: PoliteFile, log: CutLog, last_offset: int, header: bytes) -> int | None:
     columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
     position, wanted = 0, _HEADERS_BYTES
     while position < log.size_bytes:
@@ -360,17 +326,14 @@ def _walk_to(file: LogFile, log: CutLog, last_offset: int, header: bytes) -> int
     return None
 
 
-def holds_piece(log: CutLog, position_bytes: int, piece: Piece, open_part: OpenPart) -> bool:
+def holds_piece(log: CutLog, position_bytes: int, piece: Piece, bandwidth: Bandwidth) -> bool:
     """Return whether a log has a piece at a position; raises `LeftOutError` if it is unreadable."""
     end = position_bytes + piece.size_bytes
     if end > log.size_bytes:
         return False
     data = np.empty(piece.size_bytes, np.uint8)
-    try:
-        with open_part(log.opened(), log.path, position_bytes, end) as file:
-            filled = file.read_into(position_bytes, data.data)
-    except OSError as error:
-        raise unreadable(log.path, error) from error
+    with _reading(log, end, bandwidth) as file:
+        filled = file.read_into(position_bytes, data.data)
     return filled == piece.size_bytes and hash_of(data.data) == piece.sha256
 
 

@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from kafka_index.errors import InputError
+from kafka_index.stores.local_store import fill
 
 # ioprio_set(2), which libc does not wrap.
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
@@ -94,9 +94,7 @@ class PoliteFile:
     The descriptor stays the caller's, and nobody else reads by it meanwhile.
     """
 
-    def __init__(
-        self, descriptor: int, path: str, _start_bytes: int, end_bytes: int, bandwidth: Bandwidth
-    ) -> None:
+    def __init__(self, descriptor: int, path: str, end_bytes: int, bandwidth: Bandwidth) -> None:
         self._descriptor = descriptor
         self._path = path
         self._end_bytes = end_bytes
@@ -129,29 +127,13 @@ class PoliteFile:
             if next_step:
                 next_resident = _residency(self._descriptor, start + step, next_step)
                 self._advise(os.POSIX_FADV_WILLNEED, start + step, next_step)
-            more = self._copy(start, buffer[filled : filled + step])
+            more = fill(self._descriptor, self._path, start, buffer[filled : filled + step])
             self._drop(start, resident)
             filled += more
             if more < step:
                 self._drop(start + step, next_resident)
                 break
             step, resident = next_step, next_resident
-        return filled
-
-    def _copy(self, position_bytes: int, buffer: memoryview) -> int:
-        filled = 0
-        try:
-            while filled < len(buffer):
-                more = os.preadv(self._descriptor, [buffer[filled:]], position_bytes + filled)
-                if not more:
-                    break
-                filled += more
-        except OSError as error:
-            raise InputError(
-                f"cannot read the file: {error.strerror}",
-                path=self._path,
-                position_bytes=position_bytes + filled,
-            ) from error
         return filled
 
     def _drop(self, position_bytes: int, was_resident: npt.NDArray[np.bool_] | None) -> None:

@@ -41,14 +41,13 @@ from kafka_index.backup.high_watermarks import (
 )
 from kafka_index.backup.pieces import (
     LogReading,
-    OpenPart,
     Uploads,
     find_batch,
     holds_piece,
     last_offset_in,
-    plain_part,
     put_object,
 )
+from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest, Broker
 from kafka_index.backup.result import BackedUpPartition, BackupResult, BackupStatus
 from kafka_index.dump.small_files import read_topic_id
@@ -115,11 +114,10 @@ class Taking:
     def __init__(
         self,
         request: BackupRequest,
-        *,
-        open_part: OpenPart = plain_part,
+        bandwidth: Bandwidth | None = None,
     ) -> None:
         self._request = request
-        self._open_part = open_part
+        self._bandwidth = bandwidth or Bandwidth()
         self.broker = Broker.of(request)
         root = absolute_path(request.output)
         refuse_overlap(root, request.output, self.broker.paths)
@@ -445,7 +443,7 @@ class Taking:
                 continue
             while number + 1 < len(logs) and logs[number + 1].base_offset <= piece.base_offset:
                 number, position = number + 1, 0
-            if not holds_piece(logs[number], position, piece, self._open_part):
+            if not holds_piece(logs[number], position, piece, self._bandwidth):
                 break
             stored.read_bytes += piece.size_bytes
             position += piece.size_bytes
@@ -469,7 +467,7 @@ class Taking:
         covered = before.covered_bytes if before is not None else 0
         if log.is_file_of(before):
             return at[-1], covered
-        found = find_batch(log, last, header, covered, self._open_part)
+        found = find_batch(log, last, header, covered, self._bandwidth)
         return None if found is None else (at[-1], found)
 
     def _read_cleaned(
@@ -520,7 +518,7 @@ class Taking:
         header = base64.b64decode(earlier.last_header)
         if last_offset_in(header) != own[-1].last_offset:
             return None
-        found = find_batch(log, own[-1].last_offset, header, before.covered_bytes, self._open_part)
+        found = find_batch(log, own[-1].last_offset, header, before.covered_bytes, self._bandwidth)
         return found if found == before.covered_bytes else None
 
     def _read_log(
@@ -541,7 +539,7 @@ class Taking:
             max(next_offset, log.base_offset),
             stored.high_watermark,
             end,
-            self._open_part,
+            self._bandwidth,
         )
         put(reading)
         stored.is_cut_short = reading.is_below

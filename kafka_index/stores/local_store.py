@@ -90,21 +90,7 @@ class MappedFile(SelfClosing):
 
         Raises `InputError` if the disk or the file system fails.
         """
-        filled = 0
-        view = memoryview(buffer.data)
-        while filled < len(buffer):
-            try:
-                more = os.preadv(self._descriptor, [view[filled:]], position_bytes + filled)
-            except OSError as error:
-                raise InputError(
-                    f"cannot read the file: {error.strerror}",
-                    path=self.path,
-                    position_bytes=position_bytes + filled,
-                ) from error
-            if not more:
-                break
-            filled += more
-        return filled
+        return fill(self._descriptor, self.path, position_bytes, memoryview(buffer.data))
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         """Return views of ranges, end exclusive."""
@@ -166,6 +152,27 @@ class MappedFile(SelfClosing):
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def fill(descriptor: int, path: str, position_bytes: int, buffer: memoryview) -> int:
+    """Fill a buffer from an open file; return the number of bytes, fewer where the file ends.
+
+    Raises `InputError` if the disk or the file system fails.
+    """
+    filled = 0
+    while filled < len(buffer):
+        try:
+            more = os.preadv(descriptor, [buffer[filled:]], position_bytes + filled)
+        except OSError as error:
+            raise InputError(
+                f"cannot read the file: {error.strerror}",
+                path=path,
+                position_bytes=position_bytes + filled,
+            ) from error
+        if not more:
+            break
+        filled += more
+    return filled
 
 
 class LocalStore:

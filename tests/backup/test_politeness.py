@@ -47,7 +47,7 @@ def read(path: Path, start: int, end: int, step: int = 300_000) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         found, buffer = b"", memoryview(bytearray(step))
-        with PoliteFile(descriptor, str(path), start, end, Bandwidth()) as file:
+        with PoliteFile(descriptor, str(path), end, Bandwidth()) as file:
             while count := file.read_into(start + len(found), buffer):
                 found += buffer[:count]
         return found
@@ -86,7 +86,7 @@ def test_a_file_that_gets_shorter_ends_there(tmp_path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         buffer = memoryview(bytearray(70_000))
-        with PoliteFile(descriptor, str(path), 0, 100_000, Bandwidth()) as file:
+        with PoliteFile(descriptor, str(path), 100_000, Bandwidth()) as file:
             assert file.read_into(0, buffer) == 70_000
             os.truncate(path, 80_000)
             assert file.read_into(70_000, buffer) == 10_000
@@ -100,7 +100,7 @@ def test_a_failing_read_says_where(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
         with (
-            PoliteFile(descriptor, "a.log", 7, 100, Bandwidth()) as file,
+            PoliteFile(descriptor, "a.log", 100, Bandwidth()) as file,
             pytest.raises(InputError, match=r"a.log: at byte 7: cannot read the file"),
         ):
             file.read_into(7, memoryview(bytearray(10)))
