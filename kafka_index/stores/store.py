@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.errors import ConfigError, InputError, PublishError
 from kafka_index.layout.uri_passwords import has_password, refuse_passwords
 
 Bytes = npt.NDArray[np.uint8]
@@ -160,6 +160,32 @@ class Store(Protocol):
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; files that do not exist are fine."""
+
+
+class ReadOnlyStore:
+    """The part of a `Store` that refuses to write; `_NAME` is what errors call it."""
+
+    has_rename = False
+    _NAME: ClassVar[str]
+
+    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:  # noqa: ARG002
+        """Refuse."""
+        self._refuse(path)
+
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:  # noqa: ARG002
+        """Refuse."""
+        self._refuse(path)
+
+    def rename(self, source: str, target: str) -> None:  # noqa: ARG002
+        """Refuse."""
+        self._refuse(source)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Refuse."""
+        self._refuse(next(iter(paths), ""))
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise PublishError(f"{self._NAME} only read", path=path)
 
 
 def scheme_of(path: str) -> str | None:

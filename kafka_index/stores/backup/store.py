@@ -12,12 +12,12 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,6 @@ from kafka_index.errors import (
     CorruptObjectError,
     InputError,
     KafkaIndexError,
-    PublishError,
     ReadError,
 )
 from kafka_index.layout.checkpoints import (
@@ -54,7 +53,13 @@ from kafka_index.stores.backup.run_paths import inner_root, parse_run_path
 from kafka_index.stores.local_store import MappedFile
 from kafka_index.stores.registry import store_of
 from kafka_index.stores.remote_file import PIECE_BYTES, read_ahead
-from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo, is_remote
+from kafka_index.stores.store import (
+    LISTING_SCHEMA,
+    DirectoryEntry,
+    FileInfo,
+    ReadOnlyStore,
+    is_remote,
+)
 
 if TYPE_CHECKING:
     from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, Piece
@@ -431,13 +436,13 @@ def _only(read: Callable[[], list[Bytes]]) -> Bytes:
     return read()[0]
 
 
-class BackupStore:
+class BackupStore(ReadOnlyStore):
     """The runs of the repositories in a store, as data directories that are only read.
 
     The root is the scheme and authority of paths in runs.
     """
 
-    has_rename = False
+    _NAME = "the runs of a backup are"
 
     def __init__(self, root: str) -> None:
         self._objects = store_of(inner_root(root))
@@ -516,29 +521,9 @@ class BackupStore:
             columns = [names, found, [run.mtime_ns] * len(page), [""] * len(page)]
             yield pa.record_batch([pa.array(each) for each in columns], schema=LISTING_SCHEMA)
 
-    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:  # noqa: ARG002
-        """Refuse: runs are only read."""
-        self._read_only(path)
-
-    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:  # noqa: ARG002
-        """Refuse: runs are only read."""
-        self._read_only(path)
-
-    def rename(self, source: str, target: str) -> None:  # noqa: ARG002
-        """Refuse: runs are only read."""
-        self._read_only(source)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        """Refuse: runs are only read."""
-        self._read_only(next(iter(paths), ""))
-
     def _file(self, path: str) -> tuple[Run, RunFile]:
         run, below = self.run(path)
         found = run.file(below)
         if found is None:
             raise FileNotFoundError(path)
         return run, found
-
-    @staticmethod
-    def _read_only(path: str) -> NoReturn:
-        raise PublishError("the runs of a backup are only read", path=path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pyarrow as pa
 
-from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError, PublishError
+from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError
 from kafka_index.layout.names import LOG_SUFFIX
-from kafka_index.stores.store import ByteSource, DirectoryEntry, FileInfo, Store
+from kafka_index.stores.store import ByteSource, DirectoryEntry, FileInfo, ReadOnlyStore, Store
 from kafka_index.stores.tiered.chunked_log import ChunkCache, ChunkedLog, LimitedLog
 from kafka_index.stores.tiered.encryption import Decryption, KeyRing
 from kafka_index.stores.tiered.manifest import SegmentManifest, parse_manifest
@@ -25,13 +25,13 @@ _MAX_MANIFESTS = 1024
 _MAX_INDEXES = 16
 
 
-class TieredStore:
+class TieredStore(ReadOnlyStore):
     """The segments of a store of Aiven's plugin, or of LocalTieredStorage; read-only.
 
     The layout is that of the objects, and the keys are for encrypted segments.
     """
 
-    has_rename = False
+    _NAME = "tiered storage is"
 
     def __init__(self, layout: Layout, objects: Store, keys: KeyRing) -> None:
         self._layout = layout
@@ -105,22 +105,6 @@ class TieredStore:
         """Refuse: segments are listed from the store itself."""
         self._unsupported(path)
 
-    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:  # noqa: ARG002
-        """Refuse: remote segments are only read."""
-        self._read_only(path)
-
-    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:  # noqa: ARG002
-        """Refuse: remote segments are only read."""
-        self._read_only(path)
-
-    def rename(self, source: str, target: str) -> None:  # noqa: ARG002
-        """Refuse: remote segments are only read."""
-        self._read_only(source)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        """Refuse: remote segments are only read."""
-        self._read_only(next(iter(paths), ""))
-
     def manifest(self, name: str) -> SegmentManifest:
         """Return the manifest of a segment, by the path of its objects without suffix."""
         return self._segment(name)[0]
@@ -184,10 +168,6 @@ class TieredStore:
             while len(self._indexes) > _MAX_INDEXES:
                 self._indexes.popitem(last=False)
         return data
-
-    @staticmethod
-    def _read_only(path: str) -> NoReturn:
-        raise PublishError("tiered storage is only read", path=path)
 
     @staticmethod
     def _unsupported(path: str) -> NoReturn:
