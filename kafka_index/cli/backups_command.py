@@ -99,47 +99,32 @@ class VerifyOptions:
     report: str | None = report_option("a row per object", has_page=False)
 
 
+def _kept(name: str, default: int, help_text: str) -> Any:
+    """Return the option that says how many runs are kept."""
+    return option(
+        name,
+        group=Group.SELECTION,
+        type=click.IntRange(min=0),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=help_text,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireOptions:
     """The options of ``backups expire``."""
 
     uris: tuple[str, ...] = argument("URI")
-    keep_last: int = option(
-        "--keep-last",
-        group=Group.SELECTION,
-        type=click.IntRange(min=0),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Keep the last N complete runs.",
-    )
-    keep_daily: int = option(
+    keep_last: int = _kept("--keep-last", 1, "Keep the last N complete runs.")
+    keep_daily: int = _kept(
         "--keep-daily",
-        group=Group.SELECTION,
-        type=click.IntRange(min=0),
-        default=7,
-        show_default=True,
-        metavar="N",
-        help="Keep the last complete run of each of the last N days (UTC) that have one.",
+        7,
+        "Keep the last complete run of each of the last N days (UTC) that have one.",
     )
-    keep_weekly: int = option(
-        "--keep-weekly",
-        group=Group.SELECTION,
-        type=click.IntRange(min=0),
-        default=4,
-        show_default=True,
-        metavar="N",
-        help="Keep that of each of the last N weeks.",
-    )
-    keep_monthly: int = option(
-        "--keep-monthly",
-        group=Group.SELECTION,
-        type=click.IntRange(min=0),
-        default=12,
-        show_default=True,
-        metavar="N",
-        help="Keep that of each of the last N months.",
-    )
+    keep_weekly: int = _kept("--keep-weekly", 4, "Keep that of each of the last N weeks.")
+    keep_monthly: int = _kept("--keep-monthly", 12, "Keep that of each of the last N months.")
     dry_run: bool = option(
         "--dry-run",
         group=Group.BEHAVIOUR,
