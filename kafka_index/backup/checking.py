@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.errors import KafkaIndexError, is_retriable, plural
+from kafka_index.execution import map_requests
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import Time, now_ms, parse_time
 from kafka_index.results import RunOutcome, TableResult, report_schema
@@ -20,10 +20,13 @@ from kafka_index.scan.file_records import LogBatches
 from kafka_index.stores import Bytes, store_of
 from kafka_index.stores.backup.manifest import (
     DATA_FOLDER,
+    KeptFile,
     Manifest,
     PartitionBackup,
+    Piece,
     hash_of,
     is_consistent,
+    missing_brokers,
     run_time,
 )
 from kafka_index.stores.backup.repository import MissingManifestError, Repository
@@ -62,9 +65,6 @@ CHECKED_SCHEMA = report_schema(
     required=("path", "status"),
 )
 
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
-
 
 class RunManifests(NamedTuple):
     """A run with its manifests, and the errors of manifests that cannot be read."""
@@ -76,8 +76,7 @@ class RunManifests(NamedTuple):
     @property
     def missing_brokers(self) -> list[int]:
         """The brokers that manifests of the run name, and that have none in it."""
-        expected = {each for manifest in self.manifests for each in manifest.brokers}
-        return sorted(expected - {each.node_id for each in self.manifests})
+        return missing_brokers(self.manifests)
 
     @property
     def is_complete(self) -> bool:
@@ -100,7 +99,8 @@ def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> list
 
     keys = [(run, node_id) for run, brokers in runs.items() for node_id in brokers]
     found: dict[str, list[Manifest | KafkaIndexError]] = {run: [] for run in runs}
-    for (run, _), each in zip(keys, map_at_a_time(read, keys), strict=True):
+    read_all = map_requests(read, keys, threads=READS_AT_A_TIME, name="manifests")
+    for (run, _), each in zip(keys, read_all, strict=True):
         if each is not None:
             found[run].append(each)
     return [
@@ -112,12 +112,6 @@ def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> list
         for run, own in found.items()
         if own
     ]
-
-
-def map_at_a_time(act: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterable[_Made]:
-    """Yield the results of a function in order, a few calls at a time."""
-    with ThreadPoolExecutor(READS_AT_A_TIME) as pool:
-        yield from pool.map(act, given)
 
 
 @dataclass(frozen=True, repr=False)
@@ -245,8 +239,7 @@ def _row(found: RunManifests, now: int) -> dict[str, object]:
     for manifest in manifests:
         for partition in manifest.partitions:
             folder = partition.folder
-            sizes |= {(folder, each.object_name): each.size_bytes for each in partition.pieces}
-            sizes |= {(folder, each.object_name): each.size_bytes for each in partition.files}
+            sizes |= {(folder, each.object_name): each.size_bytes for each in partition.objects}
     partitions = {each.topic_partition for one in manifests for each in one.partitions}
     missed = {TopicPartition(own.topic, own.partition) for one in manifests for own in one.missed}
     missed -= partitions
@@ -284,10 +277,7 @@ class _Stored:
 
     path: str
     partition: PartitionBackup
-    size_bytes: int
-    sha256: str
-    base_offset: int | None = None
-    last_offset: int | None = None
+    named: Piece | KeptFile
     runs: int = 0
 
 
@@ -300,25 +290,13 @@ class _Objects:
         of_run = set()
         for manifest in run.manifests:
             for partition in manifest.partitions:
-                for piece in partition.pieces:
-                    key = partition.folder, piece.object_name
+                folder = partition.folder
+                for named in partition.objects:
+                    key = folder, named.object_name
                     of_run.add(key)
                     if key not in self.found:
-                        self.found[key] = _Stored(
-                            f"{root}/{partition.folder}/{piece.object_name}",
-                            partition,
-                            piece.size_bytes,
-                            piece.sha256,
-                            piece.base_offset,
-                            piece.last_offset,
-                        )
-                for file in partition.files:
-                    key = partition.folder, file.object_name
-                    of_run.add(key)
-                    path = f"{root}/{partition.folder}/{file.object_name}"
-                    self.found.setdefault(
-                        key, _Stored(path, partition, file.size_bytes, file.sha256)
-                    )
+                        path = f"{root}/{folder}/{named.object_name}"
+                        self.found[key] = _Stored(path, partition, named)
         for key in of_run:
             self.found[key].runs += 1
         for error in run.errors:
@@ -402,27 +380,30 @@ def verify_backup(
 
     def check(item: tuple[tuple[str, str], _Stored]) -> dict[str, object]:
         key, stored = item
+        named = stored.named
         size = sizes.get(key)
         row: dict[str, object] = {
             "topic": stored.partition.topic,
             "partition": stored.partition.partition,
-            "segment_base_offset": stored.base_offset,
+            "segment_base_offset": named.base_offset if isinstance(named, Piece) else None,
             "path": stored.path,
             "status": "listed",
             "runs": stored.runs,
-            "size_bytes": stored.size_bytes,
+            "size_bytes": named.size_bytes,
             "is_read": False,
         }
         if size is None:
-            return {**row, **_fault("missing", "it is not there", f"{stored.size_bytes} bytes")}
-        if size != stored.size_bytes:
-            expected = f"{stored.size_bytes} bytes"
+            return {**row, **_fault("missing", "it is not there", f"{named.size_bytes} bytes")}
+        if size != named.size_bytes:
+            expected = f"{named.size_bytes} bytes"
             return {**row, **_fault("altered", "it has another size", expected, f"{size} bytes")}
         if not is_wanted[key]:
             return row
         return {**row, "is_read": True, **_read_fault(stored)}
 
-    rows = [*objects.rows, *map_at_a_time(check, sorted(objects.found.items(), key=_name))]
+    by_name = sorted(objects.found.items(), key=_name)
+    checked = map_requests(check, by_name, threads=READS_AT_A_TIME, name="objects")
+    rows = [*objects.rows, *checked]
     statuses = {str(row["status"]) for row in rows}
     outcome = RunOutcome.DONE
     if "unreadable" in statuses:
@@ -451,20 +432,21 @@ def _sizes_of(root: str, wanted: Mapping[tuple[str, str], _Stored]) -> dict[tupl
 
 def _read_fault(stored: _Stored) -> dict[str, object]:
     """Return how what is stored differs from what manifests say of it, as columns of its row."""
+    named = stored.named
     try:
         data = store_of(stored.path).read(stored.path)
     except FileNotFoundError:
-        return _fault("missing", "it was deleted meanwhile", f"{stored.size_bytes} bytes")
+        return _fault("missing", "it was deleted meanwhile", f"{named.size_bytes} bytes")
     except KafkaIndexError as error:
         if not is_retriable(error):
             raise
         return _fault("unreadable", error.message)
     sha256 = hash_of(data)
-    if sha256 != stored.sha256:
-        return _fault("altered", "its hash is another", stored.sha256, sha256)
-    if stored.base_offset is None or stored.last_offset is None:
+    if sha256 != named.sha256:
+        return _fault("altered", "its hash is another", named.sha256, sha256)
+    if isinstance(named, KeptFile):
         return {"status": "sound"}
-    return _batches_fault(np.frombuffer(data, np.uint8), stored.base_offset, stored.last_offset)
+    return _batches_fault(np.frombuffer(data, np.uint8), named.base_offset, named.last_offset)
 
 
 def _batches_fault(data: Bytes, base_offset: int, last_offset: int) -> dict[str, object]:

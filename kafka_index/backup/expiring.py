@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from kafka_index.backup.barrier import old_barriers
-from kafka_index.backup.checking import RunManifests, map_at_a_time, read_runs
+from kafka_index.backup.checking import READS_AT_A_TIME, RunManifests, read_runs
 from kafka_index.errors import ConfigError, CorruptObjectError, plural
+from kafka_index.execution import map_requests
 from kafka_index.layout.times import now_ms
 from kafka_index.results import RunOutcome, TableResult
 from kafka_index.stores import is_remote, store_of
@@ -250,11 +251,12 @@ class _Sweep:
             for run, brokers in repository.brokers_of_runs().items()
             for node_id in brokers
         ]
-        for manifest in map_at_a_time(self._manifest, [*paths, *young]):
+        for manifest in map_requests(
+            self._manifest, [*paths, *young], threads=READS_AT_A_TIME, name="manifests"
+        ):
             if manifest is not None:
                 for each in manifest.partitions:
-                    named[each.folder].update(piece.object_name for piece in each.pieces)
-                    named[each.folder].update(file.object_name for file in each.files)
+                    named[each.folder].update(one.object_name for one in each.objects)
         for folder in self._folders_with_others(named):
             self._sweep(folder, named.get(folder, set()), dry_run=dry_run)
         if dry_run:

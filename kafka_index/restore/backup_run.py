@@ -26,7 +26,13 @@ from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.seed import NOT_IN_DUMP
-from kafka_index.stores.backup.manifest import Missed, PartitionBackup, is_consistent, run_time
+from kafka_index.stores.backup.manifest import (
+    Missed,
+    PartitionBackup,
+    is_consistent,
+    missing_brokers,
+    run_time,
+)
 from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.backup.run_paths import parse_run_path, run_path
 from kafka_index.stores.backup.store import Run
@@ -192,8 +198,7 @@ class BackupRun:
     def _lacking(self) -> Iterator[str]:
         """Yield what the run lacks as a whole."""
         manifests = self.run.manifests
-        there = {each.node_id for each in manifests}
-        lacking = sorted({node for each in manifests for node in each.brokers} - there)
+        lacking = missing_brokers(manifests)
         if lacking:
             yield (
                 f"run {self.run.name} is incomplete: it has no part of broker "

@@ -139,6 +139,11 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
     @property
+    def objects(self) -> tuple[Piece | KeptFile, ...]:
+        """All that is stored of it: its pieces, and files that are kept as they are."""
+        return (*self.pieces, *self.files)
+
+    @property
     def folder(self) -> str:
         """Folder of its objects below the root of the repository."""
         return partition_folder(self.topic_partition, self.topic_id)
@@ -212,6 +217,12 @@ def is_consistent(manifests: Sequence[Manifest]) -> bool:
 def partition_folder(partition: TopicPartition, topic_id: str) -> str:
     """Return the folder of a partition's objects below the root of a repository."""
     return f"{DATA_FOLDER}/{partition.directory_name}-{topic_id}"
+
+
+def missing_brokers(manifests: Sequence[Manifest]) -> list[int]:
+    """Return the brokers that manifests of a run name, and that have none among them."""
+    expected = {node_id for each in manifests for node_id in each.brokers}
+    return sorted(expected - {each.node_id for each in manifests})
 
 
 def run_name(time_ms: int) -> str:

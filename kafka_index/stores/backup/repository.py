@@ -236,8 +236,7 @@ class Repository:
         recent_ns = (now_ms() - int(LONGEST_RUN_S * 1000)) * _MS_NS
         known = {*self._put_again[folder]}
         for partition in self._named[folder]:
-            known.update(piece.object_name for piece in partition.pieces)
-            known.update(file.object_name for file in partition.files)
+            known.update(each.object_name for each in partition.objects)
         found = set()
         for entry in self._store.list_directory(f"{self.root}/{folder}"):
             name = os.path.basename(entry.path)
