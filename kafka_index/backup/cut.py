@@ -132,8 +132,10 @@ class CutLog:
 class CutPartition:
     """A partition, as it was looked at and cut.
 
-    The logs ascend. `id_ns` is the time at which its id was written: a checkpoint that was written
-    earlier can name another topic. The files are those of the metadata log that are kept whole.
+    The logs ascend; of a partition whose files are all as an earlier run has stored them, `known`,
+    there is only the last one. `id_ns` is the time at which its id was written: a checkpoint that
+    was written earlier can name another topic. The files are those of the metadata log that are
+    kept whole.
     """
 
     partition: TopicPartition
@@ -149,11 +151,12 @@ class CutPartition:
     epochs: tuple[tuple[int, int], ...] = ()
     snapshot: bytes | None = None
     files: dict[str, bytes] = field(default_factory=dict)
+    known: PartitionBackup | None = None
 
     @property
-    def snapshot_offset(self) -> int:
-        """The offset of the snapshot."""
-        return self.logs[0].base_offset
+    def bases(self) -> list[int]:
+        """The base offsets of all its logs."""
+        return [each.base_offset for each in (self.known.segments if self.known else self.logs)]
 
     def close(self) -> None:
         """Close its logs."""
@@ -279,24 +282,24 @@ def is_held(directory: str) -> bool:
 class Cutting:
     """The partitions of data directories, looked at and then cut, group by group.
 
-    `seen` are the segments that an earlier run has seen, by the folder of the partition's name and
-    topic id, and base offset: a log that is as it was is not opened. `known` is what an earlier run
-    has of partitions: a directory that is as it was is not listed. A context manager, at whose
-    end all logs are closed.
+    `known` is what an earlier run has of partitions: a directory that is as it was is not listed,
+    and a log that is as it was not opened. A context manager, at whose end all logs are closed.
     """
 
     def __init__(
         self,
         directories: Sequence[str],
         is_wanted: Callable[[str], bool],
-        seen: Mapping[tuple[TopicPartition, str], Mapping[int, SeenSegment]],
-        known: Mapping[TopicPartition, PartitionBackup] | None = None,
+        known: Mapping[TopicPartition, PartitionBackup],
     ) -> None:
         self._directories = directories
         self._is_wanted = is_wanted
-        self._known = known or {}
+        self._known = known
         self._parsed: dict[str, TopicPartition | None] = {}
-        self._seen = seen
+        # The newest listing, and what the directories were when it was made, if that was one
+        # moment for all of them.
+        self._listed: list[tuple[TopicPartition, int, int]] = []
+        self._listed_at: list[tuple[int, int, int]] | None = None
         self._open_files = OpenFiles()
         self._looked: dict[TopicPartition, CutPartition] = {}
         self.partitions: dict[TopicPartition, CutPartition] = {}
@@ -363,7 +366,7 @@ class Cutting:
         return after
 
     def _measure(self, found: CutPartition) -> bool:
-        """Take the size of the last log; return whether it is the log that was looked at."""
+        """Take the size of the last log; return whether no log was replaced since the look."""
         log = found.logs[-1] if found.logs else None
         if log is None:
             return True
@@ -374,6 +377,8 @@ class Cutting:
         if (now.st_dev, now.st_ino) != (log.device, log.inode):
             return False
         is_grown = (now.st_size, now.st_ctime_ns) != (log.size_bytes, log.ctime_ns)
+        if is_grown and found.known is not None:
+            return False
         if now.st_size < log.settled_bytes:
             log.settled_bytes = 0
         log.size_bytes, log.ctime_ns = now.st_size, now.st_ctime_ns
@@ -415,10 +420,7 @@ class Cutting:
         at = os.stat(path)
         if (at.st_dev, at.st_ino, at.st_mtime_ns) != known.seen_directory:
             return None
-        logs = [
-            CutLog(f"{path}/{segment_file_name(base, LOG_SUFFIX)}", base, *file)
-            for base, *file in map(_file_of, known.segments)
-        ]
+        last = known.segments[-1:]
         found = CutPartition(
             partition,
             path,
@@ -429,16 +431,19 @@ class Cutting:
             at.st_mtime_ns,
             os.stat(f"{path}/{PARTITION_METADATA}").st_mtime_ns,
             looked_ns,
-            logs,
+            [_log_of_seen(path, each) for each in last],
             known.epochs,
             None if known.snapshot is None else base64.b64decode(known.snapshot),
         )
         if not self._measure(found):
             return None
-        for log, seen in zip(logs, known.segments, strict=True):
-            if not seen.is_done:
-                with suppress(LeftOutError):
-                    log.opened()
+        if all(log.is_as(each) for log, each in zip(found.logs, last, strict=True)):
+            found.known = known
+            return found
+        # No log before the last one has anything that is not stored.
+        found.logs = [*(_log_of_seen(path, each) for each in known.segments[:-1]), *found.logs]
+        with suppress(LeftOutError):
+            found.logs[-1].opened()
         return found
 
     def _look_once(self, partition: TopicPartition, path: str, directory: int) -> CutPartition:
@@ -455,7 +460,9 @@ class Cutting:
             topic_id = topic_id_in(
                 id_text.decode(errors="replace"), os.path.join(path, PARTITION_METADATA)
             )
-            seen = self._seen.get((partition, topic_id), {})
+            known = self._known.get(partition)
+            is_known = known is not None and known.topic_id == topic_id
+            seen = {each.base_offset: each for each in known.segments} if known and is_known else {}
             bases = _bases(names)
             for base in bases:
                 # One by one: logs that are open are closed if the next one fails.
@@ -490,18 +497,23 @@ class Cutting:
 
     def _log(self, held: int, path: str, base: int, seen: SeenSegment | None) -> CutLog:
         name = segment_file_name(base, LOG_SUFFIX)
-        log = _log_of(os.path.join(path, name), base, os.stat(name, dir_fd=held))
-        if log.is_as(seen):
-            return log
+        if seen is not None:
+            log = _log_of(f"{path}/{name}", base, os.stat(name, dir_fd=held))
+            if log.is_as(seen):
+                return log
         descriptor = self._open_files.open(name, held)
         if descriptor < 0:
-            return log
-        log = _log_of(os.path.join(path, name), base, os.fstat(descriptor))
+            return _log_of(f"{path}/{name}", base, os.stat(name, dir_fd=held))
+        try:
+            log = _log_of(f"{path}/{name}", base, os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
         log.descriptor = descriptor
         return log
 
     def _places(self, is_now: Callable[[str], bool]) -> dict[TopicPartition, int]:
-        """Return the directories of partitions by two listings that agree.
+        """Return the directories of partitions by two listings that agree, or one of one moment.
 
         A partition that is in two directories, or is there in one listing alone, is asked for
         again; if that does not end, it is left out.
@@ -511,7 +523,8 @@ class Cutting:
             if number > 1:
                 time.sleep(_BETWEEN_LOOKS_S)
             now = self._list(is_now)
-            if now == before and all(len(each) == 1 for each in now.values()):
+            is_certain = self._listed_at is not None or now == before
+            if is_certain and all(len(each) == 1 for each in now.values()):
                 break
             before, last = now, before
         else:
@@ -525,18 +538,43 @@ class Cutting:
         }
 
     def _list(self, is_now: Callable[[str], bool]) -> dict[TopicPartition, set[tuple[int, int]]]:
-        """Return directories and inodes of the live partitions, by one listing of each."""
+        """Return directories and inodes of the live partitions, by one listing of each.
+
+        The newest listing does while no directory has changed since.
+        """
+        at = self._moments()
+        if at is None or at != self._listed_at:
+            self._listed = [
+                (partition, number, inode)
+                for number, path in enumerate(self._directories)
+                for name, inode in _entries(path)
+                if (partition := self._partition_named(name)) is not None
+            ]
+            self._listed_at = at if at == self._moments() else None
         found: dict[TopicPartition, set[tuple[int, int]]] = {}
-        for number, path in enumerate(self._directories):
-            for name, inode in _entries(path):
-                if name not in self._parsed:
-                    self._parsed[name] = parse_partition_directory(name)
-                partition = self._parsed[name]
-                if partition is None or not is_now(partition.topic):
-                    continue
-                if self._is_wanted(partition.topic):
-                    found.setdefault(partition, set()).add((number, inode))
+        for partition, number, inode in self._listed:
+            if is_now(partition.topic):
+                found.setdefault(partition, set()).add((number, inode))
         return found
+
+    def _partition_named(self, name: str) -> TopicPartition | None:
+        """Return the wanted partition whose directory has a name; None for other directories."""
+        if name not in self._parsed:
+            partition = parse_partition_directory(name)
+            is_wanted = partition is not None and self._is_wanted(partition.topic)
+            self._parsed[name] = partition if is_wanted else None
+        return self._parsed[name]
+
+    def _moments(self) -> list[tuple[int, int, int]] | None:
+        """Return what the data directories are; None if one may change without another mtime."""
+        now_ns = time.time_ns()
+        try:
+            found = [os.stat(path) for path in self._directories]
+        except OSError:
+            return None
+        if any(now_ns - each.st_mtime_ns <= _TICK_NS for each in found):
+            return None
+        return [(each.st_dev, each.st_ino, each.st_mtime_ns) for each in found]
 
 
 class _ChangedError(Exception):
@@ -583,8 +621,10 @@ def _log_of(path: str, base: int, found: os.stat_result) -> CutLog:
     return CutLog(path, base, found.st_dev, found.st_ino, found.st_ctime_ns, found.st_size)
 
 
-def _file_of(seen: SeenSegment) -> tuple[int, int, int, int, int]:
-    return seen.base_offset, seen.device, seen.inode, seen.ctime_ns, seen.size_bytes
+def _log_of_seen(path: str, seen: SeenSegment) -> CutLog:
+    name = segment_file_name(seen.base_offset, LOG_SUFFIX)
+    file = seen.device, seen.inode, seen.ctime_ns, seen.size_bytes
+    return CutLog(f"{path}/{name}", seen.base_offset, *file)
 
 
 def _read_epochs(held: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:

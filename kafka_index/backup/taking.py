@@ -94,7 +94,7 @@ class _Stored:
     found: CutPartition
     folder: str
     is_compacted: bool
-    high_watermark: int | None
+    high_watermark: int | None = None
     kept: list[Piece] = field(default_factory=list)
     puts: list[Future[tuple[Piece, int]]] = field(default_factory=list)
     segments: list[SeenSegment] = field(default_factory=list)
@@ -130,10 +130,6 @@ class Taking:
         self._cutting = Cutting(
             self.broker.paths,
             request.wants,
-            {
-                key: {segment.base_offset: segment for segment in each.segments}
-                for key, each in self._earlier.items()
-            },
             {partition: each for (partition, _), each in self._earlier.items()},
         )
         self._is_held = any(map(is_held, self.broker.paths))
@@ -308,9 +304,9 @@ class Taking:
 
     def _is_stored(self, found: CutPartition) -> bool:
         """Return whether an earlier run has stored all of a partition."""
-        earlier = self._earlier.get((found.partition, found.topic_id))
-        if found.partition.topic == CLUSTER_METADATA_TOPIC:
+        if found.known is not None or found.partition.topic == CLUSTER_METADATA_TOPIC:
             return True
+        earlier = self._earlier.get((found.partition, found.topic_id))
         if earlier is None:
             return False
         seen = {each.base_offset: each for each in earlier.segments}
@@ -319,6 +315,8 @@ class Taking:
     def _store_or_miss(self, found: CutPartition, uploads: Uploads) -> _Stored | None:
         del self._cutting.partitions[found.partition]
         try:
+            if found.known is not None:
+                return self._keep(found, found.known)
             return self._store(found, uploads)
         except LeftOutError as error:
             self._cutting.left_out[found.partition] = error
@@ -330,10 +328,7 @@ class Taking:
         """Read a partition and hand its pieces to uploads; None if it was deleted meanwhile."""
         earlier = self._earlier_of(found)
         stored = _Stored(
-            found,
-            partition_folder(found.partition, found.topic_id),
-            self._is_compacted(found),
-            None,
+            found, partition_folder(found.partition, found.topic_id), self._is_compacted(found)
         )
         if found.partition.topic != CLUSTER_METADATA_TOPIC and not self._is_stored(found):
             if not self._is_there(found):
@@ -370,6 +365,22 @@ class Taking:
                 put_object(self.repository, f"{stored.folder}/{kept.object_name}", data)
                 stored.new_bytes += len(data)
         return stored
+
+    def _keep(self, found: CutPartition, known: PartitionBackup) -> _Stored:
+        """Return what an earlier run has of a partition, as nothing of it has changed."""
+        header = known.last_header
+        return _Stored(
+            found,
+            known.folder,
+            self._is_compacted(found),
+            known.high_watermark,
+            kept=[*known.pieces],
+            segments=[*known.segments],
+            end_offset=known.end_offset,
+            settled_offset=known.end_offset,
+            last_header=None if header is None else base64.b64decode(header),
+            has_gap=known.is_compacted,
+        )
 
     def _earlier_of(self, found: CutPartition) -> PartitionBackup | None:
         """Return what an earlier run has of a partition, of another broker if need be."""
@@ -565,7 +576,8 @@ class Taking:
             piece, new_bytes = each.result()
             pieces.append(piece)
             stored.new_bytes += new_bytes
-        first = found.logs[0].base_offset if found.logs else 0
+        bases = found.bases
+        first = bases[0] if bases else 0
         # Logs that were as before may come after cleaned ones.
         pieces = sorted(
             (piece for piece in pieces if piece.last_offset >= first),
@@ -605,7 +617,7 @@ class Taking:
         )
         if (
             partition.topic != CLUSTER_METADATA_TOPIC
-            and len(backup.segments) == len(found.logs)
+            and len(backup.segments) == len(bases)
             and len(backup.epochs) == len(found.epochs)
             and snapshot is found.snapshot
         ):

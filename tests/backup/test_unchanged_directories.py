@@ -11,6 +11,7 @@ import pytest
 
 from kafka_index.backup.agent import TakenRun, take
 from kafka_index.backup.request import BackupRequest
+from kafka_index.backup.taking import Taking
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.stores.backup.manifest import PartitionBackup
@@ -55,6 +56,47 @@ def test_directories_that_are_as_they_were_are_not_listed(
     assert [
         each for each in second.manifest.partitions if each.topic != CLUSTER_METADATA_TOPIC
     ] == [each for each in first.manifest.partitions if each.topic != CLUSTER_METADATA_TOPIC]
+
+
+def test_data_directories_are_listed_once_while_nothing_comes_or_goes(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(data)
+    listed = []
+    real = os.scandir
+
+    def scandir(path: int | str) -> object:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with Taking(BackupRequest(inputs=[str(data)], output=f"{data}-repository")) as taking:
+        listed.clear()
+        taking.look()
+        taking.cut_coordinators()
+        assert len(listed) == 1
+        shutil.copytree(data / "audit.trail-0", data / "created-0")
+        taking.cut_others()
+        assert len(listed) > 1
+        assert {each.topic for each in taking.folders.values()} >= {"created", "audit.trail"}
+
+
+def test_what_is_appended_after_the_look_is_in_the_cut(data: Path) -> None:
+    first = partition(back_up(data), "audit.trail")
+    end = first.end_offset
+    batch = write_record_batch([Record(1, b"key", b"value")], end, BatchFields(leader_epoch=0))
+    request = BackupRequest(inputs=[str(data)], output=str(data.with_name("repository")))
+    with Taking(request) as taking:
+        taking.look()
+        with max((data / "audit.trail-0").glob("*.log")).open("ab") as log:
+            log.write(batch)
+        taking.cut_coordinators()
+        taking.cut_others()
+        taking.await_high_watermarks()
+        taking.store()
+        taking.commit("20991231T235959.000Z", taking.brokers)
+        found = next(each for each in taking.manifest.partitions if each.topic == "audit.trail")
+    assert (found.end_offset, found.settled_offset) == (end + 1, end)
 
 
 def test_what_is_appended_to_a_last_log_is_stored(data: Path) -> None:
