@@ -29,7 +29,7 @@ from kafka_index.layout.times import now_ms
 from kafka_index.lookup.inventory import collect_inventory
 from kafka_index.lookup.keys import By, Keys, plain_array
 from kafka_index.lookup.lookups import Lookups, LookupSettings
-from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns
+from kafka_index.lookup.query_files import PARTITION, TOPIC, check_columns
 from kafka_index.lookup.report import outcome_of
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.results import TableResult

@@ -32,7 +32,7 @@ from kafka_index.build.settings import Output
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, members_of, topics_pattern
 from kafka_index.dump.listing import list_logs
 from kafka_index.errors import ConfigError, InputError, argument_text
-from kafka_index.execution.tasks import new_run_id
+from kafka_index.execution.engine import new_run_id
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.layout.times import Time, now_ms
 from kafka_index.layout.uri_passwords import path_of

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.execution.tasks import wave_bytes
+from kafka_index.execution.engine import wave_bytes
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kafka_index.config import LogConfig
-from kafka_index.execution.tasks import new_run_id
+from kafka_index.execution.engine import new_run_id
 from kafka_index.layout.names import TopicPartition
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import scratch_path, workspace

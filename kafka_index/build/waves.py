@@ -18,7 +18,7 @@ from kafka_index.build.scan import keep_segment, stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.execution import Workers
-from kafka_index.execution.tasks import COST_BYTES
+from kafka_index.execution.engine import COST_BYTES
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.segment_table import SegmentTable
 

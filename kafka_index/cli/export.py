@@ -31,8 +31,8 @@ from kafka_index.export import (
     PartitionReport,
     SplitResult,
 )
+from kafka_index.export.exporting import ExportJob
 from kafka_index.export.report import ExportResult
-from kafka_index.export.running import ExportJob
 from kafka_index.layout.times import empty_range_text
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage.paths import absolute_path

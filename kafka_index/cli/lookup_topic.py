@@ -35,7 +35,7 @@ from kafka_index.lookup import (
     StartingOffset,
     collect_inventory,
 )
-from kafka_index.lookup.query_columns import PARTITION, TOPIC, QueryBatch
+from kafka_index.lookup.query_files import PARTITION, TOPIC, QueryBatch
 from kafka_index.lookup.tally import starting_offsets_of
 from kafka_index.reading.answers import (
     FOUND_OFFSET,

@@ -376,7 +376,7 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
         try:
             path = check_report_path(value, has_page=has_page)
             if path.lower().endswith(PAGE_SUFFIX):
-                from kafka_index.pages.page_text import bokeh_folder  # noqa: PLC0415
+                from kafka_index.pages.page import bokeh_folder  # noqa: PLC0415
 
                 bokeh_folder(path)
         except InputError as error:

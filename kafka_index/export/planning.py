@@ -12,15 +12,18 @@ from kafka_index.errors import InputError, KafkaIndexError, ReadError, is_retria
 from kafka_index.export.export_record import (
     OPTION_NAMES,
     DamagedRange,
+    DataLoss,
     ExportRecord,
+    find_loss,
     option_again,
     read_export_record,
     record_options,
     value_text,
 )
-from kafka_index.export.log_history import DataLoss, find_loss
-from kafka_index.export.partition_export import Exchange, PartitionExport, SplitWork
-from kafka_index.export.partition_folder import (
+from kafka_index.export.partition_export import (
+    Exchange,
+    PartitionExport,
+    SplitWork,
     data_files,
     drop_staged,
     finish_exchange,

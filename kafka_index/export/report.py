@@ -10,7 +10,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.export.log_history import ExportedBatch
+from kafka_index.export.export_record import ExportedBatch
 from kafka_index.results import Result, RunOutcome, report_schema, report_table
 
 EXPORT_REPORT_SCHEMA = report_schema(

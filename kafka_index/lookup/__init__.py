@@ -10,8 +10,7 @@ from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.output import AnswerTarget, answer_target
 from kafka_index.lookup.queries import Queries, open_queries, read_split
-from kafka_index.lookup.query_columns import QueryBatch
-from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.lookup.query_files import QueryBatch, QueryFormat
 from kafka_index.lookup.report import (
     LOOKUP_REPORT_SCHEMA,
     LookupTotals,

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from kafka_index.lookup.parquet_queries import parquet_schema, read_footer
-from kafka_index.lookup.queries import converted_schema
-from kafka_index.lookup.query_columns import QueryBatch
-from kafka_index.lookup.query_files import QueryFormat, QuerySplit
+from kafka_index.lookup.queries import converted_schema, parquet_schema, read_footer
+from kafka_index.lookup.query_files import QueryBatch, QueryFormat, QuerySplit
 from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
 from kafka_index.storage.json_lines import extended_lines
 from kafka_index.stores import is_remote

@@ -14,13 +14,11 @@ from kafka_index.errors import InputError
 from kafka_index.execution import Workers
 from kafka_index.lookup.answer_files import open_answers
 from kafka_index.lookup.inventory import Inventory
-from kafka_index.lookup.lookups import Lookups, LookupSettings
+from kafka_index.lookup.lookups import Lookups, LookupSettings, SharedLookups
 from kafka_index.lookup.output import ARROW_ENDING, AnswerTarget
-from kafka_index.lookup.parquet_queries import READ_ROWS, SPLIT_ROWS
-from kafka_index.lookup.queries import Queries, read_split
+from kafka_index.lookup.queries import READ_ROWS, SPLIT_ROWS, Queries, read_split
 from kafka_index.lookup.query_files import QueryFormat, QuerySplit
 from kafka_index.lookup.report import SplitReport
-from kafka_index.lookup.shared_lookups import SharedLookups
 from kafka_index.lookup.tally import SplitTally
 from kafka_index.stores.registry import whole_file
 

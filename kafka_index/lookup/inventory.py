@@ -28,8 +28,7 @@ from kafka_index.layout.names import (
     parse_partition_directory,
     segment_file_name,
 )
-from kafka_index.lookup.keys import By
-from kafka_index.lookup.partition_codes import NO_PARTITION, Codes, PartitionCodes
+from kafka_index.lookup.keys import NO_PARTITION, By, Codes, PartitionCodes
 from kafka_index.reading.answers import UpperBound
 from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.fetched_log import requests

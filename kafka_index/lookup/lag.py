@@ -13,9 +13,8 @@ from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError, Rea
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC
 from kafka_index.lookup.inventory import Inventory, collect_inventory
-from kafka_index.lookup.keys import By, Keys
+from kafka_index.lookup.keys import NO_PARTITION, By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
-from kafka_index.lookup.partition_codes import NO_PARTITION
 from kafka_index.metadata.directory import Faults, read_metadata
 from kafka_index.metadata.topic_states import CommittedOffset
 from kafka_index.reading.answers import (

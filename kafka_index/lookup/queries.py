@@ -1,19 +1,206 @@
-"""Queries: from a path to checked splits, and from a split to batches."""
+"""Queries: from a path to checked splits, and from a split to batches.
+
+Files of Parquet are checked by their footers, split and read by row groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.lookup.csv_queries import check_csv, read_csv
-from kafka_index.lookup.json_queries import check_json, read_json
-from kafka_index.lookup.keys import By
-from kafka_index.lookup.parquet_queries import READ_ROWS, check_parquet, read_parquet
-from kafka_index.lookup.query_columns import PARTITION, QueryBatch, needed_columns
-from kafka_index.lookup.query_files import QueryFormat, QuerySplit, file_size, find_query_files
+from kafka_index.errors import InputError
+from kafka_index.lookup.keys import By, Keys
+from kafka_index.lookup.query_files import (
+    PARTITION,
+    TOPIC,
+    QueryBatch,
+    QueryFormat,
+    QuerySplit,
+    check_columns,
+    errors_of,
+    file_size,
+    find_query_files,
+    needed_columns,
+    refuse_differences,
+)
+from kafka_index.lookup.text_queries import check_csv, check_json, read_csv, read_json
+from kafka_index.stores.registry import readable
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+#: Rows of a split, where its row groups allow.
+SPLIT_ROWS = 1_000_000
+#: Rows of a batch, if they are small. More are slower: they do not fit into caches.
+READ_ROWS = 250_000
+# Fewer queries make smaller splits, so that there is work for all threads.
+_MIN_SPLIT_ROWS = 100_000
+_SPLITS = 32
+_BATCH_BYTES = 256 << 20
+_MIN_BATCH_ROWS = 1_000
+
+_ARROW_SCHEMA = b"ARROW:schema"
+# Spark and Hive used to write instants as 96-bit integers, which have no unit. As nanoseconds they
+# overflow and Spark cannot read them, so they become what Spark itself writes today.
+_INSTANT = pa.timestamp("us", "UTC")
+
+
+def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySplit]]:
+    """Check the columns of all files, and divide them into splits.
+
+    Raises `InputError` if a file cannot be read, or its columns are not right or not those of the
+    others.
+    """
+    schemas: list[tuple[str, pa.Schema]] = []
+    footers: list[pq.FileMetaData] = []
+    sizes = [file_size(path) for path in files]
+    for path in files:
+        with _errors_of(path):
+            footers.append(read_footer(path))
+            schemas.append((path, parquet_schema(footers[-1])))
+        check_columns(schemas[-1][1], by, path=path)
+    refuse_differences(schemas)
+    rows = sum(footer.num_rows for footer in footers)
+    split_rows = min(max(rows // _SPLITS, _MIN_SPLIT_ROWS), SPLIT_ROWS)
+    splits: list[QuerySplit] = []
+    for path, footer, size in zip(files, footers, sizes, strict=True):
+        first_row = 0
+        for groups in _row_groups(footer, split_rows):
+            metadata = [footer.row_group(group) for group in groups]
+            splits.append(
+                QuerySplit(
+                    number=len(splits),
+                    path=path,
+                    format=QueryFormat.PARQUET,
+                    by=by,
+                    row_groups=groups,
+                    rows=sum(group.num_rows for group in metadata),
+                    size_bytes=sum(_compressed_bytes(group) for group in metadata),
+                    file_bytes=size,
+                    columns=tuple(schemas[0][1].names),
+                    first_row=first_row,
+                )
+            )
+            first_row += splits[-1].rows or 0
+    return schemas[0][1], splits
+
+
+def read_footer(path: str) -> pq.FileMetaData:
+    """Return the footer of a local or remote file."""
+    import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
+
+    return pq.read_metadata(readable(path))
+
+
+def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
+    """Return the columns of a file as they are read and written."""
+    # The metadata of the file comes with the schema only if Arrow wrote it.
+    metadata = {k: v for k, v in (footer.metadata or {}).items() if k != _ARROW_SCHEMA}
+    schema = footer.schema.to_arrow_schema()
+    schema = schema.with_metadata({**metadata, **(schema.metadata or {})} or None)
+    for number in _instants(footer):
+        name = footer.schema.column(number).path
+        place = schema.get_field_index(name)
+        if place >= 0:
+            schema = schema.set(place, schema.field(place).with_type(_INSTANT))
+    return schema
+
+
+def read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[QueryBatch]:
+    """Read a split of a Parquet file, at most so many rows at a time.
+
+    Raises `InputError` if it cannot be read, or changed after it was checked.
+    """
+    import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
+
+    rows = 0
+    with _errors_of(split.path):
+        file = readable(split.path)
+        footer = pq.read_metadata(file)
+        unit = "us" if _instants(footer) else None
+        if any(group >= footer.num_row_groups for group in split.row_groups):
+            raise split.changed()
+        schema = parquet_schema(footer)
+        with pq.ParquetFile(
+            file,
+            metadata=footer,
+            coerce_int96_timestamp_unit=unit,
+            # Each topic is looked up once instead of once a row.
+            read_dictionary=[TOPIC] if schema.field(TOPIC).type == pa.string() else [],
+        ) as opened:
+            batches = opened.iter_batches(
+                batch_size=_batch_rows(footer, split.row_groups, max_rows),
+                row_groups=list(split.row_groups),
+                use_threads=False,
+            )
+            for batch in batches if split.row_groups else ():
+                rows += batch.num_rows
+                typed = _typed(batch, schema)
+                keys = Keys.of(typed.column(split.by.column), split.by)
+                yield QueryBatch(typed, batch.column(TOPIC), typed.column(PARTITION), keys)
+    if rows != split.rows:
+        raise split.changed()
+
+
+def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.equals(schema):
+        return batch
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple[int, ...]]:
+    """Yield the row groups of each split: at most so many rows, or a single larger group."""
+    groups: list[int] = []
+    rows = 0
+    for number in range(footer.num_row_groups):
+        more = footer.row_group(number).num_rows
+        if groups and rows + more > max_rows:
+            yield tuple(groups)
+            groups, rows = [], 0
+        groups.append(number)
+        rows += more
+    # A file without rows is a split, too: its part holds the columns.
+    yield tuple(groups)
+
+
+def _batch_rows(footer: pq.FileMetaData, row_groups: Sequence[int], max_rows: int) -> int:
+    groups = [footer.row_group(number) for number in row_groups]
+    rows = max(sum(group.num_rows for group in groups), 1)
+    size = max(sum(group.total_byte_size for group in groups), 1)
+    return int(max(min(max_rows, _BATCH_BYTES * rows // size), _MIN_BATCH_ROWS))
+
+
+def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
+    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+
+
+def _instants(footer: pq.FileMetaData) -> list[int]:
+    """Return the columns of 96-bit instants."""
+    return [
+        number
+        for number in range(footer.num_columns)
+        if footer.schema.column(number).physical_type == "INT96"
+    ]
+
+
+@contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    """Raise what is wrong with a file as an InputError that names it."""
+    try:
+        with errors_of(path):
+            yield
+    except pa.ArrowException as error:
+        raise InputError(f"not a valid Parquet file: {error}", path=path) from error
+
 
 _INT32 = -(2**31), 2**31 - 1
 

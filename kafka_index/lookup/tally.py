@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import Longs
 from kafka_index.lookup.inventory import Inventory
-from kafka_index.lookup.keys import By, Keys, integers, plain_array
+from kafka_index.lookup.keys import NO_PARTITION, By, Keys, integers, plain_array
 from kafka_index.lookup.lookups import Lookups, LookupSettings
-from kafka_index.lookup.partition_codes import NO_PARTITION
-from kafka_index.lookup.query_columns import PARTITION, QueryBatch
-from kafka_index.lookup.query_files import QueryFormat, QuerySplit
+from kafka_index.lookup.query_files import PARTITION, QueryBatch, QueryFormat, QuerySplit
 from kafka_index.lookup.report import (
     MAX_FINDINGS,
     MAX_INVALID,

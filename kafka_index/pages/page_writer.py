@@ -20,8 +20,15 @@ from kafka_index.layout.records import (
     TIME_ENTRY,
     field_position,
 )
-from kafka_index.pages.page import Page, Severity, Totals
-from kafka_index.pages.page_text import PageText, Part, bokeh_folder, pack_columns
+from kafka_index.pages.page import (
+    Page,
+    PageText,
+    Part,
+    Severity,
+    Totals,
+    bokeh_folder,
+    pack_columns,
+)
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import refuse_linked_out
 

@@ -24,7 +24,7 @@ from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable, without_frames
 from kafka_index.execution import Engine, Listener, Parts, Waves
-from kafka_index.execution.tasks import new_run_id
+from kafka_index.execution.engine import new_run_id
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.restore.log_restoring import (
     ATTEMPT_ID,

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import EngineError, help_page
-from kafka_index.execution.tasks import new_run_id
+from kafka_index.execution.engine import new_run_id
 from kafka_index.spark.jobs import DEPENDENCY_HINT, Jobs, is_connect
 from kafka_index.spark.session import is_on_this_machine
 from kafka_index.stores import is_remote, scheme_of

@@ -47,10 +47,9 @@ from kafka_index.lookup import (
 )
 from kafka_index.lookup.answering import SplitWork
 from kafka_index.lookup.inventory import Unindexed
-from kafka_index.lookup.keys import integers
-from kafka_index.lookup.partition_codes import NO_PARTITION
-from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_names
-from kafka_index.lookup.shared_lookups import SharedLookups
+from kafka_index.lookup.keys import NO_PARTITION, integers
+from kafka_index.lookup.lookups import SharedLookups
+from kafka_index.lookup.query_files import PARTITION, TOPIC, check_names
 from kafka_index.reading.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Resolve, Status
 from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task
 

@@ -23,7 +23,7 @@ from kafka_index.build.report import FAILED
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.build.waves import failed_rows
 from kafka_index.execution import Workers
-from kafka_index.execution.tasks import BIN, balance
+from kafka_index.execution.engine import BIN, balance
 from kafka_index.spark.workers import (
     SparkWorkers,
     check_results,

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from kafka_index.errors import EngineError, KafkaIndexError, RetriableError, is_retriable
 from kafka_index.execution import Listener, Parts, Waves, Workers
-from kafka_index.execution.tasks import BIN, COST_BYTES, attempt_id, balance, split_waves
+from kafka_index.execution.engine import BIN, COST_BYTES, attempt_id, balance, split_waves
 from kafka_index.spark.executors import SharedTarget, check_executors, shared_target
 from kafka_index.spark.jobs import Jobs
 from kafka_index.stores import StorageOptions, configure_stores, storage_options

@@ -17,7 +17,7 @@ from kafka_index.dump.data_directory import DataDirectories, DataDirectory
 from kafka_index.dump.missing_offsets import KnownOffsets, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.execution import Parts, Waves, Workers
-from kafka_index.execution.tasks import COST_BYTES
+from kafka_index.execution.engine import COST_BYTES
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output
 from kafka_index.config import LogConfig
-from kafka_index.execution.tasks import new_run_id
+from kafka_index.execution.engine import new_run_id
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.directory import FoundCluster
 from kafka_index.storage import SegmentFile, workspace

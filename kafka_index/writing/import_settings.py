@@ -10,7 +10,7 @@ from typing import Self
 
 from kafka_index.config import parse_integer
 from kafka_index.errors import ConfigError
-from kafka_index.execution.tasks import new_run_id
+from kafka_index.execution.engine import new_run_id
 from kafka_index.growing import LogSettings, TimestampType
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.records import COMPRESSION_NAMES

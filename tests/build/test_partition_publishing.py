@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.build import BuildSettings, Output, SegmentReport
-from kafka_index.execution.tasks import new_run_id
+from kafka_index.execution.engine import new_run_id
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
 from tests.support.dumps import built_rows

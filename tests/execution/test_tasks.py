@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.execution import Waves
-from kafka_index.execution.tasks import balance, split_waves
+from kafka_index.execution.engine import balance, split_waves
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 7), st.integers(0, 50))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kafka_index
-from kafka_index.export.partition_folder import staged_folder
+from kafka_index.export.partition_export import staged_folder
 from tests.servers.s3 import S3Server
 from tests.support.command_line import Argument, run_here
 from tests.support.damage import with_checksum

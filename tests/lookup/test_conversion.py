@@ -19,9 +19,8 @@ from kafka_index.lookup import (
     QueryFormat,
     answer_split,
     collect_inventory,
-    csv_queries,
-    json_queries,
     open_queries,
+    text_queries,
 )
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from tests.lookup.building import (
@@ -44,8 +43,8 @@ SOURCE = pytest.mark.parametrize("source", [C, J], ids=["csv", "json"])
 def test_answers_are_those_of_the_format_itself_in_its_order(
     dump: Path, tmp_path: Path, source: QueryFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_queries, "_BLOCK_BYTES", 500)
-    monkeypatch.setattr(json_queries, "_BLOCK_BYTES", 500)
+    monkeypatch.setattr(text_queries, "_CSV_BLOCK_BYTES", 500)
+    monkeypatch.setattr(text_queries, "_JSON_BLOCK_BYTES", 500)
     rows: list[dict[str, Any]] = []
     for number in range(5):
         some = [
@@ -206,7 +205,7 @@ def test_columns_are_the_members_of_the_first_lines_of_all_files(
 def test_a_member_that_appears_later_is_named_with_its_query(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_queries, "_BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(text_queries, "_JSON_BLOCK_BYTES", 4_000)
     path = write_queries(tmp_path / "q.json", [query("orders", 0, 5)] * 1_500)
     path.write_text("\n" + path.read_text() + '{"topic":"orders","partition":0,"offset":5,"x":1}\n')
     with pytest.raises(InputError, match=r"q\.json: query 1501: the member 'x' is in none"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, csv_queries, open_queries, read_split
+from kafka_index.lookup import By, open_queries, read_split, text_queries
 from tests.lookup.building import asked, put
 
 HEADER = "topic,partition,offset,note\n"
@@ -188,7 +188,7 @@ def test_any_rows_come_through_blocks_of_any_size_in_their_order(
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["topic", "partition", "offset", "note"])
             writer.writerows(rows)
-        patch.setattr(csv_queries, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(text_queries, "_CSV_BLOCK_BYTES", block_bytes)
         found = [tuple(cell or "" for cell in row) for row in cells(path)]
     assert found == [tuple((row + [""] * 4)[:4]) for row in rows]
 
@@ -200,7 +200,7 @@ def test_arrow_has_released_a_file_once_its_reader_is_closed(
     path = tmp_path / "queries.csv"
     path.write_text("topic,partition,offset\n" + "t,0,5\n" * 100_000)
 
-    with csv_queries._CsvReader(str(path), (), []) as reader:
+    with text_queries._CsvReader(str(path), (), []) as reader:
         if drained:
             assert sum(batch.num_rows for batch in reader) == 100_000
 

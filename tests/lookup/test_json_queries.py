@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, json_queries
+from kafka_index.lookup import By, text_queries
 from tests.lookup.building import asked, put
 
 GOOD = '{"topic":"t","partition":0,"offset":5}'
@@ -106,13 +106,13 @@ def test_lines_come_through_blocks_of_any_size(
     texts = [f'{{"topic":"t","partition":0,"offset":{n},"x":"{"é" * n}"}}' for n in range(40)]
     path = lines(tmp_path, *texts)
     for block_bytes in (1, 7, 100, 1000):
-        monkeypatch.setattr(json_queries, "_BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(text_queries, "_JSON_BLOCK_BYTES", block_bytes)
         assert asked(path) == [("t", 0, n) for n in range(40)]
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_queries, "_MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(json_queries, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(text_queries, "_MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_queries, "_JSON_BLOCK_BYTES", 100)
     path = put(tmp_path / "q.json", GOOD + "\n" + "x" * 2000)
     with pytest.raises(InputError, match="a line of more than 1000 bytes"):
         asked(path)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, collect_inventory, csv_queries, json_queries, parquet_queries
+from kafka_index.lookup import By, collect_inventory, queries, text_queries
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status
 from tests.lookup.building import (
     DUMP,
@@ -42,7 +42,7 @@ def test_a_mix_of_all_questions_is_answered_as_kafka_answers_each(
     tmp_path: Path, by: By, resolve: Resolve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several splits and batches, so that the queries of a partition come in many.
-    monkeypatch.setattr(parquet_queries, "_MIN_SPLIT_ROWS", 1_000)
+    monkeypatch.setattr(queries, "_MIN_SPLIT_ROWS", 1_000)
     golden = pq.read_table(GOLDEN)
     golden = golden.filter((pc.field("by") == by.value) & (pc.field("resolve") == resolve.value))
     golden = golden.take(pa.array(np.random.default_rng(7).permutation(golden.num_rows)))
@@ -119,9 +119,9 @@ def test_all_answer_columns_are_there_whatever_the_level(
 def test_threads_write_one_file_in_order(
     dump: Path, tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_queries, "_MIN_SPLIT_ROWS", 10)
-    monkeypatch.setattr(csv_queries, "_BLOCK_BYTES", 500)
-    monkeypatch.setattr(json_queries, "_BLOCK_BYTES", 500)
+    monkeypatch.setattr(queries, "_MIN_SPLIT_ROWS", 10)
+    monkeypatch.setattr(text_queries, "_CSV_BLOCK_BYTES", 500)
+    monkeypatch.setattr(text_queries, "_JSON_BLOCK_BYTES", 500)
     expected = []
     for number in range(7):
         rows = [query("orders", row % 2, row, id=f"{number}-{row}") for row in range(60)]
@@ -281,7 +281,7 @@ def test_instants_of_96_bits_become_microseconds(dump: Path, tmp_path: Path) -> 
 def test_findings_of_several_threads_are_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_queries, "_MIN_SPLIT_ROWS", 10)
+    monkeypatch.setattr(queries, "_MIN_SPLIT_ROWS", 10)
     make_dump(tmp_path / "dump")
     inventory = collect_inventory([str(tmp_path / "dump")])
     for log in (tmp_path / "dump" / "orders-1").iterdir():

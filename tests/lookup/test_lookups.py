@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import kafka_index.lookup.lookups as lookups_module
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.lookup.shared_lookups import DividedLookups, PackedLookups, SharedLookups
+from kafka_index.lookup.lookups import DividedLookups, PackedLookups, SharedLookups
 from kafka_index.reading.answers import (
     UNREADABLE,
     Answers,

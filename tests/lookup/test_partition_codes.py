@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.lookup.partition_codes import (
+from kafka_index.lookup.keys import (
     NO_PARTITION,
     PartitionCodes,
     grouping_order,

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 
 import kafka_index.pages.page_writer
-from kafka_index.pages.page_text import pack_columns
+from kafka_index.pages.page import pack_columns
 from tests.support.browser import blank_page, open_page
 from tests.support.command_line import run_here
 from tests.support.dumps import dump, write_logs

@@ -26,8 +26,8 @@ from kafka_index.lookup import (
 )
 from kafka_index.lookup.answering import SplitWork
 from kafka_index.lookup.inventory import find_unindexed
-from kafka_index.lookup.query_columns import QueryBatch
-from kafka_index.lookup.shared_lookups import SharedLookups
+from kafka_index.lookup.lookups import SharedLookups
+from kafka_index.lookup.query_files import QueryBatch
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.segment_indexes import SegmentIndexes
 from kafka_index.spark import lookup
