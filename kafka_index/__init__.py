@@ -60,12 +60,12 @@ if TYPE_CHECKING:
     from kafka_index.api.arguments import ArrowStream as ArrowStream
     from kafka_index.api.backups import backup_broker as backup_broker
     from kafka_index.api.backups import open_backup as open_backup
-    from kafka_index.api.checks import predict as predict
-    from kafka_index.api.checks import verify as verify
-    from kafka_index.api.listings import Metadata as Metadata
-    from kafka_index.api.listings import PartitionList as PartitionList
-    from kafka_index.api.listings import list_partitions as list_partitions
-    from kafka_index.api.listings import read_metadata as read_metadata
+    from kafka_index.api.dumps import Metadata as Metadata
+    from kafka_index.api.dumps import PartitionList as PartitionList
+    from kafka_index.api.dumps import list_partitions as list_partitions
+    from kafka_index.api.dumps import predict as predict
+    from kafka_index.api.dumps import read_metadata as read_metadata
+    from kafka_index.api.dumps import verify as verify
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps

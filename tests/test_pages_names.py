@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from kafka_index.api import listings, writing
+from kafka_index.api import dumps, writing
 from kafka_index.backup.result import BACKUP_REPORT_SCHEMA
 from kafka_index.build.report import REPORT_SCHEMA
 from kafka_index.export.report import EXPORT_REPORT_SCHEMA
@@ -35,7 +35,7 @@ REPORTS: dict[str, pa.Schema] = {
     "backup": BACKUP_REPORT_SCHEMA,
     "export": EXPORT_REPORT_SCHEMA,
     "import_records": writing._IMPORT_SCHEMA,
-    "list_partitions": listings._PARTITIONS,
+    "list_partitions": dumps._PARTITIONS,
     "lookup": LOOKUP_REPORT_SCHEMA,
     "answers": ANSWER_SCHEMA,
     **{f"metadata --what {name}": table.schema for name, table in METADATA_TABLES.items()},

@@ -26,8 +26,7 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from kafka_index import __version__
 from kafka_index.cli.completion import complete_paths
-from kafka_index.cli.exit_code import TRACEBACK_VARIABLE, ExitCode, error_text
-from kafka_index.cli.run_summary import RunSummary
+from kafka_index.cli.run_end import TRACEBACK_VARIABLE, ExitCode, RunSummary, error_text
 from kafka_index.cli.terminal import print_error
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.uri_passwords import hide_passwords

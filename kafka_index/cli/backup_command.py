@@ -16,9 +16,8 @@ from kafka_index.backup.metrics import Monitor
 from kafka_index.backup.politeness import Bandwidth, being_idle
 from kafka_index.backup.request import BackupRequest, Broker
 from kafka_index.backup.result import BACKUP_REPORT_SCHEMA, BackupResult
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, Whole, command, moment, option
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
     config_option,

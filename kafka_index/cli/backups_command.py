@@ -176,7 +176,7 @@ def _root(uris: tuple[str, ...]) -> str:
 def _show(found: TableResult, shown: pa.Table, report: str | None, *, as_json: bool) -> int:
     """Print rows and the verdict, write the report; return the exit code."""
     from kafka_index.cli.dump_output import DumpOutput  # noqa: PLC0415, slow to import
-    from kafka_index.cli.run_summary import run_summary  # noqa: PLC0415, slow to import
+    from kafka_index.cli.run_end import run_summary  # noqa: PLC0415, slow to import
     from kafka_index.storage.report_file import open_report  # noqa: PLC0415, slow to import
 
     run_summary().command = found.command

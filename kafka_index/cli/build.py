@@ -29,9 +29,8 @@ from kafka_index.build.report import (
     SegmentReport,
     report_rows,
 )
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     SHOWN,

@@ -185,7 +185,7 @@ class CatOptions:
 
 
 def _run(options: CatOptions) -> int:
-    from kafka_index.cli.cat import run_cat  # noqa: PLC0415, slow to import
+    from kafka_index.cli.searching import run_cat  # noqa: PLC0415, slow to import
 
     return run_cat(options)
 

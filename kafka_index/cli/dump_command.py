@@ -24,11 +24,10 @@ from kafka_index.cli.dump_indexes import (
 )
 from kafka_index.cli.dump_logs import dump_directory, dump_log, dump_records
 from kafka_index.cli.dump_output import DumpOutput, Selection
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, Whole, argument, command, moment, option
 from kafka_index.cli.printed_records import decoder_of
 from kafka_index.cli.record_text import FORMS, RecordText
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Times,
     max_decompressed_option,

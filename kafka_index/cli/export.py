@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, relative_times
 from kafka_index.cli.terminal import (
     Paint,

@@ -100,7 +100,7 @@ class FindOptions(RecordOptions):
 
 
 def _run(options: FindOptions) -> int:
-    from kafka_index.cli.find import run_find  # noqa: PLC0415, slow to import
+    from kafka_index.cli.searching import run_find  # noqa: PLC0415, slow to import
 
     return run_find(options)
 

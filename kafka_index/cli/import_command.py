@@ -7,9 +7,8 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, command, option
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
 from kafka_index.cli.terminal import format_bytes, format_count, print_log
 from kafka_index.errors import ConfigError, plural

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     damage_lines,
@@ -23,7 +22,7 @@ from kafka_index.cli.lookup_summary import (
     warn_of_unindexed,
 )
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     Table,

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from kafka_index.cli.completion import complete_topic
 from kafka_index.cli.options import TIME_HELP, Group, Whole, command, listed, option, parse_moment
-from kafka_index.cli.run_summary import option_name
+from kafka_index.cli.run_end import option_name
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,

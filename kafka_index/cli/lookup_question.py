@@ -11,7 +11,6 @@ import click
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     exit_code,
@@ -20,7 +19,7 @@ from kafka_index.cli.lookup_summary import (
     warn_of_unindexed,
 )
 from kafka_index.cli.lookup_topic import inventory_of, partition_directories
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.terminal import print_text, shown_path
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.names import TopicPartition

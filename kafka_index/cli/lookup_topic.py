@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_summary import exit_code, print_findings, warn_of_starts
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.terminal import Paint, Table, format_count, print_log, print_text
 from kafka_index.config import topics_pattern
 from kafka_index.errors import InputError, is_retriable

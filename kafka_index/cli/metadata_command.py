@@ -16,10 +16,9 @@ import pyarrow as pa
 from pyarrow import types
 
 from kafka_index.cli.dump_output import DumpOutput
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, argument, command, option
 from kafka_index.cli.record_text import readable_time
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
 from kafka_index.errors import plural

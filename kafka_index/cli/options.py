@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafka_index.cli.completion import PATHS
-from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.run_summary import option_name, run_summary
+from kafka_index.cli.run_end import ExitCode, option_name, run_summary
 from kafka_index.cli.terminal import announce_compilation, print_error
 from kafka_index.config import parse_integer
 from kafka_index.errors import ConfigError, InputError, help_page, plural

@@ -13,9 +13,8 @@ from typing import TextIO
 import click
 import pyarrow as pa
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, command, option
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     config_option,
     input_option,

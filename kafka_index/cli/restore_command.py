@@ -12,10 +12,9 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import TIME_HELP, Group, Whole, add_unread, choice, command, option
 from kafka_index.cli.restore_summary import RestoreOutcome, restore_page
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
     detail_options,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Table, first_lines, format_bytes, format_count, status_table
 from kafka_index.errors import plural

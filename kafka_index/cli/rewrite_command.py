@@ -10,10 +10,9 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, command, option
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,

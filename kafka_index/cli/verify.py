@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     SHOWN,

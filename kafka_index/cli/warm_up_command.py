@@ -8,8 +8,8 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Group, command, option
+from kafka_index.cli.run_end import ExitCode
 from kafka_index.cli.terminal import format_seconds
 
 _HELP = """Compile all kernels and keep their machine code, so that no later run compiles any.

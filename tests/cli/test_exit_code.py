@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.cli import job_main, main
-from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.run_end import ExitCode
 from kafka_index.errors import (
     ConfigError,
     CorruptLogError,

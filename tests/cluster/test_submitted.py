@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.run_end import ExitCode
 from kafka_index.lookup import By
 from tests.cluster.conftest import check_warm, finish
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.run_end import ExitCode
 from tests.support.command_line import Argument, run_here
 from tests.support.permissions import without_override
 from tests.support.restoring import copy_dump

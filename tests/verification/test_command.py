@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.run_end import ExitCode
 from kafka_index.verification import VERIFY_SCHEMA
 from tests.support.builds import small_disk
 from tests.support.command_line import COMMAND, DUMP, copy_partitions, environment, run_here

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.run_end import ExitCode
 from tests.support.command_line import Argument, run_here
 from tests.support.tiered import SETTINGS, Setting, setting
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.run_end import ExitCode
 from kafka_index.verification import FileClass, FileKind
 from tests.support.builds import finish, start
 from tests.support.child_processes import open_to_all

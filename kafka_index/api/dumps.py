@@ -1,30 +1,43 @@
-"""`read_metadata` and `list_partitions`: what a dump holds."""
+"""`list_partitions`, `read_metadata`, `verify`, `predict`: what a dump holds, and how it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from kafka_index.api.arguments import (
+    Config,
+    Path,
     Paths,
     Tiered,
     Topics,
+    config_of,
+    optional_path,
     paths_of,
+    properties_of,
+    threads_of,
+    time_of,
     unread_texts,
     whole,
     with_flags,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
 from kafka_index.errors import ConfigError, KafkaIndexError, argument_text, is_retriable, plural
+from kafka_index.layout.times import Time
 from kafka_index.lookup.lag import LAG_TABLES, read_lag
 from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.results import Result, RunOutcome, TableResult
+from kafka_index.startup import Prediction
+from kafka_index.startup.predicting import predict_start, start_conditions
+from kafka_index.storage import local_path
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables.records import list_partitions as list_files
 from kafka_index.tiered.options import TieredOptions
+from kafka_index.verification import Finding, PartitionFindings, Verification
+from kafka_index.verification.verifying import VerifyJob, VerifyRequest
 
 _OVERVIEW = pa.schema([("table", pa.string()), ("rows", pa.int64())])
 _PARTITIONS = pa.schema(
@@ -276,3 +289,176 @@ def _end_of(files: PartitionFiles) -> tuple[int | None, KafkaIndexError | None]:
             return log.log_end_offset, None
     except KafkaIndexError as error:
         return None, error
+
+
+@with_flags
+def verify(
+    paths: Paths,
+    *,
+    tiered: Tiered | None = None,
+    indexes: Path | None = None,
+    metadata: Path | None = None,
+    against: Paths = (),
+    topics: Topics | None = None,
+    fast: bool = False,
+    config: Config | None = None,
+    threads: int | None = None,
+    now: Time | None = None,
+    follow_links: bool = False,
+) -> Verification:
+    """Compare every file of a dump with what it should be, as ``kafka-index verify`` does.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    indexes : path, optional
+        Folder that mirrors the partition directories and holds the files to verify; by default
+        they are beside the logs.
+    metadata : path, optional
+        The directory of the metadata log, by default the one in the dump: it says which topics are
+        compacted, and their ids.
+    against : path, or list of path
+        Compare the batches with those of another copy instead: no file is verified.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named.
+    fast : bool
+        Read the headers of batches only: checksums are not verified.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, such as a broker's ``server.properties``. The node id and the directory of
+        the metadata log among them are compared with the directories.
+    threads : int, optional
+        Segments scanned at a time; by default one a core.
+    now : time, optional
+        The time at which the broker would start, by default now: producers that are idle then do
+        not count.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
+
+    Returns
+    -------
+    Verification
+        A row per file and partition; a file that cannot be read is a row too.
+
+    Raises
+    ------
+    InputError
+        Nothing is found, or a path cannot be listed.
+    ConfigError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> found = kafka_index.verify("examples/dump", config="examples/dump.properties")
+    >>> found.ok
+    True
+    >>> found.counts["files_harmful"]
+    0
+    """
+    request = VerifyRequest(
+        inputs=paths_of(paths),
+        tiered=TieredOptions.of(tiered),
+        indexes=optional_path(indexes, "indexes"),
+        metadata=optional_path(metadata, "metadata"),
+        against=paths_of(against, "against"),
+        topics=topics_pattern(topics),
+        fast=fast,
+        config=config_of(config),
+        properties=properties_of(config),
+        now_ms=None if now is None else time_of(now, "now"),
+    )
+    others = {"indexes": indexes, "metadata": metadata, "fast": fast or None}
+    other = next((name for name, value in others.items() if value is not None), None)
+    if request.against and other is not None:
+        raise ConfigError(f"against and {other} exclude each other")
+    engine = threads_of(threads)
+    findings = _Findings()
+    with reading_inputs(follow_links=follow_links) as unread:
+        job = VerifyJob.prepare(request)
+        job.run(engine, findings)
+    partitions = sorted(findings.partitions, key=lambda one: (one.topic, one.partition))
+    size_bytes = job.segments.total_bytes
+    return Verification(partitions, findings.rows, size_bytes, unread_texts(unread))
+
+
+@with_flags
+def predict(
+    paths: Paths,
+    *,
+    metadata: Path | None = None,
+    config: Config | None = None,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> Prediction:
+    """Predict what a broker does to its log directories when it starts, as ``predict`` does.
+
+    Nothing is written.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        All data directories of one broker, on a local disk.
+    metadata : path, optional
+        The metadata log directory; by default that of the settings, or the one in the directories.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, such as the broker's ``server.properties``.
+    max_decompressed_bytes : int
+        The most bytes of decompressed metadata that this process holds at a time.
+
+    Returns
+    -------
+    Prediction
+        The verdict, the partitions, and a row per segment.
+
+    Raises
+    ------
+    InputError
+        A directory cannot be read, or a running broker holds it.
+    ConfigError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> found = kafka_index.predict("examples/dump")
+    >>> found.verdict.value
+    'safe'
+    >>> found.counts["records_lost"]
+    0
+    """
+    directories = [local_path(path) for path in paths_of(paths)]
+    if not directories:
+        raise ConfigError("paths is empty", expected="all data directories of one broker")
+    most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
+    conditions = start_conditions(
+        directories,
+        optional_path(metadata, "metadata"),
+        properties_of(config),
+        config_of(config),
+        most,
+    )
+    return predict_start(directories, conditions)
+
+
+class _Findings:
+    """Keeps what a verification finds."""
+
+    def __init__(self) -> None:
+        self.partitions: list[PartitionFindings] = []
+        self.rows: list[Finding] = []
+
+    def on_begin(self) -> None:
+        """Show nothing."""
+
+    def on_share(self, done: int, total: int) -> None:
+        """Show nothing."""
+
+    def on_findings(self, findings: Sequence[Finding]) -> None:
+        """Keep the findings of files at the root, or of a comparison."""
+        self.rows += findings
+
+    def on_partition(self, found: PartitionFindings) -> None:
+        """Keep the findings of a partition."""
+        self.partitions.append(found)
