@@ -131,19 +131,13 @@ def lookup_offsets(
     >>> found.to_arrow()["status"].to_pylist()
     ['found']
     """
-    return _look_up(
+    settings = LookupSettings(
         By.OFFSET,
-        paths_of(paths),
-        queries,
-        LookupSettings(
-            By.OFFSET,
-            choice_of(Resolve, resolve, "resolve"),
-            config_of(config, max_decompressed_bytes=max_decompressed_bytes),
-        ),
-        choice_of(UpperBound, upper_bound, "upper_bound"),
-        optional_path(indexes, "indexes"),
-        tiered,
-        follow_links=follow_links,
+        choice_of(Resolve, resolve, "resolve"),
+        config_of(config, max_decompressed_bytes=max_decompressed_bytes),
+    )
+    return _look_up(
+        paths, queries, settings, upper_bound, indexes, tiered, follow_links=follow_links
     )
 
 
@@ -189,40 +183,36 @@ def lookup_timestamps(
     >>> found.to_arrow()["found_offset"].to_pylist()
     [0]
     """
-    return _look_up(
+    settings = LookupSettings(
         By.TIMESTAMP,
-        paths_of(paths),
-        queries,
-        LookupSettings(
-            By.TIMESTAMP,
-            choice_of(Resolve, resolve, "resolve"),
-            config_of(config, max_decompressed_bytes=max_decompressed_bytes),
-        ),
-        choice_of(UpperBound, upper_bound, "upper_bound"),
-        optional_path(indexes, "indexes"),
-        tiered,
-        follow_links=follow_links,
+        choice_of(Resolve, resolve, "resolve"),
+        config_of(config, max_decompressed_bytes=max_decompressed_bytes),
+    )
+    return _look_up(
+        paths, queries, settings, upper_bound, indexes, tiered, follow_links=follow_links
     )
 
 
 def _look_up(
-    by: By,
-    paths: list[str],
+    paths: Paths,
     queries: Table,
     settings: LookupSettings,
-    upper_bound: UpperBound,
-    indexes: str | None,
+    upper_bound: UpperBound | str,
+    indexes: Path | None,
     tiered: Tiered | None,
     *,
     follow_links: bool,
 ) -> LookupResult:
+    by, inputs = settings.by, paths_of(paths)
+    bound = choice_of(UpperBound, upper_bound, "upper_bound")
+    index_root = optional_path(indexes, "indexes")
     names = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (by.column, pa.int64())])
     table = table_of(queries, "queries", names)
     texts = _texts_of_times(table, by)
     check_columns(table.schema if texts is None else _with_numbers(table.schema, by), by)
     with reading_inputs(follow_links=follow_links) as unread:
         inventory = collect_inventory(
-            paths, tiered=TieredOptions.of(tiered), indexes=indexes, upper_bound=upper_bound
+            inputs, tiered=TieredOptions.of(tiered), indexes=index_root, upper_bound=bound
         )
         keys = Keys.of(table.column(by.column), by) if texts is None else _keys_of(texts)
         with Lookups(inventory, settings) as lookups:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -259,17 +258,10 @@ class BuildOutcome(Outcome):
         self._notes = 0
         self._first_note: SegmentReport | None = None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)
-        if error is not None:
-            kept = self._finished() - self._segments[FAILED]
-            of_all = f" of {self._total_segments:,}" if self._total_segments else ""
-            error.add_note(f"{kept:,}{of_all} segments are finished and kept")
+    def _add_notes(self, error: BaseException) -> None:
+        kept = self._finished() - self._segments[FAILED]
+        of_all = f" of {self._total_segments:,}" if self._total_segments else ""
+        error.add_note(f"{kept:,}{of_all} segments are finished and kept")
 
     def on_scanned(self, row: SegmentReport) -> None:
         """Count a segment that was scanned, or kept as it is; called from any thread."""

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -237,15 +236,7 @@ class LookupOutcome(Outcome):
         self._report = report
         self._total_queries = total_queries
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)
-        if error is None:
-            return
+    def _add_notes(self, error: BaseException) -> None:
         if self.totals.rows:
             of_all = f" of {self._total_queries:,}" if self._total_queries else ""
             error.add_note(f"{self.totals.rows:,}{of_all} queries were answered")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
 from typing import TextIO
@@ -361,9 +361,7 @@ def _offsets(one: PartitionPrediction) -> str:
 def _as_object(prediction: Prediction) -> dict[str, object]:
     return {
         "verdict": prediction.verdict.value,
-        "refused": [
-            {"file": one.file, "line": one.line, "reason": one.reason} for one in prediction.refused
-        ],
+        "refused": list(map(asdict, prediction.refused)),
         "partitions": [_partition_object(one) for one in prediction.partitions],
         "unserved": list(prediction.unserved),
         "unknown": list(prediction.unknown),
@@ -401,27 +399,11 @@ def _partition_object(one: PartitionPrediction) -> dict[str, object]:
             for each in one.missing
         ],
         "bytes_read": one.bytes_read,
-        "leader_epochs": None
-        if loaded is None
-        else [{"epoch": e.epoch, "start_offset": e.start_offset} for e in loaded.epochs],
+        "leader_epochs": None if loaded is None else list(map(asdict, loaded.epochs)),
         "producers": None if loaded is None else len(loaded.producers),
         "open_transaction_from": None if loaded is None else loaded.first_unstable_offset,
-        "segments": [
-            {
-                "base_offset": segment.base_offset,
-                "action": segment.action.value,
-                "cut_at_bytes": segment.cut_at_bytes,
-                "reason": segment.reason,
-            }
-            for segment in one.segments
-        ],
-        "refused": None
-        if one.refusal is None
-        else {
-            "file": one.refusal.file,
-            "line": one.refusal.line,
-            "reason": one.refusal.reason,
-        },
+        "segments": list(map(asdict, one.segments)),
+        "refused": None if one.refusal is None else asdict(one.refusal),
         "notes": list(one.notes),
     }
 

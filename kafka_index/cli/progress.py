@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from kafka_index.cli.shared_options import Detail
@@ -227,14 +226,14 @@ class Outcome:
         self._entered = self._began = time.monotonic()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._ended = time.monotonic()
         self._progress.__exit__()
+        if error is not None:
+            self._add_notes(error)
+
+    def _add_notes(self, error: BaseException) -> None:
+        """Add to the error that ends the run what is finished and kept."""
 
     @property
     def _seconds(self) -> float:

@@ -13,13 +13,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_index.closing import SelfClosing
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.execution import map_requests
@@ -70,7 +70,7 @@ class LookupSettings:
     max_open_segments: int = DEFAULT_MAX_OPEN_SEGMENTS
 
 
-class Lookups:
+class Lookups(SelfClosing):
     """Answers queries over an inventory; one for each thread or worker.
 
     A context manager; keeps a bounded number of partitions and segments open.
@@ -83,17 +83,6 @@ class Lookups:
         self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
         self._kept_segments = 0
         self._findings = Findings()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def answer(
         self,
@@ -291,12 +280,7 @@ class SharedLookups:
         self.inventory.fetched_indexes.share(self._folder)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.inventory.fetched_indexes.share(None)
         for each in self._opened:
             each.close()

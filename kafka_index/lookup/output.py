@@ -17,7 +17,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 from kafka_index.errors import InputError, PublishError
@@ -59,6 +58,9 @@ class AnswerTarget:
     A context manager, for the driver; entering it raises PublishError when the output cannot be
     written or another run is writing it. Leaving it without `publish` removes all that was written.
     """
+
+    # Whether a folder of parts without `SUCCESS` was left by a killed run.
+    _parts_are_unfinished = False
 
     def __init__(
         self,
@@ -103,12 +105,7 @@ class AnswerTarget:
         self._stack.callback(shutil.rmtree, self._staging, ignore_errors=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove what was not published, and release the lock."""
         self._stack.close()
 
@@ -219,33 +216,34 @@ class AnswerTarget:
 
     def _refuse_existing(self) -> None:
         """Refuse an existing output, unless it is to be replaced and is one."""
-        if not os.path.lexists(self.path):
-            return
-        if os.path.isdir(self.path) and not os.path.islink(self.path):
-            names = os.listdir(self.path)
-            if not names and not self.is_file:
-                return
-            others = sorted(name for name in names if not REPLACEABLE.fullmatch(name))
-            if self._overwrite and (self.is_file or others):
-                raise InputError(
-                    "a folder of other files is not replaced",
-                    path=self._given,
-                    found=others[0] if others else "a folder",
-                    hint="choose another place",
-                )
-        elif self._overwrite and not self.is_file:
+        has_file, names = self._existing()
+        if has_file and self._overwrite and not self.is_file:
             raise InputError(
                 "a file is not replaced by a folder", path=self._given, hint="choose another place"
             )
-        if not self._overwrite:
-            raise self._exists()
+        there = names or set()
+        others = sorted(name for name in there if not REPLACEABLE.fullmatch(name))
+        if names is not None and self._overwrite and (self.is_file or others):
+            raise InputError(
+                "a folder of other files is not replaced",
+                path=self._given,
+                found=others[0] if others else "a folder",
+                hint="choose another place",
+            )
+        is_finished = bool(there) and (SUCCESS in there or not self._parts_are_unfinished)
+        is_taken = names is not None and (self.is_file or bool(others) or is_finished)
+        if not self._overwrite and (has_file or is_taken):
+            raise InputError(
+                "the output exists already",
+                path=self._given,
+                hint="choose another --output, or give --overwrite",
+            )
 
-    def _exists(self) -> InputError:
-        return InputError(
-            "the output exists already",
-            path=self._given,
-            hint="choose another --output, or give --overwrite",
-        )
+    def _existing(self) -> tuple[bool, set[str] | None]:
+        """Return whether a file has the path, and the names in a folder there; None for none."""
+        if os.path.isdir(self.path) and not os.path.islink(self.path):
+            return False, set(os.listdir(self.path))
+        return os.path.lexists(self.path), None
 
 
 def _exchange(new: str, old: str) -> None:
@@ -315,6 +313,8 @@ def answer_target(
 class StoredTarget(AnswerTarget):
     """The output of a run in another store than the local disk; see `AnswerTarget`."""
 
+    _parts_are_unfinished = True
+
     def __enter__(self) -> Self:
         """Remove what killed runs left."""
         for entry in scan_directory(os.path.dirname(self.path)):
@@ -371,34 +371,16 @@ class StoredTarget(AnswerTarget):
                 raise PublishError("a part of the answers is missing", path=part, hint="run again")
         return parts
 
-    def _refuse_existing(self) -> None:
+    def _existing(self) -> tuple[bool, set[str] | None]:
         if not split_uri(self.path)[1]:
             raise InputError(
                 "the output is not below a bucket", path=self._given, hint="name a folder in it"
             )
         folder, name = os.path.split(self.path)
         entries = [entry for entry in scan_directory(folder) if entry.name == name]
-        if any(not entry.is_directory() for entry in entries):
-            if self._overwrite and not self.is_file:
-                raise InputError(
-                    "a file is not replaced by a folder",
-                    path=self._given,
-                    hint="choose another place",
-                )
-            if not self._overwrite:
-                raise self._exists()
-        names = self._names(self.path) if any(entry.is_directory() for entry in entries) else set()
-        others = sorted(name for name in names if not REPLACEABLE.fullmatch(name))
-        if names and self._overwrite and (self.is_file or others):
-            raise InputError(
-                "a folder of other files is not replaced",
-                path=self._given,
-                found=others[0] if others else "a folder",
-                hint="choose another place",
-            )
-        is_unfinished = not others and SUCCESS not in names and not self.is_file
-        if names and not self._overwrite and not is_unfinished:
-            raise self._exists()
+        is_folder = any(entry.is_directory() for entry in entries)
+        names = self._names(self.path) if is_folder else set()
+        return any(not entry.is_directory() for entry in entries), names or None
 
     @staticmethod
     def _names(folder: str) -> set[str]:
