@@ -111,7 +111,8 @@ class _CsvReader:
             bad_rows.append((row.number, row.text))
             return "skip" if len(bad_rows) <= _MAX_BAD_ROWS else "error"
 
-        blocks = _Blocks(path)
+        # Arrow takes what a read returns for a block: a row may span two of them, and not three.
+        blocks = io.BufferedReader(_Blocks(path))
         self._released = [_released(blocks), _released(skip)]
         self._reader: pa_csv.CSVStreamingReader | None = None
         try:
@@ -178,12 +179,13 @@ class _Blocks(io.RawIOBase):
         """Return True."""
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """Return at most so many bytes, none at the end."""
+    def readinto(self, target: memoryview) -> int:  # type: ignore[override]
+        """Write the next bytes into a buffer; return how many, 0 at the end."""
         self._block = self._block or memoryview(next(self._blocks, "").encode())
-        block = self._block[:size] if size >= 0 else self._block
-        self._block = self._block[len(block) :]
-        return bytes(block)
+        count = min(len(target), len(self._block))
+        target[:count] = self._block[:count]
+        self._block = self._block[count:]
+        return count
 
 
 def _blocks(path: str) -> Iterator[str]:

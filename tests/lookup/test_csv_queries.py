@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
@@ -179,6 +179,7 @@ CELL = st.text(st.sampled_from('ab ,"\n;\\é'), max_size=6)
     rows=st.lists(st.lists(CELL, min_size=1, max_size=6).filter(any), max_size=12),
     block_bytes=st.integers(150, 300),
 )
+@example(rows=[["é" * 6] * 6] * 6, block_bytes=150)
 def test_any_rows_come_through_blocks_of_any_size_in_their_order(
     rows: list[list[str]], block_bytes: int
 ) -> None:
