@@ -63,7 +63,6 @@ _FIELD_TYPES = {
     "str": str,
     "str | None": str | None,
 }
-_Fields = tuple[str, str | None, int | None, str | None, str | None, str | None, int | None]
 
 
 def help_page(name: str) -> str:
@@ -145,53 +144,39 @@ class KafkaIndexError(Exception):
         place = "" if self.path is None else f"{printable(self.path)}: "
         if self.position_bytes is not None:
             place += f"at byte {self.position_bytes}: "
-        details = [
-            f"{name} {value}"
-            for name, value in (("expected", self.expected), ("found", self.found))
-            if value is not None
-        ]
-        text = place + self.message + (f" ({', '.join(details)})" if details else "")
+        text = place + self.described
         hint = OPEN_FILES_HINT if lacks_open_files(self) else self.hint
         return printable(" ".join((f"{text}; {hint}" if hint else text).split()))
+
+    @property
+    def described(self) -> str:
+        """The message with what was expected and found, without place and hint."""
+        known = [("expected", self.expected), ("found", self.found)]
+        details = ", ".join(f"{name} {value}" for name, value in known if value is not None)
+        return f"{self.message} ({details})" if details else self.message
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The keyword arguments."""
+        names = ("path", "position_bytes", "expected", "found", "hint", "line")
+        return {name: getattr(self, name) for name in names}
 
     def at(self, path: str | PathLike[str], position_bytes: int) -> Self:
         """Return the same error about a place."""
         return type(self)(
-            self.message,
-            path=path,
-            position_bytes=position_bytes,
-            expected=self.expected,
-            found=self.found,
-            hint=self.hint,
-            line=self.line,
+            self.message, **self.details | {"path": path, "position_bytes": position_bytes}
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the keyword arguments, and the cause where the environment is at fault."""
-        fields = (
-            self.message,
-            self.path,
-            self.position_bytes,
-            self.expected,
-            self.found,
-            self.hint,
-            self.line,
-        )
+        """Pickle the arguments, and the cause where the environment is at fault."""
         cause = next(filter(_is_environment, _causes(self)), None)
-        return _rebuild, (type(self), fields), {"__cause__": cause}
+        return _rebuild, (type(self), self.message, self.details), {"__cause__": cause}
 
 
-def _rebuild(kind: type[KafkaIndexError], fields: _Fields) -> KafkaIndexError:
-    message, path, position_bytes, expected, found, hint, line = fields
-    return kind(
-        message,
-        path=path,
-        position_bytes=position_bytes,
-        expected=expected,
-        found=found,
-        hint=hint,
-        line=line,
-    )
+def _rebuild(
+    kind: type[KafkaIndexError], message: str, details: Mapping[str, Any]
+) -> KafkaIndexError:
+    return kind(message, **details)
 
 
 class ConfigError(KafkaIndexError):
@@ -216,14 +201,7 @@ class StartRefusedError(KafkaIndexError):
     @classmethod
     def of(cls, error: KafkaIndexError, path: str) -> Self:
         """Return the refusal for what another error says of a file, by default of this one."""
-        return cls(
-            error.message,
-            path=error.path or path,
-            position_bytes=error.position_bytes,
-            expected=error.expected,
-            found=error.found,
-            line=error.line,
-        )
+        return cls(error.message, **error.details | {"path": error.path or path, "hint": None})
 
 
 class DirectoryFailsError(StartRefusedError):

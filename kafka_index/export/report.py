@@ -79,16 +79,7 @@ class LeftOut:
     @classmethod
     def of(cls, error: KafkaIndexError) -> LeftOut:
         """Return the place and reason of an error."""
-        reason = error.message
-        details = [
-            f"{name} {value}"
-            for name, value in (("expected", error.expected), ("found", error.found))
-            if value is not None
-        ]
-        if details:
-            reason += f" ({', '.join(details)})"
-        if error.hint:
-            reason += f"; {error.hint}"
+        reason = f"{error.described}; {error.hint}" if error.hint else error.described
         return cls(error.path, error.position_bytes, reason)
 
 
