@@ -209,7 +209,11 @@ def _look_up(
     names = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (by.column, pa.int64())])
     table = table_of(queries, "queries", names)
     texts = _texts_of_times(table, by)
-    check_columns(table.schema if texts is None else _with_numbers(table.schema, by), by)
+    schema = table.schema
+    if texts is not None:
+        place = schema.get_field_index(by.column)
+        schema = schema.set(place, pa.field(by.column, pa.int64()))
+    check_columns(schema, by)
     with reading_inputs(follow_links=follow_links) as unread:
         inventory = collect_inventory(
             inputs, tiered=TieredOptions.of(tiered), indexes=index_root, upper_bound=bound
@@ -235,11 +239,6 @@ def _texts_of_times(table: pa.Table, by: By) -> pa.Array | None:
         for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     )
     return column.cast(pa.string()) if is_text else None
-
-
-def _with_numbers(schema: pa.Schema, by: By) -> pa.Schema:
-    """Return columns as they are once times are numbers."""
-    return schema.set(schema.get_field_index(by.column), pa.field(by.column, pa.int64()))
 
 
 def _keys_of(texts: pa.Array) -> Keys:

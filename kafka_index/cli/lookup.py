@@ -256,7 +256,7 @@ class LookupOutcome(Outcome):
         """
         findings, paint = self.totals.findings, self._paint
         queries = self.totals.queries_of_status
-        unanswered = queries[Status.UNREADABLE]
+        unanswered, total = queries[Status.UNREADABLE], sum(queries.values())
         for status, count in queries.items():
             run_summary().add_count(f"queries_{status.text}", count)
         lines: list[str | Table] = [
@@ -268,7 +268,7 @@ class LookupOutcome(Outcome):
                 paint,
             ),
             "",
-            self._total_line(sum(queries.values()), target),
+            f"{plural(total, 'query', 'queries')} in {self._timed(total)}, {target}",
             *self._startup_lines(),
             *invalid_lines(self.totals.invalid_queries, queries[Status.INVALID_QUERY], paint),
             *note_lines(findings, paint, self._detail),
@@ -277,9 +277,6 @@ class LookupOutcome(Outcome):
         left_out = self.totals.findings_left_out
         self._print(lines, damage_lines(findings, unanswered, left_out, paint))
         return exit_code(findings, unanswered=unanswered > 0)
-
-    def _total_line(self, total: int, target: str) -> str:
-        return f"{plural(total, 'query', 'queries')} in {self._timed(total)}, {target}"
 
 
 def offset_texts(options: LookupOptions) -> list[tuple[str, _Render]]:

@@ -216,7 +216,8 @@ class VerifyOutcome(Outcome):
                 where += f" of the topics that match {topics.pattern!r}"
             what = "no harmful difference" if self._tally.is_comparison else "nothing harmful"
             lines += ["", paint.good(f"{what} was found {where}".rstrip())]
-        self._print(lines, [*self._damage_lines(), *self._unread_lines()])
+        unread = first_lines(paint.bad("could not be read:"), [*map(_row_line, self._unread)])
+        self._print(lines, [*self._damage_lines(), *unread])
         return ExitCode(tally.outcome.exit_code)
 
     def _noun(self, count: int) -> str:
@@ -248,9 +249,6 @@ class VerifyOutcome(Outcome):
             what = f"{format_count(count)} {self._noun(count)} with harmful differences"
         title, lines = self._paint.bad(f"{what}:"), [*map(_row_line, self._shown)]
         return first_lines(title, lines, total=harmful, after=" rows in the report")
-
-    def _unread_lines(self) -> list[str]:
-        return first_lines(self._paint.bad("could not be read:"), [*map(_row_line, self._unread)])
 
 
 def _row_line(row: Mapping[str, object]) -> str:

@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -292,7 +293,7 @@ def read_export_record(folder: str) -> ExportRecord | None:
     """
     path = os.path.join(folder, EXPORT_RECORD)
     try:
-        data = store_of(path).read(path) if is_remote(path) else _read_local(path)
+        data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
@@ -312,8 +313,3 @@ def read_export_record(folder: str) -> ExportRecord | None:
             hint="choose another --output, or remove the partition's folder to export it again",
         )
     return record
-
-
-def _read_local(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

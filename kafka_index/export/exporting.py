@@ -22,7 +22,7 @@ from kafka_index.export.split_files import SplitFiles
 from kafka_index.storage import refuse_overlap
 from kafka_index.storage.locks import lock_of_output
 from kafka_index.stores import is_remote
-from kafka_index.stores.durable_files import publish_error
+from kafka_index.stores.durable_files import publishing
 from kafka_index.tables import RecordReader
 from kafka_index.tables.records import ListedPartitions, list_partitions
 from kafka_index.tiered.options import TieredOptions
@@ -73,10 +73,8 @@ class ExportJob:
         """
         output = self.settings.output
         if not is_remote(output):
-            try:
+            with publishing(output, "make the output folder"):
                 os.makedirs(output, exist_ok=True)
-            except OSError as error:
-                raise publish_error(error, output, "make the output folder") from error
         with lock_of_output(output, new_run_id()):
             yield plan_export(
                 self.listed.files,

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from kafka_index.export.export_record import EXPORT_RECORD, DamagedRange, ExportRecord, thinned
@@ -23,7 +24,7 @@ from kafka_index.export.settings import STAGED_ENDING
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage.directories import directory_exists, scan_directory
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.durable_files import make_durable, publish_error
+from kafka_index.stores.durable_files import make_durable, publish_error, publishing
 from kafka_index.tables.read_plan import RecordSplit
 
 
@@ -236,12 +237,8 @@ def _remove(folder: str, paths: list[str]) -> None:
             store_of(folder).delete(paths)
         return
     for path in paths:
-        try:
+        with publishing(path, "remove a file of an earlier run"), suppress(FileNotFoundError):
             os.unlink(path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise publish_error(error, path, "remove a file of an earlier run") from error
 
 
 _STAGED = ".kafka-index-export-new"
@@ -262,10 +259,8 @@ def drop_staged(folder: str) -> None:
     if is_remote(folder):
         remove_data_files(staged, 0)
         return
-    try:
+    with publishing(staged, "remove the folder"):
         shutil.rmtree(staged)
-    except OSError as error:
-        raise publish_error(error, staged, "remove the folder") from error
 
 
 def take_place(
@@ -312,7 +307,8 @@ def finish_exchange(folder: str, record: ExportRecord) -> ExportRecord:
     for path, name in _staged_files(folder).items():
         target = os.path.join(folder, name)
         if not is_remote(folder):
-            _make_folder(os.path.dirname(target))
+            with publishing(os.path.dirname(target), "make the folder"):
+                os.makedirs(os.path.dirname(target), exist_ok=True)
         store.rename(path, target)
         touched.add(os.path.dirname(target))
     if not is_remote(folder):
@@ -331,10 +327,3 @@ def _staged_files(folder: str) -> dict[str, str]:
         path: os.path.relpath(path, staged).removesuffix(STAGED_ENDING)
         for path, *_ in data_files(staged)
     }
-
-
-def _make_folder(folder: str) -> None:
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise publish_error(error, folder, "make the folder") from error

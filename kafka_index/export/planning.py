@@ -11,7 +11,6 @@ from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError, KafkaIndexError, ReadError, is_retriable
 from kafka_index.export.export_record import (
     OPTION_NAMES,
-    DamagedRange,
     DataLoss,
     ExportRecord,
     find_loss,
@@ -194,7 +193,10 @@ class _PartitionPlan:
         assert record is not None  # noqa: S101, because mypy needs it
         export.begin_offset = first = record.next_offset
         remove_data_files(folder, first)
-        for part in _repeated_ranges(log, record):
+        for part in record.damaged:
+            # Retention has deleted the others since.
+            if part.first_offset < log.log_start_offset:
+                continue
             # In one piece, however large: data files in place are replaced as a whole.
             _, splits = _splits(log, part.first_offset, part.end_offset, self._read, None)
             export.works += [
@@ -361,8 +363,3 @@ def _topic_id(files: PartitionFiles) -> str | None:
             raise ReadError(reason, path=error.filename or directory) from error
         # A broker would refuse it; what the records are does not depend on it.
         return None
-
-
-def _repeated_ranges(log: PartitionLog, record: ExportRecord) -> list[DamagedRange]:
-    """Return the damaged ranges whose first segments retention has not deleted since."""
-    return [one for one in record.damaged if one.first_offset >= log.log_start_offset]

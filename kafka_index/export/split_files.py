@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from kafka_index.export.settings import ExportFormat, ExportSettings
 from kafka_index.storage.json_lines import json_lines
 from kafka_index.stores import is_remote
-from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error, publishing
 from kafka_index.stores.registry import whole_file
 
 #: Rows are held until they have this many bytes: a row group of Parquet.
@@ -49,10 +49,8 @@ class DataFile:
 
     def __init__(self, folder: str, scratch: str, settings: ExportSettings) -> None:
         if not is_remote(folder):
-            try:
+            with publishing(folder, "make the folder"):
                 os.makedirs(folder, exist_ok=True)
-            except OSError as error:
-                raise publish_error(error, folder, "make the folder") from error
         path = os.path.join(folder, scratch.removesuffix(".tmp"))
         self._file: AtomicFile = whole_file(
             path, scratch_path=os.path.join(folder, scratch), what="data file"

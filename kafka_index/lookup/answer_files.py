@@ -61,7 +61,9 @@ def open_answers(
     footer = read_footer(split.path) if is_parquet else None
     schema = converted_schema(split) if footer is None else parquet_schema(footer)
     writer = partial(_parquet_writer, path, like=footer)
-    return TableAnswers(schema, partial(_arrow_writer, path) if to_join else writer)
+    # Parquet is encoded once, when the parts are joined. A stream, other than a file, may have
+    # different dictionaries in each batch.
+    return TableAnswers(schema, partial(pa.ipc.new_stream, path) if to_join else writer)
 
 
 class TableAnswers:
@@ -171,12 +173,6 @@ def _csv_header_bytes(names: Sequence[str]) -> int:
     fields = [pa.field(name, pa.string()) for name in (*names, *ANSWER_SCHEMA.names)]
     pa_csv.CSVWriter(sink, pa.schema(fields)).close()
     return sink.tell()
-
-
-def _arrow_writer(path: str, schema: pa.Schema) -> pa.ipc.RecordBatchStreamWriter:
-    # Parquet is encoded once, when the parts are joined. A stream, other than a file, may have
-    # different dictionaries in each batch.
-    return pa.ipc.new_stream(path, schema)
 
 
 def _join_parquet(parts: Sequence[str], path: str, split: QuerySplit) -> None:

@@ -159,7 +159,8 @@ class Inventory:
                     row["partition"],
                     base_offset,
                     os.path.join(
-                        directory or row["directory"], _log_name(base_offset, is_swap=is_swap)
+                        directory or row["directory"],
+                        segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX * is_swap),
                     ),
                     size_bytes,
                     mtime_ns,
@@ -213,10 +214,6 @@ class Inventory:
         return PartitionCodes(
             kept["topic"].to_pylist(), kept["partition"].to_numpy().astype(np.int64), rows
         )
-
-
-def _log_name(base_offset: int, *, is_swap: bool) -> str:
-    return segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX * is_swap)
 
 
 def collect_inventory(

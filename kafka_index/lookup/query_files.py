@@ -311,7 +311,10 @@ def file_size(path: str) -> int:
     Raises `InputError` if it cannot be examined, or is not a regular file.
     """
     if is_remote(path):
-        return _stored_size(path)
+        try:
+            return store_of(path).info(path).size_bytes
+        except FileNotFoundError as error:
+            raise InputError("cannot read the queries: there is no such file", path=path) from error
     with errors_of(path):
         found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
@@ -319,13 +322,6 @@ def file_size(path: str) -> int:
             "not a regular file", path=path, hint="queries are read more than once: give a file"
         )
     return found.st_size
-
-
-def _stored_size(path: str) -> int:
-    try:
-        return store_of(path).info(path).size_bytes
-    except FileNotFoundError as error:
-        raise InputError("cannot read the queries: there is no such file", path=path) from error
 
 
 def text_blocks(path: str, block_bytes: int) -> Iterator[str]:
