@@ -156,7 +156,7 @@ class KafkaIndexError(Exception):
         return f"{self.message} ({details})" if details else self.message
 
     @property
-    def details(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
         """The keyword arguments."""
         names = ("path", "position_bytes", "expected", "found", "hint", "line")
         return {name: getattr(self, name) for name in names}
@@ -164,13 +164,13 @@ class KafkaIndexError(Exception):
     def at(self, path: str | PathLike[str], position_bytes: int) -> Self:
         """Return the same error about a place."""
         return type(self)(
-            self.message, **self.details | {"path": path, "position_bytes": position_bytes}
+            self.message, **self._details | {"path": path, "position_bytes": position_bytes}
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments, and the cause where the environment is at fault."""
         cause = next(filter(_is_environment, _causes(self)), None)
-        return _rebuild, (type(self), self.message, self.details), {"__cause__": cause}
+        return _rebuild, (type(self), self.message, self._details), {"__cause__": cause}
 
 
 def _rebuild(
@@ -201,7 +201,8 @@ class StartRefusedError(KafkaIndexError):
     @classmethod
     def of(cls, error: KafkaIndexError, path: str) -> Self:
         """Return the refusal for what another error says of a file, by default of this one."""
-        return cls(error.message, **error.details | {"path": error.path or path, "hint": None})
+        own = {"path": error.path or path, "hint": None}
+        return cls(error.message, **error._details | own)  # noqa: SLF001, of the same class
 
 
 class DirectoryFailsError(StartRefusedError):
