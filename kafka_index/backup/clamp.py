@@ -256,7 +256,8 @@ class _States:
         is_marker, time_ms = cut.batches.is_marker[own], cut.batches.time_ms[own]
         is_listed = row in self._listed.get(log.partition, ())
         is_open = self._is_open[row] or self._is_decided[row]
-        begun_ms = (state.start_timestamp_ms or 0) if is_open else state.last_update_timestamp_ms
+        # Markers are later than the last update, which is that of the decision.
+        begun_ms = (state.start_timestamp_ms or 0) if is_open else state.appended_ms
         # Those of the transaction before; then the first one of this transaction ends it.
         earlier = _last(is_marker & (time_ms <= begun_ms)) + 1
         judged.is_needed[own[:earlier]] = True

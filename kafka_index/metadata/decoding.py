@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
 from kafka_index.errors import CorruptLogError, CorruptRecordError, KafkaIndexError
 from kafka_index.layout.message_bytes import MessageReader, MessageWriter
 from kafka_index.layout.message_fields import Struct, Value
@@ -305,10 +307,14 @@ class LogRecord(NamedTuple):
     """A record of a log, with the producer id of its batch, -1 for none."""
 
     offset: int
+    timestamp_ms: int
     key: bytes | None
     value: bytes | None
     producer_id: int
     is_control: bool
+
+
+_RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "producer_id", "is_control")
 
 
 @dataclass
@@ -343,7 +349,7 @@ class TopicLog:
 
     def _segment_records(self, segment: SegmentFile, decoder: RecordDecoder) -> Iterator[LogRecord]:
         source = LogFileSource.of_segment(segment, verify_crc=self.verify_crc)
-        table = RecordTable(segment.topic, segment.partition, LogRecord._fields)
+        table = RecordTable(segment.topic, segment.partition, _RECORD_COLUMNS)
         for window, start, batches in source.windows():
             convert = partial(table.convert, source=WindowBatches(window, start, batches))
             positions = batches.position_bytes
@@ -358,8 +364,10 @@ class TopicLog:
                     position = int(positions[found.batch])
                     self.faults.append(_placed(found.error, segment.log_path, position))
                 else:
-                    columns = (column.to_pylist() for column in found.columns)
-                    yield from map(LogRecord._make, zip(*columns, strict=True))
+                    offsets, times, *columns = found.columns
+                    values = (offsets, times.cast(pa.int64()), *columns)
+                    rows = zip(*(column.to_pylist() for column in values), strict=True)
+                    yield from map(LogRecord._make, rows)
             if batches.rows:
                 self.end_offset = max(self.end_offset, int(batches.last_offset[-1]) + 1)
         stop = source.stop

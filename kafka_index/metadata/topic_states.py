@@ -316,7 +316,9 @@ def _protocol_message(name: str, data: bytes | None) -> Struct | None:
 class Transaction:
     """The last state of a transactional id; ids, epochs and times that are not there are None.
 
-    `client_version` is the ``transaction.version`` by which its producer ended the last one.
+    `client_version` is the ``transaction.version`` by which its producer ended the last one;
+    `appended_ms` is when the coordinator wrote this down. The last update of a transaction that is
+    over is older: it was noted when its end was decided, before the markers were written.
     """
 
     transactional_id: str
@@ -330,10 +332,11 @@ class Transaction:
     last_update_timestamp_ms: int
     partitions: tuple[tuple[str, int], ...]
     client_version: int = 0
+    appended_ms: int = -1
 
     @classmethod
-    def of(cls, key: Struct, value: Struct) -> Transaction:
-        """Return the transaction of a record."""
+    def of(cls, key: Struct, value: Struct, appended_ms: int) -> Transaction:
+        """Return the transaction of a record that was appended at a time."""
         state = value.integer("transactionStatus")
         known = 0 <= state < len(TRANSACTION_STATES)
         return cls(
@@ -352,6 +355,7 @@ class Transaction:
                 for partition in topic.integers("partitionIds")
             ),
             value.integer("clientTransactionVersion") if "clientTransactionVersion" in value else 0,
+            appended_ms,
         )
 
 
@@ -360,7 +364,7 @@ class TransactionLogState(TopicState):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[bytes, bytes] = {}
+        self._kept: dict[bytes, tuple[bytes, int]] = {}
 
     def add(self, record: LogRecord) -> None:
         """Apply a record; raises `CorruptRecordError` if its key cannot be read."""
@@ -374,16 +378,16 @@ class TransactionLogState(TopicState):
         if record.value is None:
             self._kept.pop(record.key, None)
         else:
-            self._kept[record.key] = record.value
+            self._kept[record.key] = record.value, record.timestamp_ms
 
     def transactions(self, faults: list[CorruptRecordError]) -> list[Transaction]:
         """Return the transactions, sorted by id; records that cannot be read become `faults`."""
         found = []
-        for key, value in self._kept.items():
+        for key, (value, appended_ms) in self._kept.items():
             try:
                 decoded = TRANSACTION_CODEC.decode(key, value)
                 if decoded.key is not None and decoded.value is not None:
-                    found.append(Transaction.of(decoded.key, decoded.value))
+                    found.append(Transaction.of(decoded.key, decoded.value, appended_ms))
             except CorruptRecordError as error:
                 faults.append(error)
         return sorted(found, key=lambda one: one.transactional_id)
@@ -403,7 +407,9 @@ def transaction_change(record: LogRecord) -> tuple[str, Transaction | None] | No
     if decoded.key is None:
         return None
     name = decoded.key.text("transactionalId")
-    return name, None if decoded.value is None else Transaction.of(decoded.key, decoded.value)
+    if decoded.value is None:
+        return name, None
+    return name, Transaction.of(decoded.key, decoded.value, record.timestamp_ms)
 
 
 def _known(value: int) -> int | None:

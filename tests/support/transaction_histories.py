@@ -75,6 +75,8 @@ class _Id:
     status: int = _EMPTY
     open: Transaction | None = None
     begun_ms: int = -1
+    #: Of the decision, once there is one: that a transaction is over is logged with its time.
+    decided_ms: int | None = None
     #: Of the client; the record has that of the last transaction.
     logged_version: int = 0
     left: list[TopicPartition] = field(default_factory=list)
@@ -171,13 +173,13 @@ class History:
             one.producer_id = 1000 * one.home.partition + self._next_id
         else:
             one.epoch += 1
-        one.status, one.is_fenced = _EMPTY, False
+        one.status, one.is_fenced, one.decided_ms = _EMPTY, False, None
         self._log_state(one)
 
     def _begin(self, one: _Id) -> None:
         one.open = Transaction(len(self.transactions), one.home)
         self.transactions.append(one.open)
-        one.begun_ms, one.status = self.now_ms, _ONGOING
+        one.begun_ms, one.status, one.decided_ms = self.now_ms, _ONGOING, None
         one.logged_version = one.version
         self._add(one, self._rng.choice(PARTITIONS))
         # What follows is another request, after an answer.
@@ -217,7 +219,7 @@ class History:
                 self._next_id += 1
                 one.next_id = 1000 * one.home.partition + self._next_id
         one.open.commits, one.open.prepared_at = commits, self.moment
-        one.status = _COMMIT if commits else _ABORT
+        one.status, one.decided_ms = _COMMIT if commits else _ABORT, self.now_ms
         one.left = list(one.open.listed_at)
         self._rng.shuffle(one.left)
         self._log_state(one)
@@ -265,7 +267,9 @@ class History:
             "transactionTimeoutMs": 60_000,
             "transactionStatus": one.status,
             "transactionPartitions": topics,
-            "transactionLastUpdateTimestampMs": self.now_ms,
+            "transactionLastUpdateTimestampMs": (
+                self.now_ms if one.decided_ms is None else one.decided_ms
+            ),
             "transactionStartTimestampMs": one.begun_ms,
             "clientTransactionVersion": one.logged_version,
         }
