@@ -40,6 +40,7 @@ ORIGINAL_SUFFIX = ".orig"
 _FOOTER = 4
 _ELR_FEATURE = "eligible.leader.replicas.version"
 
+_NO_LEADER = -1
 _RECORDS_OF_A_BATCH = 1000
 _OFFSET_BYTES = 8
 
@@ -271,7 +272,10 @@ def _records(content: Seeding, partition_version: int) -> Iterator[bytes]:
                 "isr": [content.node_id],
                 "removingReplicas": [],
                 "addingReplicas": [],
-                "leader": content.node_id,
+                # The first registration elects one. A leader that is known before it would lead,
+                # be fenced by it, and lead again: a group coordinator that still loads for the
+                # first time then counts as loaded, and serves old offsets.
+                "leader": _NO_LEADER,
                 "leaderEpoch": leader_epoch,
                 "partitionEpoch": 0,
                 "directories": [content.directory_id],

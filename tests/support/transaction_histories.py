@@ -75,7 +75,7 @@ class _Id:
     status: int = _EMPTY
     open: Transaction | None = None
     begun_ms: int = -1
-    #: Of the decision, once there is one: that a transaction is over is logged with its time.
+    #: The decision has this time, and so has the record that the transaction is over.
     decided_ms: int | None = None
     #: Of the client; the record has that of the last transaction.
     logged_version: int = 0

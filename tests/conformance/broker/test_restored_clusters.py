@@ -229,6 +229,18 @@ def test_no_segment_is_read_again_and_no_partition_is_unknown(restored: Restored
     assert any("since clean shutdown file was found" in line for line in lines)
 
 
+def test_coordinators_load_groups_once(restored: Restored) -> None:
+    # A first load that ends while a second one is under way ends both, with old offsets.
+    text = "Scheduling loading of metadata from __consumer_offsets-"
+    loads = [
+        line.partition(text)[2].partition(" ")[0]
+        for line in restored.log_text.splitlines()
+        if text in line
+    ]
+    assert sorted(loads) == sorted(set(loads))
+    assert loads
+
+
 def test_the_start_reads_no_more_than_a_clean_restart(
     original: Original, restored: Restored
 ) -> None:
