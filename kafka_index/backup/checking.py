@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +23,17 @@ from kafka_index.stores.backup.manifest import (
     DATA_FOLDER,
     KeptFile,
     Manifest,
-    PartitionBackup,
     Piece,
     hash_of,
     is_consistent,
     missing_brokers,
     run_time,
 )
-from kafka_index.stores.backup.repository import MissingManifestError, Repository
+from kafka_index.stores.backup.repository import (
+    MissingManifestError,
+    Repository,
+    StoredManifest,
+)
 from kafka_index.stores.backup.run_paths import run_path
 
 #: Manifests and objects that are read at a time.
@@ -84,12 +88,15 @@ class RunManifests(NamedTuple):
         return bool(self.manifests) and not self.errors and not self.missing_brokers
 
 
-def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> list[RunManifests]:
-    """Return runs, given with the brokers that have manifests, which expire meanwhile or not."""
+def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> Iterator[RunManifests]:
+    """Yield runs, given with the brokers that have manifests, which expire meanwhile or not.
 
-    def read(key: tuple[str, int]) -> Manifest | KafkaIndexError | None:
+    The bytes of manifests are read ahead; what they say is in memory for one run at a time.
+    """
+
+    def read(key: tuple[str, int]) -> StoredManifest | KafkaIndexError | None:
         try:
-            return repository.manifest(*key)
+            return repository.stored_manifest(*key)
         except MissingManifestError:
             return None
         except KafkaIndexError as error:
@@ -98,20 +105,24 @@ def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> list
             return error
 
     keys = [(run, node_id) for run, brokers in runs.items() for node_id in brokers]
-    found: dict[str, list[Manifest | KafkaIndexError]] = {run: [] for run in runs}
-    read_all = map_requests(read, keys, threads=READS_AT_A_TIME, name="manifests")
-    for (run, _), each in zip(keys, read_all, strict=True):
-        if each is not None:
-            found[run].append(each)
-    return [
-        RunManifests(
-            run,
-            tuple(each for each in own if isinstance(each, Manifest)),
-            tuple(each for each in own if isinstance(each, KafkaIndexError)),
-        )
-        for run, own in found.items()
-        if own
-    ]
+    stored = map_requests(read, keys, threads=READS_AT_A_TIME, name="manifests")
+    for run, own in groupby(zip(keys, stored, strict=True), key=lambda each: each[0][0]):
+        found = _parsed(run, [each for _, each in own if each is not None])
+        if found.manifests or found.errors:
+            yield found
+
+
+def _parsed(run: str, stored: Iterable[StoredManifest | KafkaIndexError]) -> RunManifests:
+    manifests: list[Manifest] = []
+    errors: list[KafkaIndexError] = []
+    for each in stored:
+        try:
+            if isinstance(each, KafkaIndexError):
+                raise each
+            manifests.append(each.parse())
+        except KafkaIndexError as error:
+            errors.append(error)
+    return RunManifests(run, tuple(manifests), tuple(errors))
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,11 +246,6 @@ def list_runs(root: str, last: int | None = None) -> Backup:
 
 def _row(found: RunManifests, now: int) -> dict[str, object]:
     manifests = found.manifests
-    sizes: dict[tuple[str, str], int] = {}
-    for manifest in manifests:
-        for partition in manifest.partitions:
-            folder = partition.folder
-            sizes |= {(folder, each.object_name): each.size_bytes for each in partition.objects}
     partitions = {each.topic_partition for one in manifests for each in one.partitions}
     missed = {TopicPartition(own.topic, own.partition) for one in manifests for own in one.missed}
     missed -= partitions
@@ -265,10 +271,23 @@ def _row(found: RunManifests, now: int) -> dict[str, object]:
         "partitions": len(partitions),
         "missed_partitions": len(missed),
         "new_bytes": sum(each.new_bytes for each in manifests),
-        "bytes": sum(sizes.values()),
+        "bytes": _bytes_of(manifests),
         "age_ms": max(now - run_time(found.run), 0),
         "reason": reason,
     }
+
+
+def _bytes_of(manifests: Iterable[Manifest]) -> int:
+    """Return the bytes that manifests name, those of an object once."""
+    copies: dict[str, list[tuple[Piece | KeptFile, ...]]] = {}
+    for manifest in manifests:
+        for partition in manifest.partitions:
+            copies.setdefault(partition.folder, []).append(partition.objects)
+    return sum(
+        each.size_bytes
+        for own in copies.values()
+        for each in (own[0] if len(own) == 1 else {*chain(*own)})
+    )
 
 
 @dataclass(slots=True)
@@ -276,14 +295,16 @@ class _Stored:
     """An object that manifests name: what they say of it, and in how many runs."""
 
     path: str
-    partition: PartitionBackup
+    partition: TopicPartition
     named: Piece | KeptFile
     runs: int = 0
 
 
 @dataclass(slots=True)
 class _Objects:
-    found: dict[tuple[str, str], _Stored] = field(default_factory=dict)
+    """The objects that runs name, by their folders and what manifests say of them."""
+
+    found: dict[tuple[str, Piece | KeptFile], _Stored] = field(default_factory=dict)
     rows: list[dict[str, object]] = field(default_factory=list)
 
     def add(self, root: str, run: RunManifests) -> None:
@@ -292,11 +313,11 @@ class _Objects:
             for partition in manifest.partitions:
                 folder = partition.folder
                 for named in partition.objects:
-                    key = folder, named.object_name
+                    key = folder, named
                     of_run.add(key)
                     if key not in self.found:
                         path = f"{root}/{folder}/{named.object_name}"
-                        self.found[key] = _Stored(path, partition, named)
+                        self.found[key] = _Stored(path, partition.topic_partition, named)
         for key in of_run:
             self.found[key].runs += 1
         for error in run.errors:
@@ -374,14 +395,14 @@ def verify_backup(
     objects = _Objects()
     for each in read_runs(repository, brokers):
         objects.add(root, each)
-    sizes = _sizes_of(root, objects.found)
     draw = random.Random(seed)  # noqa: S311, which objects are read is no secret
-    is_wanted = {key: draw.random() * 100 < sample for key in objects.found}
+    by_path = {each.path: each for each in objects.found.values()}
+    sizes = _sizes_of(root, by_path)
+    is_wanted = {path: draw.random() * 100 < sample for path in by_path}
 
-    def check(item: tuple[tuple[str, str], _Stored]) -> dict[str, object]:
-        key, stored = item
+    def check(stored: _Stored) -> dict[str, object]:
         named = stored.named
-        size = sizes.get(key)
+        size = sizes.get(stored.path)
         row: dict[str, object] = {
             "topic": stored.partition.topic,
             "partition": stored.partition.partition,
@@ -397,12 +418,12 @@ def verify_backup(
         if size != named.size_bytes:
             expected = f"{named.size_bytes} bytes"
             return {**row, **_fault("altered", "it has another size", expected, f"{size} bytes")}
-        if not is_wanted[key]:
+        if not is_wanted[stored.path]:
             return row
         return {**row, "is_read": True, **_read_fault(stored)}
 
-    by_name = sorted(objects.found.items(), key=_name)
-    checked = map_requests(check, by_name, threads=READS_AT_A_TIME, name="objects")
+    named = sorted(objects.found.values(), key=_path)
+    checked = map_requests(check, named, threads=READS_AT_A_TIME, name="objects")
     rows = [*objects.rows, *checked]
     statuses = {str(row["status"]) for row in rows}
     outcome = RunOutcome.DONE
@@ -413,20 +434,20 @@ def verify_backup(
     return CheckedBackup(pa.Table.from_pylist(rows, schema=CHECKED_SCHEMA), outcome)
 
 
-def _name(item: tuple[tuple[str, str], _Stored]) -> tuple[str, str]:
-    return item[0]
+def _path(stored: _Stored) -> str:
+    return stored.path
 
 
-def _sizes_of(root: str, wanted: Mapping[tuple[str, str], _Stored]) -> dict[tuple[str, str], int]:
-    """Return the sizes of objects, by folder and name, in one listing."""
+def _sizes_of(root: str, wanted: Container[str]) -> dict[str, int]:
+    """Return the sizes of objects, by their paths, in one listing."""
+    top = f"{root}/{DATA_FOLDER}"
     found = {}
-    for page in store_of(root).list_tree(f"{root}/{DATA_FOLDER}"):
+    for page in store_of(root).list_tree(top):
         paths, sizes = page["path"].to_pylist(), page["size_bytes"].to_pylist()
-        for path, size in zip(paths, sizes, strict=True):
-            folder, _, name = path.rpartition("/")
-            key = f"{DATA_FOLDER}/{folder}", name
-            if key in wanted:
-                found[key] = size
+        for below, size in zip(paths, sizes, strict=True):
+            path = f"{top}/{below}"
+            if path in wanted:
+                found[path] = size
     return found
 
 

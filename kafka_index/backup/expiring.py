@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -26,7 +27,9 @@ from kafka_index.stores.backup import repository as rules
 from kafka_index.stores.backup.manifest import (
     DATA_FOLDER,
     RUNS_FOLDER,
-    Manifest,
+    KeptFile,
+    PartitionBackup,
+    Piece,
     manifest_path,
     parse_manifest,
     run_time,
@@ -90,7 +93,27 @@ def _moment(run: str) -> datetime:
     return datetime.fromtimestamp(run_time(run) / 1000, UTC)
 
 
-def kept_runs(runs: Sequence[RunManifests], retention: Retention, now: int) -> dict[str, str]:
+class _RunBrokers(NamedTuple):
+    """A run, the brokers that have manifests in it, and whether these are all."""
+
+    run: str
+    brokers: tuple[int, ...]
+    is_complete: bool
+
+
+def _brokers_of(found: RunManifests) -> _RunBrokers:
+    """Return what a run is; raises `CorruptObjectError` if a manifest of it cannot be read."""
+    for error in found.errors:
+        raise CorruptObjectError(
+            f"nothing expires while a manifest cannot be read: {error.message}",
+            path=error.path,
+            hint="move it away, if its run is not needed",
+        )
+    brokers = tuple(each.node_id for each in found.manifests)
+    return _RunBrokers(found.run, brokers, found.is_complete)
+
+
+def kept_runs(runs: Sequence[_RunBrokers], retention: Retention, now: int) -> dict[str, str]:
     """Return the runs that are kept, each with the reason.
 
     Incomplete runs are kept while they may become complete, and where no complete one is newer.
@@ -108,8 +131,8 @@ def kept_runs(runs: Sequence[RunManifests], retention: Retention, now: int) -> d
             found[each.run] = "may be under way"
     newest_of: dict[int, str] = {}
     for each in runs:
-        for manifest in each.manifests:
-            newest_of[manifest.node_id] = max(each.run, newest_of.get(manifest.node_id, ""))
+        for node_id in each.brokers:
+            newest_of[node_id] = max(each.run, newest_of.get(node_id, ""))
     for node_id, run in newest_of.items():
         found.setdefault(run, f"the newest run of broker {node_id}")
     return found
@@ -180,14 +203,7 @@ def expire_backup(root: str, retention: Retention, *, dry_run: bool = False) -> 
     repository = Repository(root)
     repository.file()
     now = now_ms()
-    runs = read_runs(repository, repository.brokers_of_runs())
-    for each in runs:
-        for error in each.errors:
-            raise CorruptObjectError(
-                f"nothing expires while a manifest cannot be read: {error.message}",
-                path=error.path,
-                hint="move it away, if its run is not needed",
-            )
+    runs = [*map(_brokers_of, read_runs(repository, repository.brokers_of_runs()))]
     kept = kept_runs(runs, retention, now)
     gone = [each for each in runs if each.run not in kept]
     rows = [
@@ -213,19 +229,36 @@ def expire_backup(root: str, retention: Retention, *, dry_run: bool = False) -> 
     )
 
 
-def _expire(root: str, runs: Iterable[RunManifests]) -> None:
+def _expire(root: str, runs: Iterable[_RunBrokers]) -> None:
     """Move the manifests of runs to the expired ones: they are in both for a moment."""
     store = store_of(root)
     for each in runs:
         paths = []
-        for manifest in each.manifests:
-            path = manifest_path(root, each.run, manifest.node_id)
+        for node_id in each.brokers:
+            path = manifest_path(root, each.run, node_id)
             with suppress(FileNotFoundError):  # another expiring has moved it
                 data = store.read(path)
-                store.put(expired_path(root, each.run, manifest.node_id), data, if_absent=True)
+                store.put(expired_path(root, each.run, node_id), data, if_absent=True)
                 paths.append(path)
         store.delete(paths)
         _remove_folder(root, f"{root}/{RUNS_FOLDER}/{each.run}")
+
+
+class _Names:
+    """Names of the objects in a folder that manifests name.
+
+    Runs one after the other name nearly the same, so the names are made of what differs.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._last: frozenset[Piece | KeptFile] = frozenset()
+
+    def add(self, partition: PartitionBackup) -> None:
+        """Add the names of the objects of a partition."""
+        now = frozenset(partition.objects)
+        self.names.update(each.object_name for each in now - self._last)
+        self._last = now
 
 
 class _Sweep:
@@ -245,20 +278,21 @@ class _Sweep:
         # manifest is listed then.
         old, young = self._expired()
         self.waiting = len(young) + len(self._leaving)
-        named: defaultdict[str, set[str]] = defaultdict(set)
+        named: defaultdict[str, _Names] = defaultdict(_Names)
         paths = [
             manifest_path(self._root, run, node_id)
             for run, brokers in repository.brokers_of_runs().items()
             for node_id in brokers
         ]
-        for manifest in map_requests(
-            self._manifest, [*paths, *young], threads=READS_AT_A_TIME, name="manifests"
+        for read in map_requests(
+            self._read, [*paths, *young], threads=READS_AT_A_TIME, name="manifests"
         ):
-            if manifest is not None:
-                for each in manifest.partitions:
-                    named[each.folder].update(one.object_name for one in each.objects)
-        for folder in self._folders_with_others(named):
-            self._sweep(folder, named.get(folder, set()), dry_run=dry_run)
+            if read is not None:
+                for each in parse_manifest(*read).partitions:
+                    named[each.folder].add(each)
+        names = {folder: found.names for folder, found in named.items()}
+        for folder in self._folders_with_others(names):
+            self._sweep(folder, names.get(folder, set()), dry_run=dry_run)
         if dry_run:
             return
         self._store.delete(old)
@@ -280,15 +314,16 @@ class _Sweep:
                 (old if mtime_ns < free_ns else young).append(f"{top}/{path}")
         return old, young
 
-    def _manifest(self, path: str) -> Manifest | None:
+    def _read(self, path: str) -> tuple[bytes, str] | None:
+        """Return the bytes of a manifest and where it is; None where it is deleted."""
         try:
-            return parse_manifest(self._store.read(path), path)
+            return self._store.read(path), path
         except FileNotFoundError:
             # Another expiring has moved it, and then it is young, or deleted it.
             parts = path.split("/")
             moved = "/".join([*parts[:-3], EXPIRED_FOLDER, *parts[-2:]])
             with suppress(FileNotFoundError):
-                return parse_manifest(self._store.read(moved), moved)
+                return self._store.read(moved), moved
             return None
 
     def _folders_with_others(self, named: Mapping[str, set[str]]) -> list[str]:

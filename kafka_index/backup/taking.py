@@ -397,7 +397,7 @@ class Taking:
             }
             for node_id, run in sorted(newest.items(), key=lambda each: each[1]):
                 with suppress(MissingManifestError):  # it has just expired
-                    for each in self.repository.manifest(run, node_id).partitions:
+                    for each in self.repository.count_on(run, node_id).partitions:
                         # Its files are others.
                         own = msgspec.structs.replace(each, segments=(), seen_directory=None)
                         self._of_others[each.topic_partition, each.topic_id] = own

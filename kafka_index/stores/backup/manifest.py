@@ -55,7 +55,7 @@ class RepositoryFile(msgspec.Struct, frozen=True, kw_only=True):
     brokers: tuple[int, ...] = ()
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A run of whole batches, by the first and the last of their offsets."""
 
     base_offset: int
@@ -69,7 +69,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.base_offset:0{OFFSET_DIGITS}d}-{short_hash(self.sha256)}{LOG_SUFFIX}"
 
 
-class KeptFile(msgspec.Struct, frozen=True, array_like=True):
+class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A small file of a partition that is kept as it is, such as a snapshot of the metadata log."""
 
     name: str
@@ -85,7 +85,7 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True):
         return f"{stem}-{short_hash(self.sha256)}{dot}{suffix}"
 
 
-class SeenSegment(msgspec.Struct, frozen=True, array_like=True):
+class SeenSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A segment as the broker had it, by which the next run sees that it is unchanged.
 
     `covered_bytes` were in pieces; inode, ctime and size together say whether a file is the same,

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections import defaultdict
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from kafka_index.errors import CorruptObjectError, InputError, PublishError, plural
@@ -59,8 +60,8 @@ class Repository:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") or "/"
-        # By folder: partitions in manifests that were read; names of old objects that are in none
-        # of these; and the old objects that were put again.
+        # By folder: partitions in manifests that are counted on; names of old objects that are in
+        # none of these; and the old objects that were put again.
         self._named: defaultdict[str, list[PartitionBackup]] = defaultdict(list)
         self._old: defaultdict[str, set[str]] = defaultdict(set)
         self._put_again: defaultdict[str, set[str]] = defaultdict(set)
@@ -134,36 +135,37 @@ class Repository:
         return tuple(sorted(each for each in map(_broker_of, names) if each is not None))
 
     def manifest(self, run: str, node_id: int, *, may_be_expired: bool = False) -> Manifest:
-        """Return the manifest of a broker in a run.
+        """Return the manifest of a broker in a run; raises the errors of `StoredManifest`."""
+        return self.stored_manifest(run, node_id, may_be_expired=may_be_expired).parse()
 
-        Raises `MissingManifestError` if there is none, `CorruptObjectError` if it is damaged or
-        another's, and `InputError` if it has a later format.
+    def stored_manifest(
+        self, run: str, node_id: int, *, may_be_expired: bool = False
+    ) -> StoredManifest:
+        """Return the bytes of the manifest of a broker in a run.
+
+        Raises `MissingManifestError` if there is none.
         """
         path = manifest_path(self.root, run, node_id)
         try:
-            data = self._store.read(path)
+            return StoredManifest(run, node_id, path, self._store.read(path))
         except FileNotFoundError:
             if not may_be_expired:
                 raise MissingManifestError(
                     f"the run has no manifest of broker {node_id}", path=path
                 ) from None
-            path = expired_path(self.root, run, node_id)
-            try:
-                data = self._store.read(path)
-            except FileNotFoundError:
-                raise MissingManifestError(
-                    f"the run {run} has no manifest of broker {node_id}; it may have expired",
-                    path=path,
-                    hint="kafka-index backups list names the runs that are there",
-                ) from None
-        found = parse_manifest(data, path)
-        if (found.run, found.node_id) != (run, node_id):
-            raise CorruptObjectError(
-                "the manifest is another's",
+        path = expired_path(self.root, run, node_id)
+        try:
+            return StoredManifest(run, node_id, path, self._store.read(path))
+        except FileNotFoundError:
+            raise MissingManifestError(
+                f"the run {run} has no manifest of broker {node_id}; it may have expired",
                 path=path,
-                expected=f"{run}, broker {node_id}",
-                found=f"{found.run}, broker {found.node_id}",
-            )
+                hint="kafka-index backups list names the runs that are there",
+            ) from None
+
+    def count_on(self, run: str, node_id: int) -> Manifest:
+        """Return a manifest, whose objects a backup may name from then on."""
+        found = self.manifest(run, node_id)
         for each in found.partitions:
             self._named[each.folder].append(each)
         return found
@@ -180,7 +182,7 @@ class Repository:
             if not runs:
                 return None
             with suppress(MissingManifestError):  # it has expired, as a newer one is there
-                return self.manifest(runs[-1], node_id)
+                return self.count_on(runs[-1], node_id)
 
     def newest_complete(self, time_ms: int | None = None) -> str | None:
         """Return the newest run, at or before a time, that has the manifests of all its brokers.
@@ -324,6 +326,32 @@ class Repository:
                 found="the second of two bodies under one key",
                 hint="choose a store with conditional writes (If-None-Match)",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest:
+    """The bytes of a manifest: what it says takes some ten times as many."""
+
+    run: str
+    node_id: int
+    path: str
+    data: bytes
+
+    def parse(self) -> Manifest:
+        """Return what it says.
+
+        Raises `CorruptObjectError` if it is damaged or another's, and `InputError` if it has a
+        later format.
+        """
+        found = parse_manifest(self.data, self.path)
+        if (found.run, found.node_id) != (self.run, self.node_id):
+            raise CorruptObjectError(
+                "the manifest is another's",
+                path=self.path,
+                expected=f"{self.run}, broker {self.node_id}",
+                found=f"{found.run}, broker {found.node_id}",
+            )
+        return found
 
 
 class NotARepositoryError(InputError):
