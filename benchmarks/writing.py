@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.build import build_segment_files
-from kafka_index.writing.condition import Condition, Selection
+from kafka_index.build.partition_start import PartitionStart
+from kafka_index.dropping.condition import Condition, Selection
+from kafka_index.dropping.partition_match import match_partition
+from kafka_index.dropping.partition_rewrite import SegmentRewriter
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
-from kafka_index.writing.partition_match import match_partition
-from kafka_index.writing.partition_rewrite import SegmentRewriter
 from kafka_index.writing.rewriting import plan_rewrite
 from kafka_index.writing.table_files import list_table_files, sorted_records
 
@@ -113,12 +114,13 @@ def _rewrite(folder: Path, selection: Selection) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     (plan,), _ = plan_rewrite([str(folder / "logs")], None)
+    state = PartitionStart.read(plan.segments[0], None, with_epochs=False).state
     found = match_partition(
-        plan.segments, selection, max_decompressed_bytes=_MAX_BYTES, checks_revival=False
+        plan.segments, selection, state, max_decompressed_bytes=_MAX_BYTES, checks_revival=False
     )
     rewriter = SegmentRewriter(found, selection, _MAX_BYTES)
     for segment in plan.segments:
-        rewriter.rewrite(segment, str(out))
+        rewriter.rewrite(segment, str(out / Path(segment.log_path).name))
 
 
 def _cpu_seconds(work: Callable[[], object]) -> float:

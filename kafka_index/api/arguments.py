@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.config import LogConfig, members_of, read_properties
+from kafka_index.dropping.condition import read_keys
 from kafka_index.errors import ConfigError, InputError, argument_text
 from kafka_index.execution import ThreadEngine
 from kafka_index.layout.byte_text import parse_bytes
@@ -203,6 +204,22 @@ def texts_of(given: object, name: str) -> tuple[str, ...]:
     raise ConfigError(
         f"{name} is not a list of texts", expected="a list of texts", found=argument_text(given)
     )
+
+
+def keys_of(given: object, name: str) -> tuple[bytes, ...]:
+    """Return keys that were given as a list, or in a file of them."""
+    if isinstance(given, str | PathLike):
+        return read_keys(path_of(given, name))
+    members = members_of(given)
+    if members is None:
+        raise ConfigError(
+            f"{name} is no list of keys",
+            expected="a path, or a list of text or bytes",
+            found=argument_text(given),
+        )
+    if not members:
+        raise InputError(f"there is no key in {name}")
+    return tuple(bytes_of(key, f"{name}: a key") for key in members)
 
 
 def bytes_of(given: object, name: str) -> bytes:

@@ -14,6 +14,7 @@ from kafka_index.api.arguments import (
     Tiered,
     Topics,
     config_of,
+    keys_of,
     naming,
     offsets_of,
     optional_path,
@@ -191,6 +192,7 @@ def restore_dump(
     until: Time | Path | Mapping[str, Mapping[int, int]] | None = None,
     create_time: bool = False,
     consistent: bool = False,
+    drop_keys: Path | Collection[str | bytes] | None = None,
     clamp_groups: bool = False,
     renames: Mapping[str, str] | None = None,
     new_topic_ids: bool = False,
@@ -235,6 +237,9 @@ def restore_dump(
     consistent : bool
         Whether a transaction across the end of a log is kept or removed as a whole, everywhere, for
         a run of a backup.
+    drop_keys : path, or list of str or bytes, optional
+        The keys of records that are dropped, as of `rewrite_dump`: a list, or a file with one per
+        line.
     clamp_groups : bool
         Whether groups that committed offsets after the end of a log begin there.
     renames : mapping of str to str, optional
@@ -248,7 +253,8 @@ def restore_dump(
     config : path, mapping or LogConfig, optional
         Kafka's settings.
     max_decompressed_bytes : int
-        The most bytes of decompressed metadata that this process holds at a time.
+        The most bytes of decompressed metadata, and of records where some are dropped, that this
+        process holds at a time.
     threads : int, optional
         Logs restored at a time; by default one a core.
     follow_links : bool
@@ -295,6 +301,7 @@ def restore_dump(
         until=_until(until),
         goes_by_create_time=create_time,
         consistent=consistent,
+        drop_keys=() if drop_keys is None else keys_of(drop_keys, "drop_keys"),
         clamp_groups=clamp_groups,
         metadata_output=optional_path(metadata_output, "metadata_output"),
         all_brokers_restored=all_brokers_restored,

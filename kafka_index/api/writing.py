@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from os import PathLike
 
 import pyarrow as pa
 
@@ -14,8 +13,8 @@ from kafka_index.api.arguments import (
     Paths,
     Tiered,
     Topics,
-    bytes_of,
     config_of,
+    keys_of,
     optional_path,
     paths_of,
     settings_of,
@@ -25,15 +24,15 @@ from kafka_index.api.arguments import (
     whole,
     with_flags,
 )
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, members_of, topics_pattern
-from kafka_index.errors import ConfigError, InputError, argument_text, plural
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
+from kafka_index.dropping.condition import Condition, Selection
+from kafka_index.errors import ConfigError, InputError, plural
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.uri_passwords import path_of
 from kafka_index.results import Result, RunOutcome
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tiered.options import TieredOptions
-from kafka_index.writing.condition import Condition, Selection, read_keys
 from kafka_index.writing.import_record import ImportCounts
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import import_root
@@ -339,11 +338,16 @@ def rewrite_dump(
         )
     if (drop_keys is None) == (drop_where is None):
         raise ConfigError("give either drop_keys or drop_where")
+    condition = text_of(drop_where, "drop_where")
+    if condition is not None:
+        selection = Selection(condition=Condition.parse(condition))
+    else:
+        selection = Selection(keys_of(drop_keys, "drop_keys"))
     engine = threads_of(threads)
     request = RewriteRequest(
         inputs=paths_of(paths),
         output=target,
-        selection=_selection(drop_keys, text_of(drop_where, "drop_where")),
+        selection=selection,
         tiered=TieredOptions.of(tiered),
         topics=topics_pattern(topics),
         config=config_of(config),
@@ -355,21 +359,3 @@ def rewrite_dump(
     with reading_inputs(follow_links=follow_links) as unread:
         result = RewriteJob.prepare(request).run(engine)
     return replace(result, unread=unread_texts(unread))
-
-
-def _selection(keys: object, condition: str | None) -> Selection:
-    """Return the records that are dropped: by a condition, or by keys in a list or in a file."""
-    if condition is not None:
-        return Selection(condition=Condition.parse(condition))
-    if isinstance(keys, str | PathLike):
-        return Selection(read_keys(path_of(keys, "drop_keys")))
-    members = members_of(keys)
-    if members is None:
-        raise ConfigError(
-            "drop_keys is no list of keys",
-            expected="a path, or a list of text or bytes",
-            found=argument_text(keys),
-        )
-    if not members:
-        raise InputError("there is no key in drop_keys")
-    return Selection(tuple(bytes_of(key, "drop_keys: a key") for key in members))

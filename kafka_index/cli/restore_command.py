@@ -30,6 +30,7 @@ from kafka_index.cli.shared_options import (
 )
 from kafka_index.cli.terminal import print_log
 from kafka_index.config import LogConfig, parse_integer
+from kafka_index.dropping.condition import read_keys
 from kafka_index.errors import InputError
 from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
@@ -98,6 +99,12 @@ def _until(_context: click.Context, _option: click.Parameter, value: str | None)
         return Until.of(value, run_summary().started_ms)
     except InputError as error:
         raise click.BadParameter(f"no such file, and {error}") from error
+
+
+def _keys(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> tuple[bytes, ...]:
+    return () if value is None else read_keys(value)
 
 
 def _renames(
@@ -227,6 +234,14 @@ class RestoreOptions(RestoreRequest):
         is_flag=True,
         help="For a run of a backup, with --until: keep or remove each transaction as a whole, in "
         "all partitions and with its offsets; logs end a little earlier for that.",
+    )
+    drop_keys: tuple[bytes, ...] = option(
+        "--drop-keys",
+        group=Group.SELECTION,
+        callback=_keys,
+        metavar="FILE",
+        help="Drop records with these keys, one per line: text, hex: or base64:, so that what was "
+        "erased since the dump stays so.",
     )
     clamp_groups: bool = option(
         "--clamp-groups",

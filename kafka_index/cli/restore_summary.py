@@ -32,7 +32,15 @@ from kafka_index.restore.restored_partition import (
     LostRange,
     RestoredPartition,
 )
-from kafka_index.restore.result import LEFT_OUT, LOST, RESTORED, SALVAGED, RestoreResult, status_of
+from kafka_index.restore.result import (
+    LEFT_OUT,
+    LOST,
+    RESTORED,
+    SALVAGED,
+    RestoreResult,
+    dropped_text,
+    status_of,
+)
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import PartitionSegments
 from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE
@@ -114,6 +122,8 @@ class RestoreOutcome(Outcome):
         whole = _WHOLE_OF_READ if _has_unread(self._plan) else EXPLAINED[RESTORED]
         if self._plan.request.until.is_given:
             whole = f"{whole} up to --until"
+        if self._plan.request.drop_keys:
+            whole = f"{whole} without --drop-keys"
         return {**EXPLAINED, RESTORED: whole}
 
     def _choice_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
@@ -131,6 +141,8 @@ class RestoreOutcome(Outcome):
                 + (f", {format_count(empty)} of them with nothing before it" if empty else "")
             )
             run_summary().add_count("partitions_cut", cut)
+        if self._plan.request.drop_keys:
+            lines.append(dropped_text(partitions))
         return ["", *lines] * bool(lines) + skipped_lines(
             self._plan.dump.skipped, self._paint, self._detail
         )
@@ -205,6 +217,8 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
 
     until = job.request.until
     chosen = " up to --until" if until.is_given else ""
+    if job.request.drop_keys:
+        chosen += " without --drop-keys"
     if job.request.topics is not None:
         chosen += f" of topics that match {job.request.topics.pattern!r}"
 

@@ -25,11 +25,11 @@ from kafka_index.cli.shared_options import (
 )
 from kafka_index.cli.terminal import Paint, Table, format_count, print_error, print_log, print_text
 from kafka_index.config import LogConfig
+from kafka_index.dropping.condition import Condition, Selection, read_keys
 from kafka_index.execution import Engine
 from kafka_index.storage import SegmentFile, Skipped
 from kafka_index.storage.report_file import open_report
 from kafka_index.stores import is_remote
-from kafka_index.writing.condition import Condition, Selection, read_keys
 from kafka_index.writing.rewrite_job import (
     REWRITE_REPORT_SCHEMA,
     RewriteJob,

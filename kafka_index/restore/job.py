@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kafka_index.dropping.condition import Selection
 from kafka_index.dump.replicas import read_dumps
 from kafka_index.layout.names import TopicPartition
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
@@ -50,7 +51,7 @@ from kafka_index.restore.output_files import (
     write_checkpoints,
     write_marker,
 )
-from kafka_index.restore.partition_restoring import PartitionTask, Runner
+from kafka_index.restore.partition_restoring import Dropping, PartitionTask, Runner
 from kafka_index.restore.plan import (
     RestorePlan,
     RestoreRequest,
@@ -67,7 +68,7 @@ from kafka_index.restore.restored_partition import (
     Journal,
     RestoredPartition,
 )
-from kafka_index.restore.result import RestoreResult, RunbookFacts, runbook
+from kafka_index.restore.result import RestoreResult, RunbookFacts, dropped_text, runbook
 from kafka_index.restore.seed import (
     NOT_IN_DUMP,
     SeedDirectory,
@@ -135,6 +136,7 @@ def restore_logs(
                 for each in unfinished
             ],
             finish,
+            dropping_of(request),
         )
     settle(
         RestoredPartition(
@@ -148,6 +150,13 @@ def restore_logs(
     )
     remove_staging(output.path)
     return sorted(settled, key=lambda each: each.partition)
+
+
+def dropping_of(request: RestoreRequest) -> Dropping | None:
+    """Return which records a request drops; None for none."""
+    if not request.drop_keys:
+        return None
+    return Dropping(Selection(request.drop_keys), request.max_decompressed_bytes)
 
 
 def write_root(plan: RestorePlan, output: str, partitions: Iterable[RestoredPartition]) -> None:
@@ -350,6 +359,8 @@ class RestoreJob:
                 "logs that end before transactions that began or ended while the run was cut: "
                 f"{len(clamped)}"
             )
+        if self.request.drop_keys:
+            yield dropped_text(partitions)
         if self.request.topics is not None:
             yield f"topics that do not match {self.request.topics.pattern!r} were not looked at"
         if skipped := self.plan.dump.skipped:

@@ -15,6 +15,7 @@ from kafka_index.build import BuildSettings
 from kafka_index.build.report import BUILT, FAILED
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.dropping.partition_rewrite import SegmentRewriter
 from kafka_index.dump.missing_offsets import (
     BY_CHECKPOINTS,
     Cause,
@@ -177,6 +178,19 @@ class LogRestoring:
             log.fills = [fill]
             restored.append(log)
         return restored
+
+    def drop_records(self, log: RestoredLog, rewriter: SegmentRewriter) -> RestoredLog:
+        """Write a log without the records that are dropped, and stage it anew.
+
+        What is known of the log stays: its end, its losses, and what its batches were.
+        """
+        aside = f"{log.path}.dropped"
+        with publishing(log.path, "write a log without some records"):
+            mtime_ns = os.stat(log.path).st_mtime_ns
+            rewriter.rewrite(log.now(), aside)
+            os.utime(aside, ns=(mtime_ns, mtime_ns))
+            os.replace(aside, log.path)
+        return replace(log, staged=self._restage(log).staged)
 
     def _target(self, base_offset: int) -> str:
         return os.path.join(self.directory, segment_file_name(base_offset, LOG_SUFFIX))

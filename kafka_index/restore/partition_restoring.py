@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
 from kafka_index.build import BuildSettings, publish_partitions
 from kafka_index.build.fold import LOG_START_ABOVE_END
@@ -22,6 +23,9 @@ from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.config import LogConfig
+from kafka_index.dropping.condition import Selection
+from kafka_index.dropping.partition_match import is_internal, match_partition
+from kafka_index.dropping.partition_rewrite import SegmentRewriter
 from kafka_index.errors import KafkaIndexError, is_retriable, without_frames
 from kafka_index.execution import Engine, Listener, Parts, Waves
 from kafka_index.execution.engine import new_run_id
@@ -48,10 +52,12 @@ from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import (
     DAMAGED,
     ERROR,
+    KEYS_NOT_DROPPED,
     RestoredPartition,
     Salvage,
 )
 from kafka_index.restore.salvaging import LogContext, partition_context
+from kafka_index.state.partition_state import PartitionState
 from kafka_index.storage import SegmentFile, make_durable, publish_error, publishing
 
 # Partitions of fewer bytes of logs share a group, and the cost of making files durable.
@@ -107,6 +113,14 @@ class PartitionTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropping:
+    """The records that no partition gets, and how much of them is decompressed at a time."""
+
+    selection: Selection
+    max_decompressed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Sound:
     """A partition whose files can be published."""
 
@@ -130,14 +144,25 @@ def grouped(tasks: Iterable[PartitionTask]) -> list[list[PartitionTask]]:
     return groups
 
 
-#: Restores partitions on some engine, and calls back with each group that is settled.
-Runner = Callable[[Sequence[PartitionTask], OnSettled], None]
+class Runner(Protocol):
+    """Restores partitions on some engine, and calls back with each group that is settled."""
+
+    def __call__(
+        self,
+        tasks: Sequence[PartitionTask],
+        on_settled: OnSettled,
+        dropping: Dropping | None,
+        /,
+    ) -> None:
+        """Restore partitions without the records that are dropped."""
 
 
 def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
     """Return what restores partitions on an engine."""
 
-    def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
+    def run(
+        tasks: Sequence[PartitionTask], on_settled: OnSettled, dropping: Dropping | None = None
+    ) -> None:
         groups = grouped(each.alone() for each in tasks)
         with engine.start(
             "restore",
@@ -149,7 +174,7 @@ def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
         ) as workers:
             for group in workers.run_parts(
                 groups,
-                divide,
+                partial(divide, dropping=dropping),
                 sizes=[sum(each.size_bytes for each in group) for group in groups],
                 what="restore {:,} groups of partitions",
                 waves=Waves.KEPT,
@@ -159,10 +184,13 @@ def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
     return run
 
 
-def divide(group: Sequence[PartitionTask]) -> Parts[list[RestoredPartition]]:
+def divide(
+    group: Sequence[PartitionTask], *, dropping: Dropping | None = None
+) -> Parts[list[RestoredPartition]]:
     """Return the work on partitions: a part for each log, in a folder of this attempt's own.
 
-    Joined, each partition appears whole in the output, or it is left out and not there.
+    Joined, each partition appears whole in the output, without the records of some keys, or it is
+    left out and not there.
     """
     root = os.path.join(group[0].output, f"{STAGING}{new_run_id()}")
     settings = BuildSettings(
@@ -173,7 +201,9 @@ def divide(group: Sequence[PartitionTask]) -> Parts[list[RestoredPartition]]:
         for task in group
         for log in task.logs()
     ]
-    return Parts(parts, partial(_finish, group=group, root=root, settings=settings))
+    return Parts(
+        parts, partial(_finish, group=group, root=root, settings=settings, dropping=dropping)
+    )
 
 
 def _restore_log(
@@ -200,9 +230,10 @@ def _finish(
     group: Sequence[PartitionTask],
     root: str,
     settings: BuildSettings,
+    dropping: Dropping | None,
 ) -> list[RestoredPartition]:
     """Let each partition whose logs are there appear whole in the output."""
-    output, salvage = group[0].output, group[0].salvage
+    output = group[0].output
     logs = iter(found)
     every = [task.unsettled() for task in group]
     sound = []
@@ -210,7 +241,7 @@ def _finish(
         for task, row in zip(group, every, strict=True):
             own = list(islice(logs, task.log_count))
             with _leaving_out([row]):
-                ready = _prepare(row, task, _sound_logs(own), salvage, settings)
+                ready = _prepare(row, task, _sound_logs(own), settings, dropping)
                 if ready is not None:
                     sound.append(ready)
         with _leaving_out([each.found for each in sound]):
@@ -253,10 +284,11 @@ def _prepare(
     found: RestoredPartition,
     task: PartitionTask,
     logs: Sequence[RestoredLog],
-    salvage: Salvage,
     settings: BuildSettings,
+    dropping: Dropping | None,
 ) -> _Sound | None:
     """Return a partition with all that is to be published of it; None where it is left out."""
+    salvage = task.salvage
     plan, directory = task.plan, task.directory_in(settings.target_root or "")
     context = replace(partition_context(plan, settings.config), limit=None)
     logs = _up_to_limit(logs, settings)
@@ -295,7 +327,52 @@ def _prepare(
             "delete all of it; where that start is wrong, give --log-start",
         )
         return None
+    if dropping is not None and not is_internal(plan.partition):
+        restoring = LogRestoring(directory, settings, context)
+        try:
+            logs = _without_keys(found, logs, start, restoring, dropping)
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            reason = f"not every record with a key to drop can be found: {error}"
+            found.leave_out(KEYS_NOT_DROPPED, reason)
+            return None
     return _Sound(found, task, logs, directory, start)
+
+
+def _without_keys(
+    found: RestoredPartition,
+    logs: Sequence[RestoredLog],
+    start: PartitionStart,
+    restoring: LogRestoring,
+    dropping: Dropping,
+) -> Sequence[RestoredLog]:
+    """Return the logs without the records of some keys; a log that loses none stays as it is.
+
+    Raises `CorruptLogError` if a record cannot be read.
+    """
+    selection, max_bytes = dropping.selection, dropping.max_decompressed_bytes
+    sources = {each.path: each.source.log_path for each in logs}
+    try:
+        match = match_partition(
+            [each.now() for each in logs],
+            selection,
+            PartitionState(start.state.entries),
+            max_decompressed_bytes=max_bytes,
+            checks_revival=False,
+        )
+        rewriter = SegmentRewriter(match, selection, max_bytes)
+        found.dropped = match.dropped
+        return [
+            restoring.drop_records(each, rewriter)
+            if each.source.base_offset in match.losing
+            else each
+            for each in logs
+        ]
+    except KafkaIndexError as error:
+        # The copy in the output is gone when somebody reads this.
+        error.path = sources.get(error.path or "", error.path)
+        raise
 
 
 def _publish(group: Sequence[_Sound], settings: BuildSettings) -> None:

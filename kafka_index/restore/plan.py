@@ -51,6 +51,7 @@ class RestoreRequest:
     old metadata log, and `renames` new names of topics by the old ones: such a topic gets a new id.
     `goes_by_create_time`: a point in time counts for topics with the timestamps of clients, too.
     `consistent`: a transaction across the end of a log is kept or removed as a whole, everywhere.
+    `drop_keys` are the keys of records that are dropped, none for no list of them.
     `metadata_output` is the directory of the metadata log in the same cluster, if it has one of its
     own. `properties` are all settings of the broker. Raises `ConfigError` if a choice does not
     exist, or excludes another one.
@@ -72,6 +73,7 @@ class RestoreRequest:
     until: Until = field(default_factory=Until)
     goes_by_create_time: bool = False
     consistent: bool = False
+    drop_keys: tuple[bytes, ...] = ()
     clamp_groups: bool = False
     metadata_output: str | None = None
     all_brokers_restored: bool = False
@@ -171,6 +173,9 @@ class RestorePlan:
         yield f"{request.salvage} {request.until.text} {options!r}"
         # Links share the fate of the dump: copies that complete them would hide that.
         yield f"hard links: {request.link is Link.HARD}"
+        if request.drop_keys:
+            keys = repr(sorted(set(request.drop_keys))).encode()
+            yield f"dropped keys: {hashlib.sha256(keys).hexdigest()}"
         for each in self.partitions:
             topic = each.partition.topic
             # An id that is made for this run is another one in each.

@@ -25,6 +25,7 @@ CLAMPED = "clamped"
 BEYOND_END = "beyond_end"
 NOT_RENAMED = "not_renamed"
 DAMAGED = "damaged"
+KEYS_NOT_DROPPED = "keys_not_dropped"
 NO_LOGS = "no_logs"
 STRAY = "stray"
 INCONSISTENT_TOPIC_ID = "inconsistent_topic_id"
@@ -124,6 +125,8 @@ class RestoredPartition:
         The largest producer id of its batches and snapshots; -1 for none.
     is_limited : bool
         Whether the log ends before that of the dump, as was asked for.
+    dropped : int or None
+        How many of its records had a key that was to be dropped; None where none was looked for.
     open_producers : list of int
         The producers with a transaction that is open at the end.
     lost : list of LostRange
@@ -149,6 +152,7 @@ class RestoredPartition:
     last_epoch: int = -1
     max_producer_id: int = -1
     is_limited: bool = False
+    dropped: int | None = None
     open_producers: list[int] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)
     clamped: list[GroupOffset] = field(default_factory=list)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.errors import printable
+from kafka_index.errors import plural, printable
 from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
 from kafka_index.restore.output_files import Link
 from kafka_index.restore.restored_partition import (
@@ -38,6 +38,7 @@ RESTORE_SCHEMA = report_schema(
         ("first_timestamp_ms", pa.int64()),
         ("last_timestamp_ms", pa.int64()),
         ("records", pa.int64()),
+        ("dropped", pa.int64()),
         ("note", pa.string()),
         ("group", pa.string()),
         ("committed_offset", pa.int64()),
@@ -122,6 +123,7 @@ class RestoreResult(Result):
         beyond = sum(one.status == BEYOND_END for one in self.beyond_end)
         return {
             **{f"partitions_{each}": statuses[each] for each in (RESTORED, SALVAGED, LEFT_OUT)},
+            "records_dropped": sum(each.dropped or 0 for each in self.partitions),
             "lost_ranges": sum(len(each.lost) for each in self.partitions if not each.is_left_out),
             "offsets_clamped": len(self.beyond_end) - beyond,
             "offsets_not_renamed": len(self.not_renamed),
@@ -140,6 +142,18 @@ class RestoreResult(Result):
     def _shown(self) -> pa.Table:
         """Return the columns that fit a screen."""
         return self.to_arrow().select(_SHOWN_COLUMNS)
+
+
+def dropped_text(partitions: Iterable[RestoredPartition]) -> str:
+    """Return how many records were dropped, for people."""
+    kept = [each for each in partitions if not each.is_left_out]
+    dropped = sum(each.dropped or 0 for each in kept)
+    if not dropped:
+        return (
+            "no record has one of the keys to drop: are they in the file as producers wrote them?"
+        )
+    losing = sum(bool(each.dropped) for each in kept)
+    return f"{plural(dropped, 'record')} dropped by key in {plural(losing, 'partition')}"
 
 
 def report_rows(
@@ -172,6 +186,7 @@ def _partition_row(restored: RestoredPartition) -> dict[str, object]:
             "last_epoch": restored.last_epoch,
             "segments": restored.segments,
             "size_bytes": restored.size_bytes,
+            "dropped": restored.dropped,
         }
     return row
 

@@ -1,1 +1,1 @@
-"""Tables to logs, and logs to logs without some of their records."""
+"""Tables to logs, and dumps to dumps without some of their records."""

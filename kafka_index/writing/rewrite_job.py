@@ -12,6 +12,8 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.dropping.condition import Selection
+from kafka_index.dropping.partition_match import ignore
 from kafka_index.errors import (
     CorruptLogError,
     InputError,
@@ -28,8 +30,6 @@ from kafka_index.results import Result, RunOutcome, report_schema, report_table
 from kafka_index.storage import Listing, SegmentFile
 from kafka_index.storage.paths import local_path
 from kafka_index.tiered.options import TieredOptions
-from kafka_index.writing.condition import Selection
-from kafka_index.writing.partition_match import ignore
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewriting import (
     MatchedPartition,

@@ -12,12 +12,22 @@ from functools import partial
 from itertools import groupby
 
 from kafka_index.build.partition_record import PARTITION_RECORD
+from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.plan import partition_of
 from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import FAILED
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.dropping.condition import Selection, SelectionError
+from kafka_index.dropping.partition_match import (
+    OnRead,
+    PartitionMatch,
+    ignore,
+    is_internal,
+    match_partition,
+)
+from kafka_index.dropping.partition_rewrite import SegmentRewriter
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.dump.listing import list_logs
 from kafka_index.dump.small_files import read_epochs
@@ -25,13 +35,14 @@ from kafka_index.errors import CorruptLogError, KafkaIndexError, PublishError, w
 from kafka_index.execution import Workers
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
-    INTERNAL_TOPICS,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
     PARTITION_METADATA,
     REMOTE_LOG_METADATA_TOPIC,
     TopicPartition,
     parse_segment_file,
+    segment_file_name,
 )
 from kafka_index.metadata import ClusterImage
 from kafka_index.state.leader_epochs import LeaderEpochCache
@@ -42,9 +53,6 @@ from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.inputs import refuse_linked_out
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.tiered.options import TieredOptions
-from kafka_index.writing.condition import Selection, SelectionError
-from kafka_index.writing.partition_match import OnRead, PartitionMatch, ignore, match_partition
-from kafka_index.writing.partition_rewrite import SegmentRewriter
 from kafka_index.writing.staging import StagedPartition, publish_directory, remove_directory
 
 CLEANUP_POLICY = "cleanup.policy"
@@ -145,12 +153,14 @@ def match(
         _all_read(plan, on_read)
         return MatchedPartition(plan)
     try:
+        first = plan.segments[0]
+        start = PartitionStart.read(first, None, with_epochs=False, tiered=plan.tiered)
         found = match_partition(
             plan.segments,
             settings.selection,
+            start.state,
             max_decompressed_bytes=settings.max_decompressed_bytes,
             checks_revival=plan.may_be_compacted and not settings.allows_revival,
-            tiered=plan.tiered,
             on_read=on_read,
         )
     except SelectionError:
@@ -218,7 +228,8 @@ def _write_partition(
         _write(os.path.join(os.path.dirname(directory), LOG_START_CHECKPOINT), text.encode())
     segments = []
     for segment in plan.segments:
-        segments.append(rewriter.rewrite(segment, directory))
+        name = segment_file_name(segment.base_offset, LOG_SUFFIX)
+        segments.append(rewriter.rewrite(segment, os.path.join(directory, name)))
         on_read(segment)
     build = BuildSettings(settings.config)
     staged = list(stage_segments(segments, build, attempt_id="rewrite"))
@@ -328,7 +339,7 @@ class PartitionPlan:
     @property
     def is_internal(self) -> bool:
         """Whether it is one of Kafka's own topics, which is copied as it is."""
-        return self.partition.topic in INTERNAL_TOPICS
+        return is_internal(self.partition)
 
     @property
     def size_bytes(self) -> int:

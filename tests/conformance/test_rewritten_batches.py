@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_index.build.partition_start import PartitionStart
+from kafka_index.dropping.condition import Selection
+from kafka_index.dropping.partition_match import match_partition
+from kafka_index.dropping.partition_rewrite import SegmentRewriter
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.storage import list_dump
-from kafka_index.writing.condition import Selection
-from kafka_index.writing.partition_match import match_partition
-from kafka_index.writing.partition_rewrite import SegmentRewriter
 from tests.support.packing import PACKERS
 from tests.support.segments import marker, message
 
@@ -87,11 +88,13 @@ def rewritten(folder: Path, log: bytes) -> Path:
     (source / f"{base_offset:020d}.log").write_bytes(log)
     segments = list(list_dump([str(source)], topics=None).segments)
     selection = Selection((_DROPPED,))
+    state = PartitionStart.read(segments[0], None, with_epochs=False).state
     match = match_partition(
-        segments, selection, max_decompressed_bytes=_MAX_BYTES, checks_revival=False
+        segments, selection, state, max_decompressed_bytes=_MAX_BYTES, checks_revival=False
     )
-    new = SegmentRewriter(match, selection, _MAX_BYTES).rewrite(segments[0], str(target))
-    return target / new.log_path.rpartition("/")[2]
+    path = target / segments[0].log_path.rpartition("/")[2]
+    SegmentRewriter(match, selection, _MAX_BYTES).rewrite(segments[0], str(path))
+    return path
 
 
 def filtered(judge: Judge, folder: Path, log: bytes, staying: list[int]) -> Path:

@@ -127,8 +127,8 @@ def test_what_was_finished_is_not_read_again(
 
 
 def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path) -> None:
-    def half(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
-        restore_on(ThreadEngine(1))(tasks[:2], on_settled)
+    def half(tasks: Sequence[PartitionTask], on_settled: OnSettled, *_: object) -> None:
+        restore_on(ThreadEngine(1))(tasks[:2], on_settled, None)
         raise KeyboardInterrupt
 
     restore(dump, tmp_path / "whole")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import kafka_index
 from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_restoring import restore_on
@@ -37,4 +38,18 @@ def test_the_output_is_that_of_threads(spark: SparkSession, dump: Path, tmp_path
 
     assert results[0] == results[1]
     assert any(each.lost for each in results[0])
+    assert contents(tmp_path / "spark") == contents(tmp_path / "threads")
+
+
+def test_keys_are_dropped_as_on_threads(spark: SparkSession, dump: Path, tmp_path: Path) -> None:
+    found = kafka_index.read_records(dump, topics="payments", columns=["key"]).read_all()
+    keys = tuple(sorted(set(found["key"].to_pylist()) - {None}))[::3]
+    results = []
+    for name, engine in (("threads", ThreadEngine(2)), ("spark", SessionEngine(spark))):
+        request = RestoreRequest([str(dump)], str(tmp_path / name), drop_keys=keys)
+        result = RestoreJob.prepare(request).run(restore_on(engine), lambda _: None)
+        results.append(result.partitions)
+
+    assert results[0] == results[1]
+    assert sum(each.dropped or 0 for each in results[0])
     assert contents(tmp_path / "spark") == contents(tmp_path / "threads")

@@ -8,11 +8,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.dropping.condition import Condition, Selection
 from kafka_index.metadata.directory import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.spark.workers import session_workers
 from kafka_index.tiered.options import TieredOptions
-from kafka_index.writing.condition import Condition, Selection
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewriting import (
     RewriteSettings,

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from kafka_index.dropping.condition import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.errors import InputError
 from kafka_index.records.record_table import record_schema
-from kafka_index.writing.condition import CONDITION_COLUMNS, Condition, ConditionMatcher
 from tests.support.campaign import drawn
 
 MAY = 1_714_521_600_000

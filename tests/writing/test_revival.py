@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import kafka_index
+from kafka_index.dropping.condition import Condition, Selection
 from kafka_index.records import BatchFields, Record, write_record_batch
-from kafka_index.writing.condition import Condition, Selection
 from kafka_index.writing.rewriting import RewriteSettings, match, plan_rewrite
 from tests.support.campaign import drawn
 from tests.support.command_line import run_here

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import kafka_index
+from kafka_index.dropping.condition import Condition
 from kafka_index.growing import GrowingPartitionLog
 from kafka_index.records import BatchFields, Record, write_empty_batch, write_record_batch
 from kafka_index.storage import DirectoryLock
-from kafka_index.writing.condition import Condition
 from tests.support.command_line import DUMP, build_here, environment, run_here
 from tests.support.packing import PACKERS
 from tests.support.record_tables import write_partition

@@ -1,4 +1,4 @@
-"""The second pass of a rewrite: the logs of a partition without the records that are dropped.
+"""The second pass over a partition: the logs of a partition without the records that are dropped.
 
 Batches that lose no record are copied byte for byte. The others are encoded again as the log
 cleaner does (``MemoryRecords.filterTo``): base and last offset, producer, sequence, leader epoch
@@ -17,6 +17,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafka_index.dropping.condition import Selection
+from kafka_index.dropping.partition_match import (
+    PartitionMatch,
+    RecordMatcher,
+    data_batches,
+    decode,
+    sound_windows,
+)
 from kafka_index.kernels.headers import (
     HEADER_BASE_SEQUENCE,
     HEADER_BASE_TIMESTAMP,
@@ -24,7 +32,6 @@ from kafka_index.kernels.headers import (
     HEADER_PRODUCER_EPOCH,
 )
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
@@ -45,14 +52,6 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.storage import SegmentFile, publish_error
-from kafka_index.writing.condition import Selection
-from kafka_index.writing.partition_match import (
-    PartitionMatch,
-    RecordMatcher,
-    data_batches,
-    decode,
-    sound_windows,
-)
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -67,13 +66,12 @@ class SegmentRewriter:
         self._matcher = RecordMatcher(selection, max_decompressed_bytes)
         self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), verify_crc=True)
 
-    def rewrite(self, segment: SegmentFile, directory: str) -> SegmentFile:
-        """Write the log of a segment into another directory; return the new segment.
+    def rewrite(self, segment: SegmentFile, path: str) -> SegmentFile:
+        """Write the log of a segment under another path; return the new segment.
 
         Raises `CorruptLogError` if the log is damaged, and `PublishError` if the new one cannot be
         written.
         """
-        path = os.path.join(directory, segment_file_name(segment.base_offset, LOG_SUFFIX))
         try:
             with open(path, "xb") as file:
                 for source in sound_windows(segment):

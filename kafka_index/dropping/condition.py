@@ -1,7 +1,7 @@
 """The records that a rewrite drops, by their keys or by a condition.
 
 A condition is a few words of SQL, evaluated by DuckDB. Nothing reaches DuckDB but a condition that
-`kafka_index.writing.condition_grammar` has parsed. A comparison with NULL is NULL, as in SQL, and
+`kafka_index.dropping.condition_grammar` has parsed. A comparison with NULL is NULL, as in SQL, and
 NULL selects nothing.
 """
 
@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from kafka_index.dropping.condition_grammar import COLUMNS, parse_condition
 from kafka_index.errors import InputError, help_page
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.records.record_table import record_schema
-from kafka_index.writing.condition_grammar import COLUMNS, parse_condition
 
 #: In DuckDB: keys and headers as text. What is not UTF-8 is U+FFFD alone: it is not NULL, and is no
 #: text that anyone writes. Times are integers: there are more of them than DuckDB's timestamps.

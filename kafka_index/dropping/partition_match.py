@@ -1,4 +1,4 @@
-"""The first pass of a rewrite over a partition: records that are dropped or have to stay.
+"""The first pass over a partition: records that are dropped or have to stay.
 
 Every batch is verified and every record decoded before anything is written, so that a partition
 that cannot be read is left out as a whole.
@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.build.partition_start import PartitionStart
+from kafka_index.dropping.condition import Selection, SelectionError, SelectionMatcher
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.headers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import INTERNAL_TOPICS, TopicPartition
 from kafka_index.layout.records import TRANSACTIONAL_MASK
 from kafka_index.reading.transactions import AbortedTransactions
 from kafka_index.records.batch_table import PREALLOCATED_TAIL, BatchColumns, ScanStop
@@ -35,10 +35,9 @@ from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.scanner import BatchOrder
+from kafka_index.state.partition_state import PartitionState
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.storage import SegmentFile
-from kafka_index.storage.tiered_partition import TieredPartition
-from kafka_index.writing.condition import Selection, SelectionError, SelectionMatcher
 
 #: More keys are not remembered: about 500 bytes each.
 _MAX_KEYS = 5_000_000
@@ -46,6 +45,11 @@ _COMMITTED, _ABORTED = -1, -2
 #: Called after each segment that a pass has read; from any thread.
 OnRead = Callable[[SegmentFile], None]
 _NONE = -1
+
+
+def is_internal(partition: TopicPartition) -> bool:
+    """Return whether a partition is of one of Kafka's own topics: it loses no record."""
+    return partition.topic in INTERNAL_TOPICS
 
 
 def ignore(_segment: SegmentFile) -> None:
@@ -59,8 +63,9 @@ class PartitionMatch:
     `records` are those of data. `revived` has the offsets of a record that is dropped and of an
     older one of its key that would then be the newest. The batches at `producer_ends`, sorted last
     offsets of the last batches of producers, at and after `unstable_offset`, the start of the
-    earliest open transaction, and before `end_offset`, the last one, stay, empty at least. `note`
-    describes a tail that a broker cuts off at any start, and that is left out.
+    earliest open transaction, and before `end_offset`, the last one, stay, empty at least. `losing`
+    has the base offsets of the segments that lose a record. `note` describes a tail that a broker
+    cuts off at any start, and that is left out.
     """
 
     records: int
@@ -69,6 +74,7 @@ class PartitionMatch:
     producer_ends: Longs
     unstable_offset: int | None
     end_offset: int
+    losing: frozenset[int] = frozenset()
     note: str | None = None
 
     def stays(self, batches: BatchColumns) -> NDArray[np.bool_]:
@@ -89,15 +95,15 @@ class PartitionMatch:
 def match_partition(
     segments: Sequence[SegmentFile],
     selection: Selection,
+    state: PartitionState,
     *,
     max_decompressed_bytes: int,
     checks_revival: bool,
-    tiered: TieredPartition | None = None,
     on_read: OnRead = ignore,
 ) -> PartitionMatch:
     """Read a partition once, or twice if revived records have to be known.
 
-    `tiered` has the facts about a partition whose segments may be remote; `on_read` is called after
+    The state before the first segment becomes that after the last one; `on_read` is called after
     each segment of the first read. Raises `KafkaIndexError` if the partition cannot be read, or is
     damaged.
     """
@@ -106,7 +112,6 @@ def match_partition(
     # All records of a key go together.
     checks_revival &= selection.condition is not None
     revival = Revival() if checks_revival else None
-    state = PartitionStart.read(segments[0], None, with_epochs=False, tiered=tiered).state
     aborted: list[NDArray[np.void]] = []
     end_offset = segments[0].base_offset
     for segment in segments:
@@ -150,6 +155,7 @@ def match_partition(
         np.sort(entries["last_offset"][entries["last_offset"] >= 0]),
         int(opened.min()) if len(opened) else None,
         end_offset,
+        frozenset(pass_.losing),
         tail.note,
     )
 
@@ -188,6 +194,7 @@ class _Pass:
 
     def __init__(self, selection: Selection, max_decompressed_bytes: int, tail: _Tail) -> None:
         self.records = self.dropped = 0
+        self.losing: set[int] = set()
         self._tail = tail
         self._matcher = RecordMatcher(selection, max_decompressed_bytes)
 
@@ -204,7 +211,9 @@ class _Pass:
     ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
         for numbers, rows, dropped in self._matcher.match(data, segment):
             self.records += len(dropped)
-            self.dropped += int(dropped.sum())
+            if dropped.any():
+                self.dropped += int(dropped.sum())
+                self.losing.add(segment.base_offset)
             yield numbers, rows, dropped
 
 

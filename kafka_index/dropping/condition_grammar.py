@@ -1,6 +1,6 @@
 """The grammar of ``--drop-where``: a few words of SQL; every other text is refused.
 
-The result is SQL over the columns of `kafka_index.writing.condition`, in which times are numbers:
+The result is SQL over the columns of `kafka_index.dropping.condition`, in which times are numbers:
 twice their milliseconds, so that a time between two milliseconds is a number too.
 """
 
