@@ -12,8 +12,6 @@ import pytest
 from kafka_index.build.partition_record import PARTITION_RECORD
 from tests.support.builds import (
     WITHOUT_TRANSACTIONS,
-    build,
-    build_killed_at,
     copy_dump,
     is_transactional,
     names,
@@ -24,13 +22,14 @@ from tests.support.builds import (
 )
 from tests.support.command_line import SETTINGS, Argument, build_here, index_files
 from tests.support.gates import Step
+from tests.support.killed_runs import KilledRuns
 
 BROKER, OTHER = 4096, 600
 _Files = dict[str, bytes]
 
 
 class _Dump:
-    """The example dump, and what undisturbed runs make of it."""
+    """The example dump, what undisturbed runs make of it, and runs that are killed."""
 
     def __init__(self, folder: Path) -> None:
         self.data = copy_dump(folder / "data")
@@ -41,6 +40,7 @@ class _Dump:
             done = build_here(*self.options(interval), "--output", out)
             assert done.returncode == 0, done.stderr
             self.expected[interval] = index_files(out)
+        self.runs = KilledRuns("build", *self.options(OTHER), "--output", out)
 
     def options(self, interval: int) -> list[Argument]:
         options: list[Argument] = ["--input", self.data, "--topics", WITHOUT_TRANSACTIONS]
@@ -54,8 +54,10 @@ class _Dump:
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> _Dump:
-    return _Dump(tmp_path_factory.mktemp("killed"))
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Dump]:
+    found = _Dump(tmp_path_factory.mktemp("killed"))
+    with found.runs:
+        yield found
 
 
 @pytest.fixture(params=["output", "in place"])
@@ -109,7 +111,7 @@ def test_a_killed_build_is_mended_by_the_next(dump: _Dump, target: Path, tmp_pat
     options = [*dump.options(BROKER), *where(dump, target), "--threads", 2]
     for step in _steps(dump.segments):
         remove_indexes(target)
-        build_killed_at(step, *options)
+        dump.runs.kill_at(step, "build", *options)
         there = check_what_a_kill_left(target, [dump.expected[BROKER]])
         if step.ending == ".index":
             # The other thread may have been on its way to rename one more.
@@ -135,14 +137,14 @@ def test_a_build_killed_over_older_files_leaves_pairs_of_one_build(
 ) -> None:
     generator = random.Random(7)
     place = [*where(dump, target), "--threads", 2]
-    assert build(*dump.options(OTHER), *place).returncode == 0
+    assert build_here(*dump.options(OTHER), *place).returncode == 0
     both = [dump.expected[BROKER], dump.expected[OTHER]]
     for interval, ending in ((BROKER, ".index"), (OTHER, ".timeindex"), (BROKER, ".index")):
         step = Step("os.rename", ending, generator.randrange(1, dump.segments))
-        build_killed_at(step, *dump.options(interval), *place)
+        dump.runs.kill_at(step, "build", *dump.options(interval), *place)
         check_what_a_kill_left(target, both)
 
-    done = build(*dump.options(BROKER), *place)
+    done = build_here(*dump.options(BROKER), *place)
 
     assert done.returncode == 0, done.stderr
     assert index_files(target) == dump.expected[BROKER]
@@ -162,10 +164,10 @@ def test_a_build_killed_again_and_again_gets_done(dump: _Dump, tmp_path: Path) -
         Step("os.rename", "", counts[3]),
     ]
     for step in steps:
-        build_killed_at(step, *options)
+        dump.runs.kill_at(step, "build", *options)
         check_what_a_kill_left(target, [dump.expected[BROKER]])
 
-    assert build(*options).returncode == 0
+    assert build_here(*options).returncode == 0
     assert index_files(target) == dump.expected[BROKER]
     assert rubbish(target) == []
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builds import build_killed_at, rubbish
+from tests.support.builds import rubbish
 from tests.support.command_line import Argument, build_here
 from tests.support.gates import Step
+from tests.support.killed_runs import KilledRuns
 from tests.support.transactional_logs import built_files, log_path, segments, write
 
 PARTITIONS = ("pay.x-y-0", "pay.x-y-1")
@@ -34,6 +35,7 @@ class _Dump:
             undisturbed = root / f"undisturbed-{day}"
             assert build_here("--input", self.data, "--output", undisturbed).returncode == 0
             self.builds.append(built_files(undisturbed))
+        self.runs = KilledRuns("build", "--input", self.data, "--output", undisturbed)
 
     def lay_out_old_files(self, target: Path) -> None:
         for path in list(target.glob("*/*")):
@@ -48,7 +50,8 @@ class _Dump:
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Dump]:
     found = _Dump(tmp_path_factory.mktemp("killed"))
-    yield found
+    with found.runs:
+        yield found
     shutil.rmtree(found.root)
 
 
@@ -90,7 +93,7 @@ def test_a_killed_build_leaves_old_files_or_new_ones_and_the_next_finishes(
     left = []
     for count in (1, *(some.randrange(3, 2 * COUNT) for _ in range(2))):
         dump.lay_out_old_files(target)
-        build_killed_at(Step("os.rename", ".index", count), *options)
+        dump.runs.kill_at(Step("os.rename", ".index", count), "build", *options)
         left.append(check_what_a_kill_left(target, dump.builds))
 
         done = build_here(*options)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import COMMAND, DUMP, Argument, environment
-from tests.support.gates import Gate, Step, StopInScan
+from tests.support.gates import Gate, StopInScan
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 TRANSACTIONAL_TOPICS = ("payments",)
@@ -33,23 +33,6 @@ for capability in (1, 2):
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
-# The command line in a process that kills itself before it creates or renames its n-th file of
-# a name: at the same step of a build however fast the machine is.
-_KILLED = """
-import os, runpy, signal, sys
-event, ending, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
-def hook(name, arguments):
-    global left
-    # open: path, mode, flags; os.rename: source, destination, and two descriptors.
-    if name == event and str(arguments[1 if event == "os.rename" else 0]).endswith(ending):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.argv[:] = sys.argv[3:]
-sys.addaudithook(hook)
-runpy.run_module("kafka_index", run_name="__main__")
-"""
-
 
 def start(
     *arguments: Argument,
@@ -61,18 +44,6 @@ def start(
     command = [*COMMAND, command_name, *map(str, arguments)]
     if not privileged:
         command = [sys.executable, "-c", _WITHOUT_PRIVILEGES, *command[1:]]
-    return _start(command, gate)
-
-
-def build_killed_at(step: Step, *arguments: Argument) -> None:
-    """Build in a process of its own that is killed at a step."""
-    killing = [step.event, step.ending, str(step.count)]
-    command = [sys.executable, "-c", _KILLED, *killing, "build", *map(str, arguments)]
-    done = finish(_start(command))
-    assert done.returncode == -signal.SIGKILL, done.stderr
-
-
-def _start(command: list[str], gate: Gate | StopInScan | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.command_line import Argument, environment
+from tests.support.gates import Step
 
 
 class Failure(StrEnum):
@@ -91,7 +92,7 @@ class KilledRuns:
 
     def warm_up(self, *arguments: Argument) -> None:
         """Run a command to its end in the process itself, which then has imported all of it."""
-        assert self._send("", 0, Failure.KILL, arguments).code in (0, 1), arguments
+        assert self._send("", Step("", "", 0), Failure.KILL, arguments).code in (0, 1), arguments
 
     def run(self, folder: Path, step: int, *arguments: Argument) -> bool:
         """Run a command that is killed at a step below a folder; whether it was."""
@@ -101,14 +102,19 @@ class KilledRuns:
 
     def failing(self, folder: Path, step: int, failure: Failure, *arguments: Argument) -> Ended:
         """Run a command with a failure at a step below a folder."""
-        return self._send(str(folder), step, failure, arguments)
+        return self._send(str(folder), Step("", "", step), failure, arguments)
+
+    def kill_at(self, step: Step, *arguments: Argument) -> None:
+        """Run a command that is killed at a step, anywhere."""
+        ended = self._send("", step, Failure.KILL, arguments)
+        assert ended.code == -signal.SIGKILL, ended.stderr
 
     def _send(
-        self, folder: str, step: int, failure: Failure, arguments: tuple[Argument, ...]
+        self, folder: str, step: Step, failure: Failure, arguments: tuple[Argument, ...]
     ) -> Ended:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = json.dumps([folder, step, failure, list(map(str, arguments))])
+        line = json.dumps([folder, asdict(step), failure, list(map(str, arguments))])
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return Ended(**json.loads(self._process.stdout.readline()))
@@ -117,8 +123,8 @@ class KilledRuns:
 class _Failing:
     """The n-th call below a folder fails in this process; the log has a line for each call."""
 
-    def __init__(self, folder: str, step: int, failure: Failure, log: int) -> None:
-        self._folder, self._left = folder, step
+    def __init__(self, folder: str, step: Step, failure: Failure, log: int) -> None:
+        self._folder, self._step, self._left = folder, step, step.count
         self._failure, self._log = failure, log
         self._write = os.write
 
@@ -150,7 +156,11 @@ class _Failing:
         raise OSError(number, os.strerror(number), place)
 
     def _on_call(self, name: str, given: tuple[object, ...]) -> None:
-        if name not in _NAMED:
+        if name != self._step.event if self._step.event else name not in _NAMED:
+            return
+        # open: path, mode, flags; os.rename: source, destination, and two descriptors.
+        made = given[1 if name == "os.rename" else 0]
+        if not str(made).endswith(self._step.ending):
             return
         flags = given[2] if name == "open" and isinstance(given[2], int) else 0
         takes_room = name in _NEEDS_ROOM or bool(flags & _MAKES_FILE)
@@ -170,7 +180,7 @@ class _Failing:
         return called
 
 
-def _ended(folder: str, step: int, failure: Failure, arguments: list[str]) -> Ended:
+def _ended(folder: str, step: Step, failure: Failure, arguments: list[str]) -> Ended:
     """Fork a run, and wait for its end."""
     from kafka_index.cli import main  # noqa: PLC0415, so that only the process that forks has it
 
@@ -204,8 +214,9 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
-        folder, step, failure, arguments = json.loads(line)
-        if step:
+        folder, at, failure, arguments = json.loads(line)
+        step = Step(**at)
+        if step.count:
             ended = _ended(folder, step, Failure(failure), arguments)
         else:
             ended = Ended(main(arguments), "", "", "", 0)

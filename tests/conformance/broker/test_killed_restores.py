@@ -26,7 +26,6 @@ from tests.conformance.judge import Judge
 from tests.support.campaign import drawn
 from tests.support.command_line import COMMAND, environment
 from tests.support.killed_runs import Failure, KilledRuns
-from tests.support.killing import killed_command
 from tests.support.restoring import MARKER, contents
 
 from .broker import Broker, BrokerError, Home
@@ -96,8 +95,9 @@ def dump(room: Path, runs: KilledRuns) -> Dump:
     whole.mkdir()
     counted = room / "restores-counted"
     counted.mkdir()
-    with killed_command(counted, command(home, counted, "--threads", 1)) as once:
-        steps = once.calls()
+    steps = runs.failing(
+        counted, 1 << 30, Failure.KILL, *command(home, counted, "--threads", 1)
+    ).calls
     assert not runs.run(whole, 1 << 30, *command(home, whole, "--threads", 1))
     cluster = read_cluster([str(home.metadata)], budget=DecompressionBudget(2**24))
     written = readable([home.data])
