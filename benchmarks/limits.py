@@ -18,8 +18,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import read_int32, read_int64
 from kafka_index.kernels.checksums import crc32c_extend
+from kafka_index.kernels.memory import read_int32, read_int64
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.storage import MappedFile, WindowWalk
 

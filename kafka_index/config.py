@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from kafka_index.errors import ConfigError, argument_text, refuse_other_types
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.java_texts import load_properties
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
+from kafka_index.layout.texts import load_properties
 from kafka_index.layout.uri_passwords import path_of
 
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"

@@ -65,8 +65,8 @@ def test_the_picture_has_the_imports_of_the_rooms_and_all_its_arrows_go_down() -
         (names.CLEANER_CHECKPOINT, "layout/names.py"),
         (names.META_PROPERTIES, "layout/names.py"),
         (names.PARTITION_METADATA, "layout/names.py"),
-        ("hex:", "layout/byte_text.py"),
-        ("base64:", "layout/byte_text.py"),
+        ("hex:", "layout/texts.py"),
+        ("base64:", "layout/texts.py"),
     ],
 )
 def test_a_name_of_a_format_is_written_in_its_home_alone(literal: str, home: str) -> None:

@@ -19,8 +19,8 @@ from kafka_index.config import LogConfig, members_of, read_properties
 from kafka_index.dropping.condition import read_keys
 from kafka_index.errors import ConfigError, InputError, argument_text
 from kafka_index.execution import ThreadEngine
-from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.integers import INT64_MAX
+from kafka_index.layout.texts import parse_bytes
 from kafka_index.layout.times import Time, now_ms, parse_time, time_text
 from kafka_index.layout.uri_passwords import PATH_EXPECTED, path_of
 from kafka_index.storage.paths import absolute_path

@@ -19,8 +19,8 @@ import numpy as np
 from kafka_index.backup.cut import CutLog, LeftOutError, unreadable
 from kafka_index.backup.politeness import Bandwidth, PoliteFile
 from kafka_index.errors import KafkaIndexError
-from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.headers import CONTROL_MESSAGE
+from kafka_index.kernels.memory import Integer
 from kafka_index.kernels.scan import (
     CHUNK_BATCHES,
     SCAN_BAD_LENGTH,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kafka_index.backup.cut import COORDINATOR_TOPICS, read_unmarked
 from kafka_index.backup.high_watermarks import DEFAULT_INTERVAL_MS, INTERVAL_SETTING
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.dump.meta_properties import MetaProperties
+from kafka_index.dump.small_files import MetaProperties
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT64_MAX, parse_java_integer
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, META_PROPERTIES

@@ -3,27 +3,35 @@
 On threads, the segments of a partition are scanned close together, by whichever are free, and the
 partition is published by the thread that scans the last of them: an interrupted run keeps every
 partition that it has scanned. Small partitions are published in groups, which share the cost of
-making files durable.
+making files durable. `build_segments` and `build_segment_files` make the two indexes of segments
+alone, which need nothing from earlier segments.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from os import PathLike
 from typing import Protocol
 
-from kafka_index.build.plan import by_partition, partition_groups, plan_waves
-from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions
+from kafka_index.build.plan import by_partition, partition_groups, partition_of, plan_waves
+from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions, publish_segment
 from kafka_index.build.report import FAILED, SegmentReport
-from kafka_index.build.scan import stage_segments
+from kafka_index.build.scan import stage_segment, stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.build.waves import build_waves
+from kafka_index.config import IndexConfig, LogConfig
+from kafka_index.errors import InputError, refuse_other_types
 from kafka_index.execution import Parts, Workers
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.layout.uri_passwords import path_of
+from kafka_index.scan import LogFileSource, base_offset_of
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry
 from kafka_index.storage.segment_table import SegmentTable
@@ -199,3 +207,77 @@ class Publisher:
         for staged in waiting:
             # What was only there for the fold.
             staged.remove_scratch(self._settings)
+
+
+DEFAULT_CONFIG = IndexConfig()
+
+
+def build_segments(
+    segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
+) -> Iterator[SegmentReport]:
+    """Build the offset and time indexes of listed logs, which come by partition.
+
+    Yields a row for each segment, once the files of its partition are durably in place. Two
+    attempts of a run that may overlap differ in their attempt id, of letters, digits and
+    underscores.
+    """
+    settings = settings.indexes_alone()
+    for _, members in groupby(segments, key=partition_of):
+        staged = list(stage_segments(members, settings, attempt_id=attempt_id))
+        yield from publish_partitions([staged], settings, attempt_id=attempt_id)
+
+
+def build_segment_files(
+    log_path: str | PathLike[str],
+    target_directory: str | PathLike[str],
+    *,
+    config: IndexConfig = DEFAULT_CONFIG,
+    verify_crc: bool = True,
+) -> SegmentReport:
+    """Build the index files of one log into a folder, whatever its own folder is called.
+
+    Parameters
+    ----------
+    log_path : path
+        The ``.log``; its name holds the base offset.
+    target_directory : path
+        An existing folder, which must not be that of the log.
+    config : IndexConfig
+        Kafka's settings.
+    verify_crc : bool
+        Whether checksums are verified.
+
+    Returns
+    -------
+    SegmentReport
+        As a row of a build's report; whatever is wrong with the segment is in there.
+
+    Raises
+    ------
+    InputError
+        The log is missing, its name holds no base offset, or the folder is that of the log.
+    """
+    path = os.path.abspath(path_of(log_path, "log_path"))
+    directory = os.path.abspath(path_of(target_directory, "target_directory"))
+    refuse_other_types(verify_crc=(verify_crc, bool), config=(config, IndexConfig))
+    try:
+        found = os.stat(path)
+        in_place = os.path.samefile(directory, os.path.dirname(path))
+    except OSError as error:
+        raise InputError(f"cannot be found: {error.strerror}", path=error.filename) from error
+    if in_place:
+        raise InputError("the target is the folder of the log", path=directory)
+    name = parse_partition_directory(os.path.basename(os.path.dirname(path)))
+    partition = TopicPartition("", -1) if name is None else name
+    segment = SegmentFile(
+        partition.topic,
+        partition.partition,
+        base_offset_of(path),
+        path,
+        found.st_size,
+        found.st_mtime_ns,
+    )
+    settings = BuildSettings(LogConfig(config), directory, verify_crc=verify_crc).indexes_alone()
+    source = LogFileSource.of_segment(segment, verify_crc=verify_crc)
+    staged = stage_segment(segment, source, settings, "single", directory)
+    return publish_segment(staged, settings)

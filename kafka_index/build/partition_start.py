@@ -23,7 +23,7 @@ from kafka_index.state.snapshots import (
 )
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry, scan_directory
-from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.storage.partition_files import TieredPartition
 from kafka_index.stores import is_remote
 
 

@@ -13,7 +13,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import scratch_path, workspace
 from kafka_index.storage.locks import RUNS_FOLDER
-from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.storage.partition_files import TieredPartition
 from kafka_index.stores import is_remote
 
 

@@ -31,9 +31,9 @@ from kafka_index.layout.checkpoints import (
     parse_offset_checkpoint,
 )
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.java_texts import properties_of
 from kafka_index.layout.names import META_PROPERTIES, PARTITION_METADATA
 from kafka_index.layout.records import SNAPSHOT_ENTRY, SNAPSHOT_HEADER, SNAPSHOT_VERSION
+from kafka_index.layout.texts import properties_of
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import stored_entries
 

@@ -19,8 +19,8 @@ from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Paint, format_bytes, format_count, print_error, print_text
 from kafka_index.errors import InputError, plural
 from kafka_index.execution import ThreadEngine
-from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.texts import parse_bytes
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds, time_span

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kafka_index.dropping.condition_grammar import COLUMNS, parse_condition
 from kafka_index.errors import InputError, help_page
-from kafka_index.layout.byte_text import parse_bytes
+from kafka_index.layout.texts import parse_bytes
 from kafka_index.records.record_table import record_schema
 
 #: In DuckDB: keys and headers as text. What is not UTF-8 is U+FFFD alone: it is not NULL, and is no

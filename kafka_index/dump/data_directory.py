@@ -15,8 +15,7 @@ from functools import cached_property, partial
 
 import orjson
 
-from kafka_index.dump.meta_properties import read_properties
-from kafka_index.dump.small_files import read_file, read_text
+from kafka_index.dump.small_files import read_file, read_properties, read_text
 from kafka_index.errors import BadFileError, InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import (
     OFFSET_FIELDS,

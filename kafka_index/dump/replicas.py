@@ -22,8 +22,8 @@ from kafka_index.scan import LogFileSource
 from kafka_index.storage import Listing, SegmentFile, Skipped, expand_directories
 from kafka_index.storage.directories import scan_input
 from kafka_index.storage.listing import list_any
+from kafka_index.storage.partition_files import TieredPartition
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
-from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
 from kafka_index.tiered.options import TieredOptions
 

@@ -19,8 +19,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.storage import Listing, Skipped
 from kafka_index.storage.listing import list_any, no_topic_matches
-from kafka_index.storage.partition_files import SegmentFile
-from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.storage.partition_files import SegmentFile, TieredPartition
 from kafka_index.stores.tiered.segment_paths import Layout, SegmentKey
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.tiered.remote_log_metadata import RemoteLogMetadata, read_remote_log_metadata

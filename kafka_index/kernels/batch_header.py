@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer, field_reader, prefetch
 from kafka_index.kernels.checksums import crc32, crc32c_extend
 from kafka_index.kernels.compile_cache import compiled, writable_and_not
+from kafka_index.kernels.memory import Integer, field_reader, prefetch
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     HEADER_SIZE_UP_TO_MAGIC,

@@ -20,9 +20,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import read_int8, read_int32_little
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.fast_crc32c import fast_crc32c_address, supported_methods
+from kafka_index.kernels.memory import read_int8, read_int32_little
 
 _log = logging.getLogger(__name__)
 

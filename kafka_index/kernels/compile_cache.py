@@ -34,7 +34,7 @@ from numba.core.runtime.nrt import rtsys
 from numpy.typing import NDArray
 
 from kafka_index.kernels.compile_clock import compile_clock
-from kafka_index.kernels.packaged_code import COMPILED_BY, read_packaged, usable_levels
+from kafka_index.kernels.machine_code import COMPILED_BY, read_packaged, usable_levels
 from kafka_index.signals import deferred_signals
 
 # The one place where numba, which has no types of its own, is `Any`.

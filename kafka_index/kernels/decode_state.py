@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.memory import Integer
 from kafka_index.kernels.records import RecordSection
 
 #: What is wanted besides offsets and timestamps, as bits.

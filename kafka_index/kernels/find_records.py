@@ -24,8 +24,8 @@ from kafka_index.kernels.batch_header import (
     magic_of,
     max_timestamp_of,
 )
-from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled, writable_and_not
+from kafka_index.kernels.memory import Integer
 from kafka_index.kernels.record_fields import RECORD_SOUND
 from kafka_index.kernels.records import (
     EMPTY_SECTION,

@@ -24,8 +24,8 @@ from kafka_index.kernels.batch_header import (
     read_producer_epoch,
     read_record_count,
 )
-from kafka_index.kernels.big_endian import Integer, read_int16, read_int32
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.memory import Integer, read_int16, read_int32
 from kafka_index.kernels.record_fields import RECORD_SIZE_TOO_LONG, RECORD_SOUND, read_fields
 from kafka_index.layout.records import (
     COMPRESSION_MASK,

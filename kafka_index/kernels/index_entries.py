@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer, write_int32, write_int64
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.memory import Integer, write_int32, write_int64
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.records import OFFSET_ENTRY, TIME_ENTRY, field_position
 

@@ -17,15 +17,16 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import (
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.memory import (
+    UNPACK_NO_ROOM,
+    UNPACK_REFUSED,
     Integer,
     read_int8,
     read_int32_little,
     write_int32_native,
     write_int64_native,
 )
-from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import UNPACK_NO_ROOM, UNPACK_REFUSED
 
 _BYTE = 0xFF
 _ZSTD_SYMBOLS = (

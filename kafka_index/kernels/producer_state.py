@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from kafka_index.kernels import producer_tables
-from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.headers import (
     CONTROL_EMPTY,
     CONTROL_INVALID,
     CONTROL_REFUSED,
 )
+from kafka_index.kernels.memory import Integer
 from kafka_index.kernels.producer_tables import (
     FIRST_MARKER,
     FIRST_NONE,

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.memory import Integer
 from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.records import (
     NO_COORDINATOR_EPOCH,

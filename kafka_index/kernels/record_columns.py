@@ -2,8 +2,8 @@
 
 `decode_batches` verifies the structure of each record as it reads it, and writes what is asked for
 straight to the memory of Arrow's arrays: offsets and timestamps, the bytes of keys and values with
-their ends, and whether they are null. Of headers it notes where they are
-(`kafka_index.kernels.record_headers`). What nobody asked for costs nothing.
+their ends, and whether they are null. It notes where headers are, for `find_headers`: few records
+have any, and fewer columns of them are asked for. What nobody asked for costs nothing.
 
 Sources: Kafka's ``DefaultRecordBatch.iterator`` and ``LegacyRecord``.
 """
@@ -14,20 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.kernels.batch_header import codec_of, magic_of
-from kafka_index.kernels.big_endian import (
-    Integer,
-    read_int32_little,
-    write_int8,
-    write_int32_native,
-    write_int64_native,
-)
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import (
-    UNPACK_NO_ROOM,
-    UNPACK_REFUSED,
-    UNPACK_SLACK_BYTES,
-    copy_field,
-)
 from kafka_index.kernels.decode_state import (
     CHUNK_FIELDS,
     CHUNK_KEY_BYTES,
@@ -74,18 +61,26 @@ from kafka_index.kernels.decode_state import (
     rest_of,
     store_section,
 )
+from kafka_index.kernels.memory import (
+    UNPACK_NO_ROOM,
+    UNPACK_REFUSED,
+    UNPACK_SLACK_BYTES,
+    Integer,
+    copy_field,
+    read_int32_little,
+    write_int8,
+    write_int32_native,
+    write_int64_native,
+)
 from kafka_index.kernels.record_fields import (
+    FIELD_NULL,
     RECORD_SOUND,
     RECORDS_REMAINING,
+    VARINT_CUT,
     read_fields,
     read_message,
     read_short_fields,
-)
-from kafka_index.kernels.record_headers import (
-    PLACE_ADDRESS,
-    PLACE_COUNT,
-    PLACE_END,
-    PLACE_ROW,
+    read_sized_field,
 )
 from kafka_index.kernels.records import (
     batch_section,
@@ -96,6 +91,75 @@ from kafka_index.kernels.records import (
 from kafka_index.kernels.short_records import decode_short_records, may_have_short_records
 from kafka_index.kernels.unpacking import unpack
 from kafka_index.layout.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD_BYTES
+
+#: Rows of the array of places: the row of the chunk, where its headers begin, how many it has, and
+#: where the record ends.
+PLACE_ROW, PLACE_ADDRESS, PLACE_COUNT, PLACE_END = range(4)
+PLACE_ROWS = 4
+
+#: Rows of the array that `find_headers` fills.
+HEADER_KEY, HEADER_KEY_SIZE, HEADER_VALUE, HEADER_VALUE_SIZE = range(4)
+HEADER_ROWS = 4
+
+#: Bytes after the end of an output that `copy_fields` may overwrite.
+COPY_SLACK_BYTES = UNPACK_SLACK_BYTES
+
+
+@compiled
+def find_headers(places: NDArray[np.int64], headers: NDArray[np.int64]) -> None:
+    """Find the headers of records.
+
+    `places` (int64, (PLACE_ROWS, n)): as `decode_batches` has filled them. `headers` (int64,
+    (HEADER_ROWS, k)): filled; k is the sum of the counts.
+    """
+    at = 0
+    for place in range(places.shape[1]):
+        position: Integer = places[PLACE_ADDRESS, place]
+        end = places[PLACE_END, place]
+        for _ in range(places[PLACE_COUNT, place]):
+            # `decode_batches` has found that they end within their record. In a log that is
+            # overwritten meanwhile they may not: then the name is empty, and the value null.
+            key, key_size, position = read_sized_field(position, end)
+            if key_size < 0 or position > end:
+                key_size, position = np.int64(0), VARINT_CUT
+            value, value_size, position = read_sized_field(position, end)
+            if position > end:
+                value_size = np.int64(FIELD_NULL)
+            headers[HEADER_KEY, at] = key
+            headers[HEADER_KEY_SIZE, at] = key_size
+            headers[HEADER_VALUE, at] = value
+            headers[HEADER_VALUE_SIZE, at] = max(value_size, FIELD_NULL)
+            at += 1
+
+
+@compiled
+def copy_fields(
+    addresses: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    readable_end: np.uint64,
+    ends: NDArray[np.int32],
+    data: NDArray[np.uint8],
+) -> int:
+    """Copy bytes to the layout of Arrow's binary arrays.
+
+    `addresses`, `sizes` (int64, (n,)): where they are; `FIELD_NULL` for null. `readable_end`:
+    nothing at or after this address is read; `ends` (int32, (n + 1,)): filled with offsets. `data`
+    (uint8): filled; `COPY_SLACK_BYTES` longer than all fields. Returns how many are null.
+    """
+    out = np.uint64(data.ctypes.data)
+    total = np.int64(0)
+    nulls = 0
+    ends[0] = 0
+    for row in range(len(sizes)):
+        size = sizes[row]
+        copy_field(out + np.uint64(total), np.uint64(addresses[row]), size, readable_end)
+        if size < 0:
+            nulls += 1
+        else:
+            total += size
+        ends[row + 1] = total
+    return nulls
+
 
 #: A chunk ends after the record with which its headers exceed the first number. No record may have
 #: more than the second: headers take as much memory as they have in bytes sixteen times over.
@@ -353,3 +417,6 @@ def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     decode_batches(
         address, 0, nothing, nothing, 0, 0, 0, arena, nothing, chunk, nothing, new_state()
     )
+    headers = np.empty((HEADER_ROWS, 0), np.int64)
+    find_headers(np.empty((PLACE_ROWS, 0), np.int64), headers)
+    copy_fields(nothing, nothing, address, np.empty(1, np.int32), arena)

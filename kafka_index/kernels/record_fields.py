@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kafka_index.kernels.big_endian import Integer, read_int8, read_int16, read_int32, read_int64
 from kafka_index.kernels.compile_cache import compiled, inlined
+from kafka_index.kernels.memory import Integer, read_int8, read_int16, read_int32, read_int64
 from kafka_index.layout.records import (
     MAGIC_POSITION,
     MESSAGE_V0_HEADER,

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.kernels.batch_header import checksums_of
-from kafka_index.kernels.big_endian import Integer, field_writer, write_int8
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import copy_bytes
+from kafka_index.kernels.memory import Integer, copy_bytes, field_writer, write_int8
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.records import (
     LOG_OVERHEAD_BYTES,

@@ -24,9 +24,9 @@ from kafka_index.kernels.batch_header import (
     read_message_timestamp,
     read_record_count,
 )
-from kafka_index.kernels.big_endian import Integer, read_int8, read_int64
 from kafka_index.kernels.checksums import crc32
 from kafka_index.kernels.compile_cache import compiled, inlined
+from kafka_index.kernels.memory import Integer, read_int8, read_int64
 from kafka_index.kernels.record_fields import RECORD_SOUND, RECORDS_REMAINING, read_record
 from kafka_index.layout.records import (
     COMPRESSION_MASK,

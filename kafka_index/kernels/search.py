@@ -19,8 +19,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer, read_int32, read_int64
 from kafka_index.kernels.compile_cache import compiled, writable_and_not
+from kafka_index.kernels.memory import Integer, read_int32, read_int64
 from kafka_index.layout.integers import Longs
 
 #: No slot is at or below (for a ceiling: above) the target.

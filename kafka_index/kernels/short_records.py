@@ -11,14 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import (
-    Integer,
-    write_int8,
-    write_int32_native,
-    write_int64_native,
-)
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import LINE_BYTES, copy_lines
 from kafka_index.kernels.decode_state import (
     CHUNK_KEY_BYTES,
     CHUNK_KEY_ENDS,
@@ -32,6 +25,14 @@ from kafka_index.kernels.decode_state import (
     CHUNK_VALUES,
     PART_KEYS,
     PART_VALUES,
+)
+from kafka_index.kernels.memory import (
+    LINE_BYTES,
+    Integer,
+    copy_lines,
+    write_int8,
+    write_int32_native,
+    write_int64_native,
 )
 from kafka_index.kernels.record_fields import (
     RECORD_SOUND,

@@ -12,21 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import (
-    Integer,
-    read_int8,
-    read_int32,
-    read_int32_little,
-    read_int64,
-)
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import (
-    UNPACK_NO_ROOM,
-    UNPACK_REFUSED,
-    copy_bytes,
-    copy_literals,
-    copy_match,
-)
 from kafka_index.kernels.library_codecs import (
     CONTEXT_GZIP,
     CONTEXT_LZ4,
@@ -35,6 +21,18 @@ from kafka_index.kernels.library_codecs import (
     unpack_gzip,
     unpack_lz4_block,
     unpack_zstd,
+)
+from kafka_index.kernels.memory import (
+    UNPACK_NO_ROOM,
+    UNPACK_REFUSED,
+    Integer,
+    copy_bytes,
+    copy_literals,
+    copy_match,
+    read_int8,
+    read_int32,
+    read_int32_little,
+    read_int64,
 )
 from kafka_index.layout.records import COMPRESSION_NAMES
 

@@ -25,8 +25,8 @@ from kafka_index.kernels.batch_header import (
     read_base_offset,
     read_batch_fields,
 )
-from kafka_index.kernels.big_endian import Integer, prefetch
 from kafka_index.kernels.compile_cache import compiled, writable_and_not
+from kafka_index.kernels.memory import Integer, prefetch
 from kafka_index.layout.records import (
     HEADER_SIZE_UP_TO_MAGIC,
     MAGIC_RECORD_BATCH,

@@ -17,7 +17,6 @@ from kafka_index.kernels.index_entries import (
 )
 from kafka_index.kernels.producer_state import warm_up as warm_up_producer_state
 from kafka_index.kernels.record_columns import warm_up as warm_up_record_columns
-from kafka_index.kernels.record_headers import warm_up as warm_up_record_headers
 from kafka_index.kernels.record_writing import warm_up as warm_up_record_writing
 from kafka_index.kernels.records import warm_up as warm_up_records
 from kafka_index.kernels.scan import SCAN_COLUMNS
@@ -46,7 +45,6 @@ def warm_up() -> None:
     warm_up_search(address, nothing)
     warm_up_records()
     warm_up_record_columns(address, nothing)
-    warm_up_record_headers(address, nothing)
     warm_up_record_writing(nothing)
     warm_up_walk(address, nothing)
     warm_up_find_records(address, nothing)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.quoted_content import quote_content
+from kafka_index.layout.texts import quote_content
 
 CHECKPOINT_VERSION = 0
 #: A list of Java's has no room for more entries.

@@ -15,7 +15,7 @@ import struct
 from typing import Final
 
 from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.byte_text import decode_utf8
+from kafka_index.layout.texts import decode_utf8
 
 INT8: Final = struct.Struct(">b")
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")

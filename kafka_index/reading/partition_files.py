@@ -15,7 +15,7 @@ from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import REPLICATION_CHECKPOINT, TopicPartition
 from kafka_index.reading.answers import UpperBound
 from kafka_index.storage import SegmentFile, Skipped
-from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.storage.partition_files import TieredPartition
 
 
 @dataclass(frozen=True, slots=True)

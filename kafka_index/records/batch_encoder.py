@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.errors import InputError
-from kafka_index.kernels.record_headers import HEADER_ROWS
+from kafka_index.kernels.record_columns import HEADER_ROWS
 from kafka_index.kernels.record_writing import (
     PACKED_BASE_OFFSET,
     PACKED_FIRST_ROW,

@@ -42,8 +42,12 @@ from kafka_index.kernels.decode_state import (
     skip_batch,
 )
 from kafka_index.kernels.library_codecs import new_contexts
-from kafka_index.kernels.record_columns import MAX_HEADERS, decode_batches
-from kafka_index.kernels.record_headers import COPY_SLACK_BYTES, PLACE_ROWS
+from kafka_index.kernels.record_columns import (
+    COPY_SLACK_BYTES,
+    MAX_HEADERS,
+    PLACE_ROWS,
+    decode_batches,
+)
 from kafka_index.kernels.records import RecordSection
 from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.records.decompression import DecompressedRecords, DecompressionBudget, decompress

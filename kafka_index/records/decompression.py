@@ -21,7 +21,7 @@ import numpy as np
 
 from kafka_index.closing import SelfClosing
 from kafka_index.errors import CorruptLogError, TooLargeError
-from kafka_index.kernels.copying import UNPACK_NO_ROOM, UNPACK_SLACK_BYTES
+from kafka_index.kernels.memory import UNPACK_NO_ROOM, UNPACK_SLACK_BYTES
 from kafka_index.layout.records import COMPRESSION_NAMES, MAGIC_RECORD_BATCH
 from kafka_index.records.packed_streams import Pieces, read_gzip, read_lz4, read_snappy, read_zstd
 from kafka_index.storage import Bytes

@@ -15,7 +15,7 @@ from kafka_index.kernels.decode_state import (
     PART_KEYS,
     PART_VALUES,
 )
-from kafka_index.kernels.record_headers import (
+from kafka_index.kernels.record_columns import (
     COPY_SLACK_BYTES,
     HEADER_KEY,
     HEADER_ROWS,

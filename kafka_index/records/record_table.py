@@ -23,9 +23,9 @@ from kafka_index.kernels.headers import (
     read_headers,
 )
 from kafka_index.kernels.producer_state import fill_last_sequences
-from kafka_index.layout.byte_text import decode_utf8
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_SEQUENCE, TIMESTAMP_TYPE_MASK
+from kafka_index.layout.texts import decode_utf8
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.storage import Bytes

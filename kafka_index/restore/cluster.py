@@ -14,10 +14,9 @@ from enum import StrEnum
 from uuid import uuid4
 
 from kafka_index.dump.data_directory import DataDirectory, refuse_running
-from kafka_index.dump.meta_properties import MetaProperties
 from kafka_index.dump.replicas import Dump
+from kafka_index.dump.small_files import MetaProperties
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.java_texts import is_reserved_directory_id
 from kafka_index.layout.message_bytes import uuid_text
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -26,6 +25,7 @@ from kafka_index.layout.names import (
     METADATA_LOG,
     TopicPartition,
 )
+from kafka_index.layout.texts import is_reserved_directory_id
 from kafka_index.metadata import ClusterImage
 from kafka_index.restore.output_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log

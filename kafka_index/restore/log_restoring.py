@@ -26,7 +26,7 @@ from kafka_index.dump.missing_offsets import (
     missing_offsets,
 )
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
-from kafka_index.layout.quoted_content import is_linked
+from kafka_index.layout.texts import is_linked
 from kafka_index.records.batch_table import NOT_A_LOG, BatchColumns, ScanStop
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.restore.filling import Fill, first_mark, last_mark, mark_at

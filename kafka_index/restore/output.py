@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_index.dump.data_directory import refuse_running
-from kafka_index.dump.meta_properties import read_properties
 from kafka_index.dump.replicas import Dump
+from kafka_index.dump.small_files import read_properties
 from kafka_index.errors import InputError
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.growing.settings import log_settings_of
@@ -45,8 +45,11 @@ from kafka_index.restore.output_files import HIDDEN_PROPERTIES
 from kafka_index.restore.plan import RestorePlan, RestoreRequest
 from kafka_index.restore.restored_partition import JOURNAL_FILE, BegunPlan, Journal
 from kafka_index.restore.seed import SeedDirectory, one_cluster
-from kafka_index.startup.metadata_log import why_not_metadata_log, why_not_snapshots
-from kafka_index.startup.quorum_state import why_not_quorum_state
+from kafka_index.startup.metadata_log import (
+    why_not_metadata_log,
+    why_not_quorum_state,
+    why_not_snapshots,
+)
 from kafka_index.storage import (
     check_target,
     local_path,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_index.dump.data_directory import refuse_running
-from kafka_index.dump.meta_properties import read_properties
+from kafka_index.dump.small_files import read_properties
 from kafka_index.errors import InputError, raise_retriable
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import Value

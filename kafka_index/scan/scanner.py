@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.kernels.batch_header import batch_checksums
-from kafka_index.kernels.big_endian import Integer
+from kafka_index.kernels.memory import Integer
 from kafka_index.kernels.scan import (
     CHUNK_BATCHES,
     SCAN_BAD_CRC,
@@ -30,7 +30,6 @@ from kafka_index.kernels.scan import (
     scan_batches,
 )
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.quoted_content import quote_content
 from kafka_index.layout.records import (
     HEADER_SIZE_UP_TO_MAGIC,
     LOG_OVERHEAD_BYTES,
@@ -40,6 +39,7 @@ from kafka_index.layout.records import (
     RECORD_BATCH_OVERHEAD_BYTES,
     offset_range,
 )
+from kafka_index.layout.texts import quote_content
 from kafka_index.records import batch_table as source
 from kafka_index.records.batch_table import OVERLAP, BatchColumns, ScanStop
 from kafka_index.scan.batch_search import LogBytes, OffsetBounds, entry_length, is_torn_tail

@@ -43,6 +43,7 @@ from kafka_index.startup.description import (
 from kafka_index.startup.found_files import parse_log_directory
 from kafka_index.startup.identity import (
     Identity,
+    RootFaults,
     check_identity,
     configured_node,
     metadata_directory_of,
@@ -62,7 +63,6 @@ from kafka_index.startup.prediction import (
     Verdict,
 )
 from kafka_index.startup.retention import TopicSettings, with_retention
-from kafka_index.startup.root_faults import RootFaults
 from kafka_index.storage.directories import scan_directory, why_not_opened
 from kafka_index.stores.inputs import reading_inputs
 

@@ -32,7 +32,7 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.layout.quoted_content import quote_content
+from kafka_index.layout.texts import quote_content
 from kafka_index.startup.prediction import NotPredictedError
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry, leads_nowhere, scan_directory

@@ -30,10 +30,9 @@ from kafka_index.storage.directories import (
     scan_input,
 )
 from kafka_index.storage.paged_listing import StoredDirectory, list_directories
-from kafka_index.storage.partition_files import SegmentFile, list_partition
+from kafka_index.storage.partition_files import SegmentFile, TieredPartition, list_partition
 from kafka_index.storage.paths import expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
-from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote, scheme_of
 from kafka_index.stores.backup.run_paths import is_run_path
 from kafka_index.stores.inputs import (

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -27,6 +28,27 @@ from kafka_index.layout.names import (
 from kafka_index.storage.directories import Entry
 from kafka_index.stores import ByteSource, store_of
 from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE, Skipped, note_unread
+
+
+@dataclass(frozen=True, slots=True)
+class TieredPartition:
+    """A partition with remote segments.
+
+    The local directory is None if no log directory was given, or none has this partition. Offsets
+    below the log start offset were deleted. `is_lower_bound`: the log may start later, because
+    without a log directory its start is that of the first segment. `local_start_offset` is the base
+    offset of the first local segment; None for none. The last offset that was uploaded is -1 for
+    none. The leader epochs are those from the log's start on.
+    """
+
+    topic_id: str
+    local_directory: str | None
+    log_start_offset: int
+    is_lower_bound: bool
+    local_start_offset: int | None
+    tiered_end_offset: int
+    epochs: tuple[EpochEntry, ...]
+
 
 #: Segments that are rows of a table have no log: their modification times are at most this.
 NO_LOG_MTIME_NS = -(1 << 62)

@@ -39,14 +39,19 @@ from kafka_index.verification.findings import (
     Judgement,
     PartitionFindings,
 )
-from kafka_index.verification.index_files import SegmentPlace
+from kafka_index.verification.index_files import SegmentPlace, judge_transaction_index
 from kafka_index.verification.logs import LogJudge, is_read
 from kafka_index.verification.other_files import KINDS_OF_SEGMENT_FILES, judge_metadata, other_files
 from kafka_index.verification.root_files import checkpoint_findings
-from kafka_index.verification.segment import SegmentCheck, check_segment, index_path, read_stored
+from kafka_index.verification.segment import (
+    SegmentCheck,
+    check_segment,
+    has_data,
+    index_path,
+    read_stored,
+)
 from kafka_index.verification.starts import refused_start, started
 from kafka_index.verification.state_files import epoch_findings, judge_snapshots
-from kafka_index.verification.transaction_indexes import has_data, judge_transaction_index
 from kafka_index.verification.verify_settings import VerifySettings
 
 _NO_TIME_INDEX = (

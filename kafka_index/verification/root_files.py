@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.dump.data_directory import DataDirectory, FaultEffect
-from kafka_index.dump.meta_properties import MetaProperties
-from kafka_index.dump.small_files import read_text
+from kafka_index.dump.small_files import MetaProperties, read_text
 from kafka_index.errors import (
     BadFileError,
     InputError,
@@ -30,16 +29,19 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
-from kafka_index.layout.quoted_content import quote_content
+from kafka_index.layout.texts import quote_content
 from kafka_index.startup.identity import (
     check_identity,
     configured_directories,
     configured_node,
     metadata_directory_of,
 )
-from kafka_index.startup.metadata_log import why_not_snapshots, why_not_topic_id
+from kafka_index.startup.metadata_log import (
+    why_not_quorum_state,
+    why_not_snapshots,
+    why_not_topic_id,
+)
 from kafka_index.startup.prediction import Refusal
-from kafka_index.startup.quorum_state import why_not_quorum_state
 from kafka_index.stores import is_remote
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
 

@@ -372,3 +372,18 @@ def _built(
         remove_scratch(scratch)
     # What is built of a log that is cut does not cover what lies there.
     return (None, None) if staged.report.reason_code == BAD_CRC else (found[0], found[1])
+
+
+def has_data(
+    checks: Sequence[SegmentCheck], up_to_base_offset: int, producer: int, first: int, last: int
+) -> bool:
+    """Return whether the segments up to one have batches of a producer in a range of offsets."""
+    for check in checks:
+        if check.segment.base_offset > up_to_base_offset or check.whole.end_offset <= first:
+            continue
+        for batches in LogFileSource.of_segment(check.segment, verify_crc=False).chunks():
+            is_data = (batches.producer_id == producer) & (batches.last_offset >= first)
+            is_data &= (batches.base_offset <= last) & ~batches.is_control
+            if is_data.any():
+                return True
+    return False

@@ -12,8 +12,8 @@ from kafka_index.execution.engine import new_run_id
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.directory import FoundCluster
 from kafka_index.storage import SegmentFile, workspace
+from kafka_index.storage.partition_files import TieredPartition
 from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.storage.tiered_partition import TieredPartition
 
 
 @dataclass(frozen=True, slots=True)

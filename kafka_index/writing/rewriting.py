@@ -48,7 +48,7 @@ from kafka_index.metadata import ClusterImage
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import Listing, SegmentFile, publish_error
-from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.storage.partition_files import TieredPartition
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.inputs import refuse_linked_out
 from kafka_index.stores.tiered.segment_paths import is_segment_path

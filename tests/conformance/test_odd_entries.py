@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kafka_index import predict
 from kafka_index.dump.small_files import read_topic_id
-from kafka_index.layout.java_texts import load_properties
+from kafka_index.layout.texts import load_properties
 from kafka_index.startup import Verdict
 from tests.support.campaign import drawn
 from tests.support.command_line import DUMP

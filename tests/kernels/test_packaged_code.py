@@ -24,7 +24,7 @@ from packaging.utils import parse_wheel_filename
 
 import kafka_index.kernels
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.packaged_code import COMPILED_BY, LEVELS, usable_levels
+from kafka_index.kernels.machine_code import COMPILED_BY, LEVELS, usable_levels
 from kafka_index.kernels.warm_up import warm_up
 from tests.support.command_line import DUMP, ROOT
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -204,7 +204,7 @@ def test_code_that_is_damaged_is_not_loaded(
 
 
 @pytest.mark.parametrize(
-    ("changed", "count"), [("kernels/big_endian.py", "1"), ("kernels/scan.py", "0")]
+    ("changed", "count"), [("kernels/memory.py", "1"), ("kernels/scan.py", "0")]
 )
 def test_code_of_other_sources_is_not_loaded(
     python: Path, tmp_path: Path, changed: str, count: str

@@ -20,7 +20,12 @@ from kafka_index.kernels.decode_state import (
     hand_in_section,
     new_state,
 )
-from kafka_index.kernels.record_columns import MAX_CHUNK_HEADERS, MAX_HEADERS, decode_batches
+from kafka_index.kernels.record_columns import (
+    MAX_CHUNK_HEADERS,
+    MAX_HEADERS,
+    PLACE_ROWS,
+    decode_batches,
+)
 from kafka_index.kernels.record_fields import (
     RECORD_BROKEN,
     RECORD_CUT,
@@ -30,7 +35,6 @@ from kafka_index.kernels.record_fields import (
     RECORDS_REMAINING,
     read_record,
 )
-from kafka_index.kernels.record_headers import PLACE_ROWS
 from kafka_index.kernels.records import RecordSection, check_records, next_record
 from kafka_index.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
 from tests.support import record_twin

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.startup.quorum_state import why_not_quorum_state
+from kafka_index.startup.metadata_log import why_not_quorum_state
 from tests.conformance.judge import Judge
 from tests.support.campaign import drawn
 from tests.support.command_line import run_here

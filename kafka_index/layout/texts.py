@@ -1,10 +1,93 @@
-"""Texts as Java reads them: properties and UUIDs."""
+"""Texts: quoted from small files, of bytes, and as Java reads them."""
 
 from __future__ import annotations
 
 import base64
+import binascii
+import codecs
+import os
 import re
 from typing import NamedTuple
+
+from kafka_index.errors import InputError
+from kafka_index.layout.names import split_directory_name
+
+_QUOTED_CHARACTERS = 60
+
+
+def quote_content(text: str | bytes, path: str | os.PathLike[str] | None) -> str:
+    """Return the quotation of a malformed text, such as a line, from a file.
+
+    A link may lead to any file of the machine, which whoever made the dump could not read: nothing
+    of it is shown, nor of a file in a partition directory that is a link.
+    """
+    if path is not None and is_linked(os.fspath(path)):
+        return "[not shown: the file is a link]"
+    if len(text) <= _QUOTED_CHARACTERS:
+        return repr(text)
+    return f"{text[:_QUOTED_CHARACTERS]!r}... ({len(text)} characters)"
+
+
+def is_linked(path: str) -> bool:
+    """Return whether a file, or the partition directory that holds it, is a link."""
+    directory = os.path.dirname(path)
+    is_partition = split_directory_name(os.path.basename(directory)) is not None
+    return os.path.islink(path) or (is_partition and os.path.islink(directory))
+
+
+_HEX, _BASE64 = "hex:", "base64:"
+
+
+def parse_bytes(text: str) -> bytes:
+    """Return the bytes that a text means: its UTF-8, or bytes in hex or base64 after a prefix.
+
+    The prefixes are ``hex:`` and ``base64:``; raises `InputError` for a text after them that is
+    neither.
+    """
+    try:
+        if text.startswith(_HEX):
+            return bytes.fromhex(text.removeprefix(_HEX))
+        if text.startswith(_BASE64):
+            return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise InputError(
+            "malformed bytes", expected="hex:00ff or base64:AP8=", found=text
+        ) from error
+    return text.encode(errors="surrogateescape")
+
+
+_ERRORS = "kafka_index.java"
+_REPLACEMENT = "\ufffd"
+_SURROGATE_LEAD = 0xED
+
+
+def decode_utf8(data: bytes) -> str:
+    """Decode UTF-8; invalid bytes are replaced as by Java's ``new String(bytes, UTF_8)``.
+
+    Kafka's clients return the names of headers so. Python and Java replace the same bytes, but for
+    a surrogate encoded by itself: its bytes are one replacement character to Java, and one each to
+    Python.
+    """
+    return data.decode(errors=_ERRORS)
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    found = error.object[error.start : error.start + 3]
+    if found[0] == _SURROGATE_LEAD and len(found) > 1 and _continues(found[1]):
+        is_whole = len(found) > 2 and _continues(found[2])
+        return _REPLACEMENT, error.start + (3 if is_whole else 2)
+    return _REPLACEMENT, error.end
+
+
+def _continues(byte: int) -> bool:
+    """Return whether a byte continues a character."""
+    return byte & 0xC0 == 0x80
+
+
+codecs.register_error(_ERRORS, _replace)
+
 
 # Base64 of 16 bytes in the alphabet for URLs. Padding may be missing, not be wrong.
 _UUID = re.compile(r"([A-Za-z0-9_-]{22})(?:==)?")
