@@ -52,6 +52,7 @@ _CRC_VALUES = 1 << 32
 # Pieces that are read and not put yet.
 _MOST_IN_FLIGHT_BYTES = 3 * MAX_PIECE_BYTES
 _HEADERS_BYTES = 1 << 20
+_BATCH_ROWS = 5
 
 
 @contextmanager
@@ -111,29 +112,26 @@ class LogReading:
         with _reading(log, self._size_bytes, self._bandwidth) as file:
             while self.position < self._size_bytes and not self._is_over:
                 found = self._read(file)
-                if not found.ends:
+                if not found.rows:
                     break
                 yield from self._split(found, is_cleaned=is_cleaned)
 
     def _split(self, found: _Batches, *, is_cleaned: bool) -> Iterator[Run]:
-        is_last = self._is_over or self.position + found.ends[-1] >= self._size_bytes
+        is_last = self._is_over or self.position + found.end_bytes >= self._size_bytes
         start = 0
-        for end in _chosen_ends(found, is_last=is_last) if is_cleaned else [len(found.ends)]:
-            first, last = found.starts[start], found.ends[end - 1]
-            header = found.starts[end - 1]
-            base = found.bases[start]
-            if found.is_old[start]:
-                # The offset of a compressed message is that of its last record.
-                base = self.next_offset
+        for end in _chosen_ends(found, is_last=is_last) if is_cleaned else [found.rows]:
+            first, last = int(found.starts[start]), int(found.ends[end - 1])
+            header = int(found.starts[end - 1])
+            base, last_offset = found.base_of(start), int(found.lasts[end - 1])
             yield Run(
                 found.buffer[first:last],
-                base,
-                found.lasts[end - 1],
+                self.next_offset if base is None else base,
+                last_offset,
                 found.buffer[header : min(header + RECORD_BATCH_OVERHEAD_BYTES, last)].tobytes(),
             )
-            self.next_offset = found.lasts[end - 1] + 1
+            self.next_offset = last_offset + 1
             start = end
-        self.position += found.ends[start - 1] if start else 0
+        self.position += found.first(start).end_bytes
 
     def _read(self, file: PoliteFile) -> _Batches:
         """Return the batches from the position on, as many as a piece may have."""
@@ -146,7 +144,7 @@ class LogReading:
                 # A preallocated file has been cut where it ends.
                 self._size_bytes = self.position + filled
             found, code = self._scan(buffer[:filled])
-            if found.ends or code != SCAN_NEED_BYTES:
+            if found.rows or code != SCAN_NEED_BYTES:
                 break
             wanted = _entry_size(buffer)
         if code not in (SCAN_END, SCAN_NEED_BYTES):
@@ -154,7 +152,7 @@ class LogReading:
         return self._below_high_watermark(found)
 
     def _scan(self, buffer: Bytes) -> tuple[_Batches, int]:
-        found = _Batches(buffer, [], [], [], [], [])
+        found = [np.empty((_BATCH_ROWS, 0), np.int64)]
         position: Integer = self.position
         next_offset = self.next_offset
         while True:
@@ -175,38 +173,35 @@ class LogReading:
                         f"{self._log.path}: its offsets overlap with each other, or with the next "
                         "log"
                     )
-                self._note(batches, found, next_offset)
-                next_offset = found.lasts[-1] + 1
+                found.append(self._noted(batches, next_offset))
+                next_offset = int(batches.last_offset[-1]) + 1
             if code != SCAN_ROWS_FULL:
-                return found, int(code)
+                return _Batches(buffer, np.concatenate(found, axis=1)), int(code)
 
-    def _note(self, batches: BatchColumns, found: _Batches, next_offset: int) -> None:
-        """Keep what is needed of batches; their columns are filled again."""
+    def _noted(self, batches: BatchColumns, next_offset: int) -> Longs:
+        """Return what is needed of batches; their columns are filled again."""
         is_old = batches.control_type == CONTROL_MESSAGE
         before = np.concatenate(([next_offset - 1], batches.last_offset[:-1]))
         self.has_gap |= bool(((batches.base_offset != before + 1) & ~is_old).any())
         starts = batches.position_bytes - self.position
-        found.starts.extend(starts.tolist())
-        found.ends.extend((starts + batches.size_bytes).tolist())
-        found.bases.extend(batches.base_offset.tolist())
-        found.lasts.extend(batches.last_offset.tolist())
-        found.is_old.extend(is_old.tolist())
+        ends = starts + batches.size_bytes
+        return np.stack([starts, ends, batches.base_offset, batches.last_offset, is_old])
 
     def _below_high_watermark(self, found: _Batches) -> _Batches:
-        if self._high_watermark is not None and found.ends:
+        if self._high_watermark is not None:
             kept = int(np.searchsorted(found.lasts, self._high_watermark))
-            if kept < len(found.ends):
+            if kept < found.rows:
                 self._is_over = self.is_below = True
                 found = found.first(kept)
         settled = self._log.settled_bytes - self.position
         count = int(np.searchsorted(found.ends, settled, side="right"))
         if count:
-            self.settled_offset = found.lasts[count - 1] + 1
+            self.settled_offset = int(found.lasts[count - 1]) + 1
         return found
 
     def _stop(self, code: int, found: _Batches, buffer: Bytes) -> None:
         """End the log where the broker was writing, or it was preallocated; else it is damaged."""
-        at = found.ends[-1] if found.ends else 0
+        at = found.end_bytes
         rest = buffer[at:]
         self._is_over = True
         is_last = self._end_offset is None
@@ -228,25 +223,49 @@ class LogReading:
 
 
 class _Batches(NamedTuple):
-    """Batches in a buffer: where each begins and ends in it, and its offsets."""
+    """Batches in a buffer: a row each for its starts and ends there, and first and last offsets.
+
+    A last row is not 0 for messages of old formats, whose first offset is that of the last record.
+    """
 
     buffer: Bytes
-    starts: list[int]
-    ends: list[int]
-    bases: list[int]
-    lasts: list[int]
-    is_old: list[bool]
+    columns: Longs
+
+    @property
+    def rows(self) -> int:
+        """Number of batches."""
+        return len(self.starts)
+
+    @property
+    def starts(self) -> Longs:
+        """Positions of their first bytes."""
+        found: Longs = self.columns[0]
+        return found
+
+    @property
+    def ends(self) -> Longs:
+        """Positions after their last bytes."""
+        found: Longs = self.columns[1]
+        return found
+
+    @property
+    def lasts(self) -> Longs:
+        """Their last offsets."""
+        found: Longs = self.columns[3]
+        return found
+
+    @property
+    def end_bytes(self) -> int:
+        """Position after the last batch; 0 where there is none."""
+        return int(self.ends[-1]) if self.rows else 0
+
+    def base_of(self, row: int) -> int | None:
+        """Return the first offset of a batch; None where it does not say so."""
+        return None if self.columns[4, row] else int(self.columns[2, row])
 
     def first(self, count: int) -> _Batches:
         """Return the first batches."""
-        return _Batches(
-            self.buffer,
-            self.starts[:count],
-            self.ends[:count],
-            self.bases[:count],
-            self.lasts[:count],
-            self.is_old[:count],
-        )
+        return _Batches(self.buffer, self.columns[:, :count])
 
 
 def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
@@ -255,7 +274,7 @@ def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
     The larger a batch, the likelier it is chosen. Without `is_last` the batches after the last of
     them belong to a piece that begins there, unless nothing was chosen at all.
     """
-    starts, ends = np.array(found.starts), np.array(found.ends)
+    starts, ends = found.starts, found.ends
     crcs = np.zeros(len(starts), np.int64)
     for number in range(4):
         at = np.minimum(starts + _CRC_AT + number, len(found.buffer) - 1)
@@ -264,9 +283,9 @@ def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
     result = []
     begin = 0
     for row in np.flatnonzero(chosen).tolist():
-        if found.ends[row] - begin >= MIN_CHOSEN_BYTES:
+        if int(ends[row]) - begin >= MIN_CHOSEN_BYTES:
             result.append(row + 1)
-            begin = found.ends[row]
+            begin = int(ends[row])
     if (is_last or not result) and (not result or result[-1] < len(starts)):
         result.append(len(starts))
     return result
