@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import (
@@ -19,6 +19,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index import OffsetIndex, OffsetPosition
+from kafka_index.index.slot_search import BULK_LOOKUPS
 from tests.support.index_twins import OffsetTwin
 
 BASE = 45
@@ -62,31 +63,12 @@ def test_entries_are_relative_to_the_base_offset_and_big_endian(index: OffsetInd
     assert Path(index.path).read_bytes() == struct.pack(">iiii", 4, 1, 7, 258)
 
 
-def test_lookups_give_the_floor(index: OffsetIndex) -> None:
-    appended(index, (49, 1), (52, 2), (55, 3))
-    found = [index.lookup(offset) for offset in (44, 48, 49, 51, 52, 55, 99)]
-    assert found == [(BASE, 0), (BASE, 0), (49, 1), (49, 1), (52, 2), (55, 3), (55, 3)]
-
-
-@pytest.mark.parametrize("offset", [-(2**63), -1, 0])
-def test_offsets_far_below_the_base_find_nothing(index: OffsetIndex, offset: int) -> None:
-    assert appended(index, (49, 1)).lookup(offset) == (BASE, 0)
-
-
-def test_offsets_far_above_find_the_last(index: OffsetIndex) -> None:
-    assert appended(index, (49, 1), (50, 2)).lookup(2**63 - 1) == (50, 2)
-
-
 def test_the_last_slot_can_be_used_and_no_more(index: OffsetIndex) -> None:
     appended(index, *((BASE + number, number) for number in range(30)))
     assert index.is_full
     with pytest.raises(IndexFullError, match="30"):
         index.append(BASE + 30, 30)
     assert index.entries == 30
-
-
-def test_the_first_offset_may_be_the_base_offset(index: OffsetIndex) -> None:
-    assert appended(index, (BASE, 7)).entry(0) == (BASE, 7)
 
 
 @pytest.mark.parametrize("offset", [51, 52])
@@ -100,10 +82,6 @@ def test_an_offset_that_is_not_representable_is_refused(index: OffsetIndex, offs
     assert not index.can_append_offset(offset)
     with pytest.raises(IndexOffsetOverflowError):
         index.append(offset, 0)
-
-
-def test_the_largest_relative_offset_is_stored(index: OffsetIndex) -> None:
-    assert appended(index, (BASE + 2**31 - 1, 5)).lookup(2**40) == (BASE + 2**31 - 1, 5)
 
 
 def test_a_slot_outside_the_index_has_no_entry(index: OffsetIndex) -> None:
@@ -149,11 +127,6 @@ def test_truncation_drops_what_is_at_or_above(index: OffsetIndex, offset: int, l
     index.append(max(BASE, offset), 99)
 
 
-def test_truncation_between_entries_keeps_the_one_below(index: OffsetIndex) -> None:
-    appended(index, (50, 1), (60, 2)).truncate_to(55)
-    assert entries_of(index) == [(50, 1)]
-
-
 def test_a_last_offset_below_the_base_fails_the_sanity_check(tmp_path: Path) -> None:
     index = OffsetIndex(file_of(tmp_path / "0.index", (1, 0), (-3, 9)), BASE)
     with pytest.raises(CorruptIndexError, match="below the base offset"):
@@ -195,18 +168,25 @@ def _name(error: KafkaIndexError | None) -> str | None:
     return None if error is None else type(error).__name__
 
 
+LARGEST = 2**31 - 1
+TARGETS = st.integers(-10, 300) | st.sampled_from(
+    (-(2**63), -1, BASE - 1, BASE, BASE + LARGEST, 2**63 - 1)
+)
+
+
 @settings(deadline=None)
 @given(
-    st.lists(st.integers(0, 200), unique=True, max_size=60).map(sorted),
-    st.lists(st.integers(-10, 300), max_size=30),
-    st.integers(-10, 300),
+    st.lists(st.integers(0, 200) | st.just(LARGEST), unique=True, max_size=60).map(sorted),
+    st.lists(TARGETS, max_size=30) | st.lists(TARGETS, min_size=BULK_LOOKUPS),
+    TARGETS,
 )
+@example([4, 7, 10], [44, 48, 49, 51, 52, 55, 99], 53)
 def test_lookups_and_truncation_are_those_of_a_list(
     relative: list[int], targets: list[int], end: int
 ) -> None:
-    twin = OffsetTwin(BASE, 100, [(BASE + one, 7 * one) for one in relative])
+    twin = OffsetTwin(BASE, 100, [(BASE + one, one // 2) for one in relative])
     with tempfile.TemporaryDirectory() as folder:
-        path = file_of(Path(folder) / "0.index", *((one, 7 * one) for one in relative))
+        path = file_of(Path(folder) / "0.index", *((one, one // 2) for one in relative))
         index = OffsetIndex(path, BASE)
         expected = [twin.lookup(target) for target in targets]
         offsets, positions = index.lookup_many(longs(*targets))

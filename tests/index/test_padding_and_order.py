@@ -15,7 +15,6 @@ from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.index.slot_search import BULK_LOOKUPS
 from kafka_index.kernels.search import NOT_FOUND
 from tests.support.index_kinds import BASE, OFFSET, TIME, Kind
-from tests.support.index_twins import OffsetTwin, TimeTwin
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -116,40 +115,8 @@ EXTREMES = (INT64_MIN, INT64_MIN + 1, -1, 0, BASE - 1, BASE, INT64_MAX - 1, INT6
 TARGETS = st.lists(st.integers(-10, 200) | st.sampled_from(EXTREMES), min_size=BULK_LOOKUPS)
 
 
-def one_by_one(index: OffsetIndex | TimeIndex, targets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    found = [index.lookup(int(target)) for target in targets]
-    return [(one[0], one[1]) for one in found]
-
-
 def pairs(columns: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[tuple[int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-@given(st.sets(st.integers(0, 120), max_size=50).map(sorted), TARGETS)
-def test_many_offsets_in_any_order_are_looked_up_as_one_by_one(
-    keys: list[int], drawn: list[int]
-) -> None:
-    twin = OffsetTwin(BASE, 100, [(BASE + key, 7 * key) for key in keys])
-    index = OffsetIndex("<memory>", BASE, 1000)
-    index.append_many(np.array(keys, np.int64) + BASE, 7 * np.array(keys, np.int64))
-    targets = np.array(drawn, np.int64)
-    expected = [twin.lookup(target) for target in drawn]
-    assert pairs(index.lookup_many(targets)) == expected
-    assert one_by_one(index, targets) == expected
-
-
-@given(st.sets(st.integers(0, 120), max_size=50).map(sorted), TARGETS)
-def test_many_timestamps_in_any_order_are_looked_up_as_one_by_one(
-    keys: list[int], drawn: list[int]
-) -> None:
-    twin = TimeTwin(BASE, 100, [(key, BASE + 2 * key) for key in keys])
-    index = TimeIndex("<memory>", BASE, 1000)
-    many = np.array(keys, np.int64)
-    index.maybe_append_many(many, 2 * many + BASE)
-    targets = np.array(drawn, np.int64)
-    expected = [twin.lookup(target) for target in drawn]
-    assert pairs(index.lookup_many(targets)) == expected
-    assert one_by_one(index, targets) == expected
 
 
 @given(st.sets(st.integers(0, 120), max_size=50).map(sorted), TARGETS)

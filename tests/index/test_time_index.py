@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import (
@@ -20,6 +20,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index import TimeIndex, TimestampOffset
+from kafka_index.index.slot_search import BULK_LOOKUPS
 from tests.support.index_twins import TimeTwin
 
 BASE = 45
@@ -59,12 +60,6 @@ def test_entries_are_relative_to_the_base_offset_and_big_endian(index: TimeIndex
     assert Path(index.path).read_bytes() == struct.pack(">qiqi", 1000, 4, 2**40, 7)
 
 
-def test_lookups_give_the_floor(index: TimeIndex) -> None:
-    appended(index, (100, 50), (110, 60), (120, 70))
-    found = [index.lookup(time) for time in (-5, 99, 100, 115, 120, 2**62)]
-    assert found == [(-1, BASE), (-1, BASE), (100, 50), (110, 60), (120, 70), (120, 70)]
-
-
 def test_the_last_slot_is_kept_for_the_roll(index: TimeIndex) -> None:
     appended(index, *((number, BASE + number) for number in range(29)))
     assert index.is_full
@@ -92,10 +87,6 @@ def test_an_equal_timestamp_is_left_out_and_keeps_the_first_offset(index: TimeIn
     appended(index, (100, 50), (100, 55))
     assert entries_of(index) == [(100, 50)]
     assert index.last_entry == (100, 50)
-
-
-def test_an_equal_offset_is_taken(index: TimeIndex) -> None:
-    assert entries_of(appended(index, (100, 50), (101, 50))) == [(100, 50), (101, 50)]
 
 
 def test_a_smaller_offset_is_refused_even_with_an_equal_timestamp(index: TimeIndex) -> None:
@@ -194,11 +185,15 @@ def _name(error: KafkaIndexError | None) -> str | None:
     return None if error is None else type(error).__name__
 
 
+TARGETS = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 200)
+
+
 @settings(deadline=None)
 @given(
-    st.lists(st.integers(0, 2**62), unique=True, max_size=60).map(sorted),
-    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30),
+    st.lists(st.integers(0, 2**62) | st.integers(0, 200), unique=True, max_size=60).map(sorted),
+    st.lists(TARGETS, max_size=30) | st.lists(TARGETS, min_size=BULK_LOOKUPS),
 )
+@example([100, 110, 120], [-5, 99, 100, 115, 120, 2**62])
 def test_lookups_are_those_of_a_list(times: list[int], targets: list[int]) -> None:
     entries = [(time, number // 2) for number, time in enumerate(times)]
     twin = TimeTwin(BASE, 100, [(time, BASE + offset) for time, offset in entries])
