@@ -104,6 +104,8 @@ DRAWN := tests/kernels tests/scan tests/state tests/index tests/reading
 campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth of them, or less
 	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) $(CAMPAIGN)
 	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) -n $(WORKERS) --dist loadfile $(DRAWN)
+	$(WITH_JAVA) KAFKA_INDEX_CASES=2000 $(PYTEST) $(TOGETHER) -p tests.conformance.campaign \
+		tests/conformance --ignore=tests/conformance/broker
 	$(WITH_JAVA) KAFKA_INDEX_CASES=40000 $(PYTEST) -p tests.conformance.campaign \
 		tests/conformance/test_predicted_partitions.py tests/conformance/test_verified_mutations.py \
 		tests/conformance/test_restored_partitions.py

@@ -1,6 +1,6 @@
 """The number of random cases that a run draws, and their seed.
 
-``KAFKA_INDEX_CASES`` is the number of random segments (``make conformance CASES=n``; 2,000 unless
+``KAFKA_INDEX_CASES`` is the number of random segments (``make conformance CASES=n``; 1,000 unless
 given); tests of whole partitions draw a share of it. ``KAFKA_INDEX_SEED`` (``SEED=n``) makes a run
 draw what another one drew. Without it each run draws something else, but under ``CI`` always the
 same. The seed is in the header of the run: this module is a plugin of pytest for that.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=Callable[..., None])
 
-CASES = int(os.environ.get("KAFKA_INDEX_CASES") or 2000)
+CASES = int(os.environ.get("KAFKA_INDEX_CASES") or 1000)
 _CI_SEED = 0
 
 

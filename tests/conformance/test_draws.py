@@ -11,7 +11,7 @@ from .features import count_features
 if TYPE_CHECKING:
     from collections import Counter
 
-DRAWN = 1500
+DRAWN = 750
 #: What at least 1 of 20, and 1 of 500, drawn segments have.
 OFTEN = (
     *(f"codec: magic 2, {codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")),
