@@ -153,14 +153,7 @@ class LogConfig:
         """Return the settings, with those of a cluster where none were given.
 
         The precedence: an option, the settings file, the topic in the metadata log, the broker's
-        dynamic settings there, Kafka's default.
-
-        Parameters
-        ----------
-        topics : mapping of str to mapping
-            The properties of topics, by Kafka's names; invalid values do not count.
-        broker : mapping of str to str
-            The dynamic properties of brokers.
+        dynamic settings there, Kafka's default. Names are Kafka's; invalid values do not count.
         """
         given = set(self.given or ())
 

@@ -48,8 +48,7 @@ from kafka_index.lookup import (
     reset_offsets_csv,
     starting_offsets_json,
 )
-from kafka_index.lookup.answer_record import AnswerRecord, inputs_digest, written
-from kafka_index.lookup.answering import Prepare
+from kafka_index.lookup.answering import AnswerRecord, Prepare, inputs_digest, written
 from kafka_index.lookup.inventory import Unindexed
 from kafka_index.lookup.output import format_of_answers
 from kafka_index.pages import PageWriter

@@ -77,38 +77,32 @@ class _Part:
     in_job: object
 
 
-def option(*names: str, group: Group, in_job: object = _FROM_OPTIONS, **attributes: Any) -> Any:
-    """Return a field that is one option of a group, with attributes of `click.Option`.
-
-    A job of ``spark-submit`` has the value `in_job` instead, where it is given.
-    """
-    return _field(lambda name: [Option([*names, name], group, **attributes)], _same, in_job)
+def option(*names: str, group: Group, **attributes: Any) -> Any:
+    """Return a field that is one option of a group, with attributes of `click.Option`."""
+    return _field(lambda name: [Option([*names, name], group, **attributes)])
 
 
 def option_group(
     *parameters: click.Parameter, make: Callable[..., Any], in_job: object = _FROM_OPTIONS
 ) -> Any:
-    """Return a field that is made of the values of some parameters, in their order."""
+    """Return a field that is made of the values of some parameters, in their order.
+
+    A job of ``spark-submit`` has the value `in_job` instead, where it is given.
+    """
     return _field(lambda _: parameters, make, in_job)
 
 
 def argument(metavar: str) -> Any:
     """Return a field that is one argument or several."""
-    return _field(
-        lambda name: [click.Argument([name], nargs=-1, required=True, metavar=metavar)], _same
-    )
+    return _field(lambda name: [click.Argument([name], nargs=-1, required=True, metavar=metavar)])
 
 
 def _field(
     parameters: Callable[[str], Sequence[click.Parameter]],
-    make: Callable[..., Any],
+    make: Callable[..., Any] = lambda value: value,
     in_job: object = _FROM_OPTIONS,
 ) -> Any:
     return field(metadata={_PART: _Part(parameters, make, in_job)})
-
-
-def _same(value: object) -> object:
-    return value
 
 
 def command(

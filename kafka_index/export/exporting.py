@@ -100,8 +100,9 @@ class ExportJob:
                 inputs=sorted({name for work in works for name in work.split.directories}),
                 outputs=[output],
             ) as workers:
+                partition_of = plan.partition_of
                 for result in export_splits(workers, works, self.settings):
-                    plan.partition_of[result.number].add(result)
+                    partition_of[result.number].add(result)
                     if listener is not None:
                         listener.on_split(result)
         for partition in plan.partitions:
@@ -117,10 +118,7 @@ def export_splits(
 ) -> Generator[SplitResult, None, None]:
     """Export splits, and yield their results as they are finished.
 
-    Raises
-    ------
-    PublishError
-        The output cannot be written.
+    Raises `PublishError` if the output cannot be written.
     """
     return workers.run(
         works,

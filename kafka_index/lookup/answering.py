@@ -1,17 +1,31 @@
-"""Answering: all splits of queries, each into a part of the output."""
+"""Answering: splits of queries, each into a part of the output; and the record of a finished run.
+
+The record is ``.NAME.kafka-index-lookup`` beside the output. A run over the same inputs whose
+output is still as it was written has nothing to do, so that a pipeline may run a step twice.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Self
 
 import pyarrow as pa
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.execution import Workers
+from kafka_index.layout.names import (
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from kafka_index.lookup.answer_files import open_answers
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.lookups import Lookups, LookupSettings, SharedLookups
@@ -20,6 +34,10 @@ from kafka_index.lookup.queries import READ_ROWS, SPLIT_ROWS, Queries, read_spli
 from kafka_index.lookup.query_files import QueryFormat, QuerySplit
 from kafka_index.lookup.report import SplitReport
 from kafka_index.lookup.tally import SplitTally
+from kafka_index.reading.answers import UpperBound
+from kafka_index.storage.directories import Entry, scan_directory
+from kafka_index.storage.paged_listing import scan_directories
+from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.registry import whole_file
 
 
@@ -133,3 +151,164 @@ def _answer(
         )
     except InputError as error:
         return error
+
+
+_VERSION = 1
+# `ExitCode.ENVIRONMENT`: another try is worth it.
+_ENVIRONMENT = 3
+_INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+# What the last stable offset is found with besides.
+_TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRecord:
+    """The record of a finished run.
+
+    `inputs` is the digest of its inputs and settings: `inputs_digest`. `files` has path, size, and
+    time of modification or ETag of each file, and `queries` the number of queries of each status.
+    """
+
+    inputs: str
+    files: tuple[tuple[str, int, str], ...]
+    queries: tuple[tuple[str, int], ...]
+    exit_code: int
+
+    @classmethod
+    def read(cls, output: str) -> Self | None:
+        """Return the record beside an output; None where there is none of this version."""
+        path = _record_path(output)
+        try:
+            found = json.loads(store_of(path).read(path))
+            if found.pop("version") != _VERSION:
+                return None
+            return cls(
+                inputs=found["inputs"],
+                files=tuple((path, size, change) for path, size, change in found["files"]),
+                queries=tuple((status, count) for status, count in found["queries"]),
+                exit_code=found["exit_code"],
+            )
+        except (OSError, KafkaIndexError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if is_retriable(error):
+                raise
+            return None
+
+    def write(self, output: str) -> None:
+        """Write the record beside an output, whole and durable.
+
+        Raises `PublishError` if that fails.
+        """
+        with whole_file(_record_path(output), what="record of the run") as file:
+            file.write(json.dumps({"version": _VERSION, **asdict(self)}).encode())
+            file.commit()
+
+    def is_of(self, inputs: str, output: str, others: Sequence[str]) -> bool:
+        """Return whether a run over inputs of this digest would write the files that exist already.
+
+        `others` are files that it is to write besides the output.
+        """
+        try:
+            found = written(output, others)
+        except (OSError, KafkaIndexError) as error:
+            if is_retriable(error):
+                raise
+            return False
+        if inputs != self.inputs:
+            return False
+        if any(not change for _, _, change in self.files):
+            found = tuple((path, size, "") for path, size, _ in found if path not in others)
+        return set(self.files) == set(found)
+
+    @classmethod
+    def of_unfinished(cls, inputs: str, sizes: Mapping[str, int]) -> Self:
+        """Return the record of a run that is about to put its output in place.
+
+        Whatever ends it then, the same run replaces the output that it finds.
+        """
+        files = tuple((path, size, "") for path, size in sizes.items())
+        return cls(inputs, files, (), _ENVIRONMENT)
+
+
+def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
+    """Return the files of an output, and other files that a run wrote, as they are now.
+
+    Raises `OSError` or `KafkaIndexError` if one is missing.
+    """
+    files = [_file_state(path) for path in others]
+    folder, name = os.path.split(output)
+    entry = next((each for each in scan_directory(folder) if each.name == name), None)
+    if entry is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), output)
+    entries = scan_directory(output) if entry.is_directory() else [entry]
+    return tuple(sorted([*files, *map(_entry_state, entries)]))
+
+
+def inputs_digest(
+    queries: Queries,
+    inventory: Inventory,
+    settings: LookupSettings,
+    *,
+    output_format: QueryFormat,
+    upper_bound: UpperBound,
+) -> str:
+    """Return the digest of all that determines the answers."""
+    digest = hashlib.sha256()
+    for path in queries.files:
+        digest.update(repr(_file_state(path)).encode())
+    for table in (inventory.partitions, inventory.segments):
+        with pa.ipc.new_stream(_Sink(digest), table.schema) as sink:
+            sink.write_table(table)
+    is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
+    suffixes = (*_INDEXES, *_TRANSACTIONS) if is_stable else _INDEXES
+    # In the order of the partitions, each once.
+    directories: dict[str, None] = {}
+    for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
+        directories[row["index_directory"] or row["directory"]] = None
+        if is_stable:
+            # Snapshots are beside the logs, wherever the indexes are.
+            directories[row["directory"]] = None
+    states = {
+        directory: sorted(_entry_state(each) for each in entries if each.name.endswith(suffixes))
+        for directory, entries in scan_directories(filter(None, directories))
+    }
+    for directory in directories:
+        digest.update(repr((directory, states.get(directory, []))).encode())
+    digest.update(repr((settings, queries.by, output_format, upper_bound)).encode())
+    return digest.hexdigest()
+
+
+class _Sink:
+    """A file for Arrow to write to, of which only the digest remains."""
+
+    closed = False
+
+    def __init__(self, digest: hashlib._Hash) -> None:
+        self._digest = digest
+
+    def write(self, data: bytes) -> int:
+        self._digest.update(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _record_path(output: str) -> str:
+    folder, name = os.path.split(output)
+    return os.path.join(folder, f".{name}.kafka-index-lookup")
+
+
+def _entry_state(entry: Entry) -> tuple[str, int, str]:
+    info = entry.info()
+    return info.path, info.size_bytes, info.version or str(info.mtime_ns)
+
+
+def _file_state(path: str) -> tuple[str, int, str]:
+    if is_remote(path):
+        info = store_of(path).info(path)
+        return path, info.size_bytes, info.version or str(info.mtime_ns)
+    found = os.stat(path)
+    return path, found.st_size, str(found.st_mtime_ns)

@@ -122,16 +122,7 @@ def find_matches(
 ) -> Generator[SplitMatches, None, None]:
     """Yield the matches of splits in their order; closing the generator ends the work.
 
-    Parameters
-    ----------
-    workers : Workers
-        What searches.
-    splits : sequence of RecordSplit
-        What to read.
-    settings : ReadSettings
-        With a filter, the column ``offset``, and `OnDamage.DROP`.
-    limit : int, optional
-        How many records are wanted.
+    The settings have a filter, the column ``offset``, and `OnDamage.DROP`.
     """
     # A driver that collects them is of one size, however many tasks the cluster runs.
     together = max(min(GROWN_WAVE * workers.count, len(splits)), 1)
