@@ -21,7 +21,7 @@ from kafka_index.errors import ConfigError, InputError, argument_text
 from kafka_index.execution import ThreadEngine
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.texts import parse_bytes
-from kafka_index.layout.times import Time, now_ms, parse_time, time_text
+from kafka_index.layout.times import Time, now_ms, parse_time, time_range
 from kafka_index.layout.uri_passwords import PATH_EXPECTED, path_of
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores.backup.run_paths import pinned_run
@@ -354,22 +354,14 @@ def threads_of(threads: object) -> ThreadEngine:
     return ThreadEngine(count)
 
 
-def time_range(from_time: Time | None, to_time: Time | None) -> tuple[int | None, int | None]:
+def times_between(from_time: Time | None, to_time: Time | None) -> tuple[int | None, int | None]:
     """Return a range of times in ms, the second exclusive; refuse an empty range."""
     now = now_ms()
     first, end = (
         None if one is None else time_of(one, name, now=now)
         for name, one in (("from_time", from_time), ("to_time", to_time))
     )
-    if first is not None and end is not None and first >= end:
-        raise InputError(
-            f"no time is in the range: from_time is {time_text(first)}, and to_time, which is "
-            f"exclusive, {time_text(end)}"
-        )
-    if first is None and end is None:
-        return None, None
-    # A record without a timestamp has -1, and is in no range.
-    return max(first or 0, 0), end
+    return time_range(first, end, ("from_time", "to_time"))
 
 
 def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:

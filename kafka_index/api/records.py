@@ -21,7 +21,7 @@ from kafka_index.api.arguments import (
     text_of,
     texts_of,
     threads_of,
-    time_range,
+    times_between,
     times_of,
     unread_texts,
     whole,
@@ -254,7 +254,7 @@ def find_records(
     if key is None and key_regex is None and value_contains is None:
         raise ConfigError("no condition: give key, key_regex or value_contains")
     record_filter = RecordFilter(
-        *time_range(from_time, to_time),
+        *times_between(from_time, to_time),
         None if key is None else bytes_of(key, "key"),
         text_of(key_regex, "key_regex"),
         None if value_contains is None else bytes_of(value_contains, "value_contains"),
@@ -354,7 +354,7 @@ def export_records(
     0
     """
     given = path_of(output, "output")
-    times = time_range(from_time, to_time)
+    times = times_between(from_time, to_time)
     relative = {"from_ms": from_time, "to_ms": to_time}
     settings = ExportSettings(
         absolute_path(given),

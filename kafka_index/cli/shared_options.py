@@ -29,7 +29,7 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_p
 from kafka_index.errors import InputError
 from kafka_index.execution import Engine, ThreadEngine
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.times import is_relative, time_text
+from kafka_index.layout.times import is_relative, time_range
 from kafka_index.tiered.options import TieredOptions
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
@@ -272,19 +272,10 @@ def times_options() -> Any:
 
 
 def _times(from_ms: int | None, to_ms: int | None) -> Times:
-    """Return a range of times, the second exclusive; refuse an empty range.
-
-    A record without a timestamp has -1, and is in no range of times, not even in a range without a
-    start.
-    """
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise click.UsageError(
-            f"no time is in the range: --from is {time_text(from_ms)}, and --to, which is "
-            f"exclusive, {time_text(to_ms)}"
-        )
-    if from_ms is None and to_ms is None:
-        return None, None
-    return max(from_ms or 0, 0), to_ms
+    try:
+        return time_range(from_ms, to_ms, ("--from", "--to"))
+    except InputError as error:
+        raise click.UsageError(error.message) from error
 
 
 def relative_times() -> dict[str, str]:

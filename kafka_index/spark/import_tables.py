@@ -108,8 +108,17 @@ def import_on_spark(
         finished = finished_import(root, digest, settings.mode)
     if not finished:
         try:
-            with journal(root, digest, settings) as continued:
-                _import_on(engine, files, root, continued, properties, listener)
+            with (
+                journal(root, digest, settings) as continued,
+                engine.start(
+                    "import",
+                    after_failure=AFTER_FAILURE,
+                    inputs=[each.path for each in files],
+                    outputs=[root],
+                ) as workers,
+            ):
+                listener.on_begin()
+                import_tables(workers, files, root, continued, properties)
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
@@ -120,21 +129,3 @@ def import_on_spark(
     for partition, counts in finished.items():
         on_partition(partition, counts)
     return not finished
-
-
-def _import_on(
-    engine: Engine,
-    files: Sequence[TableFile],
-    root: str,
-    settings: ImportSettings,
-    properties: dict[str, str],
-    listener: Listener,
-) -> None:
-    with engine.start(
-        "import",
-        after_failure=AFTER_FAILURE,
-        inputs=[each.path for each in files],
-        outputs=[root],
-    ) as workers:
-        listener.on_begin()
-        import_tables(workers, files, root, settings, properties)
