@@ -35,7 +35,9 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.logs import benchmark_log
 from benchmarks.mount import JAVA_OPTIONS, TOPIC, build_seconds, make_dump
 from kafka_index.cli import main
-from kafka_index.export import ExportSettings, export_splits, plan_export
+from kafka_index.export.exporting import export_splits
+from kafka_index.export.planning import plan_export
+from kafka_index.export.settings import ExportSettings
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.session import settle
 from kafka_index.spark.workers import session_workers

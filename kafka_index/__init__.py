@@ -90,11 +90,11 @@ if TYPE_CHECKING:
     from kafka_index.config import IndexConfig as IndexConfig
     from kafka_index.config import LogConfig as LogConfig
     from kafka_index.errors import KafkaIndexError as KafkaIndexError
-    from kafka_index.export import ExportFormat as ExportFormat
-    from kafka_index.export import ExportStatus as ExportStatus
-    from kafka_index.export import OnDataLoss as OnDataLoss
-    from kafka_index.export import PartitionReport as PartitionReport
     from kafka_index.export.report import ExportResult as ExportResult
+    from kafka_index.export.report import ExportStatus as ExportStatus
+    from kafka_index.export.report import PartitionReport as PartitionReport
+    from kafka_index.export.settings import ExportFormat as ExportFormat
+    from kafka_index.export.settings import OnDataLoss as OnDataLoss
     from kafka_index.growing import GrowingLogSegment as GrowingLogSegment
     from kafka_index.growing import GrowingPartitionLog as GrowingPartitionLog
     from kafka_index.growing import LogSettings as LogSettings
@@ -152,8 +152,8 @@ _NAMES = {
     "build.job": "BuildResult",
     "config": "IndexConfig LogConfig",
     "errors": "KafkaIndexError",
-    "export": "ExportFormat ExportStatus OnDataLoss PartitionReport",
-    "export.report": "ExportResult",
+    "export.report": "ExportResult ExportStatus PartitionReport",
+    "export.settings": "ExportFormat OnDataLoss",
     "growing": "GrowingLogSegment GrowingPartitionLog LogSettings",
     "index": "LazyIndex OffsetIndex TimeIndex TransactionIndex",
     "reading": "LogSegment PartitionLog Resolve UpperBound",

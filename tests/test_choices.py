@@ -25,7 +25,7 @@ from kafka_index import (
     write_record_batch,
 )
 from kafka_index.build.settings import Output
-from kafka_index.export import ExportFormat, OnDataLoss
+from kafka_index.export.settings import ExportFormat, OnDataLoss
 from kafka_index.growing import Isolation as FetchIsolation
 from kafka_index.growing import TimestampType
 from kafka_index.restore.cluster import ClusterMode

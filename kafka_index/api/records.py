@@ -30,9 +30,9 @@ from kafka_index.api.arguments import (
 from kafka_index.api.record_results import FoundRecords, Records
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
 from kafka_index.errors import ConfigError, InputError
-from kafka_index.export import ExportFormat, ExportSettings, OnDataLoss
 from kafka_index.export.exporting import ExportJob
 from kafka_index.export.report import ExportResult
+from kafka_index.export.settings import ExportFormat, ExportSettings, OnDataLoss
 from kafka_index.layout.times import Time, is_relative, now_ms
 from kafka_index.layout.uri_passwords import path_of
 from kafka_index.reading import UpperBound

@@ -45,8 +45,8 @@ from kafka_index.cli.terminal import (
 from kafka_index.dump.listing import list_logs
 from kafka_index.errors import InputError, plural
 from kafka_index.layout.names import TopicPartition
-from kafka_index.pages import PageWriter
 from kafka_index.pages.page import BAD, GOOD, NOTABLE, Explained, Page, Totals, Verdict, explain
+from kafka_index.pages.page_writer import PageWriter
 from kafka_index.storage import (
     Listing,
     Skipped,

@@ -20,18 +20,16 @@ from kafka_index.cli.terminal import (
     status_table,
 )
 from kafka_index.errors import plural
-from kafka_index.export import (
+from kafka_index.export.exporting import ExportJob
+from kafka_index.export.planning import ExportPlan
+from kafka_index.export.report import (
     EXPORT_REPORT_SCHEMA,
-    ExportFormat,
-    ExportPlan,
-    ExportSettings,
+    ExportResult,
     ExportStatus,
-    OnDataLoss,
     PartitionReport,
     SplitResult,
 )
-from kafka_index.export.exporting import ExportJob
-from kafka_index.export.report import ExportResult
+from kafka_index.export.settings import ExportFormat, ExportSettings, OnDataLoss
 from kafka_index.layout.times import empty_range_text
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage.paths import absolute_path

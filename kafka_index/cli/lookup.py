@@ -51,7 +51,6 @@ from kafka_index.lookup import (
 from kafka_index.lookup.answering import AnswerRecord, Prepare, inputs_digest, written
 from kafka_index.lookup.inventory import Unindexed
 from kafka_index.lookup.output import format_of_answers
-from kafka_index.pages import PageWriter
 from kafka_index.pages.page import (
     BAD,
     DUMP,
@@ -63,6 +62,7 @@ from kafka_index.pages.page import (
     Verdict,
     explain,
 )
+from kafka_index.pages.page_writer import PageWriter
 from kafka_index.reading.answers import (
     INDEX_REFUSED,
     NO_INDEX,

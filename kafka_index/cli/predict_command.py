@@ -25,9 +25,9 @@ from kafka_index.cli.terminal import Paint, format_bytes, print_text
 from kafka_index.config import LogConfig, read_properties
 from kafka_index.errors import KafkaIndexError, plural
 from kafka_index.layout.times import format_time
-from kafka_index.pages import PageWriter
 from kafka_index.pages.page import BAD, GOOD, NOTABLE, Explained, Page
 from kafka_index.pages.page import Verdict as PageVerdict
+from kafka_index.pages.page_writer import PageWriter
 from kafka_index.startup import (
     LoadedLog,
     Outcome,

@@ -11,7 +11,6 @@ from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Table, first_lines, format_bytes, format_count, status_table
 from kafka_index.errors import plural
 from kafka_index.layout.times import time_text
-from kafka_index.pages import PageWriter
 from kafka_index.pages.page import (
     BAD,
     DUMP,
@@ -23,6 +22,7 @@ from kafka_index.pages.page import (
     Verdict,
     explain,
 )
+from kafka_index.pages.page_writer import PageWriter
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.restored_partition import (

@@ -25,8 +25,8 @@ from kafka_index.cli.terminal import (
 )
 from kafka_index.errors import plural
 from kafka_index.metadata.directory import FoundCluster
-from kafka_index.pages import PageWriter
 from kafka_index.pages.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
+from kafka_index.pages.page_writer import PageWriter
 from kafka_index.results import RunOutcome
 from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import PageMaker, ReportFile, open_report

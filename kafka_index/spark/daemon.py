@@ -32,7 +32,7 @@ _IMPORTED_BY_TASKS = (
     "kafka_index.spark.lookup",
     "kafka_index.spark.data_source",
     "kafka_index.spark.workers",
-    "kafka_index.export",
+    "kafka_index.export.exporting",
     "kafka_index.verification",
     "kafka_index.restore.partition_restoring",
 )

@@ -9,13 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_index.execution import ThreadEngine, Workers
-from kafka_index.export import (
-    ExportPlan,
-    ExportSettings,
-    SplitResult,
-    export_splits,
-    plan_export,
-)
+from kafka_index.export.exporting import export_splits
+from kafka_index.export.planning import ExportPlan, plan_export
+from kafka_index.export.report import SplitResult
+from kafka_index.export.settings import ExportSettings
 from kafka_index.spark.workers import session_workers
 from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, plan_read
 from kafka_index.tables.matches import find_matches
