@@ -47,7 +47,6 @@ _CONTROL_TYPES = (
 )
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
-_COLUMNS = ("position_bytes", "offset", "timestamp", "producer_id", "sequence")
 #: What has to be read of each record.
 FOUND_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")
 _GAP = "  "
@@ -122,6 +121,9 @@ class RecordText:
     instead of keys and values, unless these are asked for; JSON has both.
     """
 
+    _columns: tuple[str, ...] = ("position_bytes", "offset", "timestamp", "producer_id", "sequence")
+    _align: Callable[[str, int], str] = staticmethod(str.rjust)
+
     def __init__(
         self, *, as_json: bool, keys: str | None, values: str | None, decode: Decode | None = None
     ) -> None:
@@ -175,22 +177,17 @@ class RecordText:
         return (json.dumps({"position_bytes": position_bytes, "reason": reason}) + "\n",)
 
     def _readable(self, rows: Iterable[Row]) -> Iterator[str]:
+        align, place_of = self._align, self._place_of
         for row in rows:
             first = not self._widths
-            numbers = (
-                str(row.position_bytes),
-                str(row.offset),
-                readable_time(row.timestamp_ms),
-                str(row.producer_id),
-                str(row.sequence),
-            )
-            widths = list(map(max, self._widths or map(len, _COLUMNS), map(len, numbers)))
+            place = place_of(row)
+            widths = list(map(max, self._widths or map(len, self._columns), map(len, place)))
             self._widths = widths
             if first:
                 forms = (("key", self._keys), ("value", self._values))
                 shown = [name for name, form in forms if form != NONE]
-                yield _GAP.join([*map(str.rjust, _COLUMNS, widths), *shown]) + "\n"
-            yield _GAP.join([*map(str.rjust, numbers, widths), ""])
+                yield _GAP.join([*map(align, self._columns, widths), *shown]) + "\n"
+            yield _GAP.join([*map(align, place, widths), ""])
             if row.is_control:
                 yield _control_text(row)
             elif row.decoded is not None and self._shows_decoded:
@@ -198,6 +195,16 @@ class RecordText:
             else:
                 yield from self._cells(row)
             yield "\n"
+
+    def _place_of(self, row: Row) -> tuple[str, ...]:
+        """Return the cells before key and value."""
+        return (
+            str(row.position_bytes),
+            str(row.offset),
+            readable_time(row.timestamp_ms),
+            str(row.producer_id),
+            str(row.sequence),
+        )
 
     def _cells(self, row: Row) -> Iterator[str]:
         gap = ""
@@ -327,8 +334,12 @@ class FoundText(RecordText):
     `values` is the form of values, one of `FORMS`.
     """
 
+    _columns = ("partition", "offset", "timestamp")
+    _align = staticmethod(str.ljust)
+
     def __init__(self, *, as_json: bool, values: str) -> None:
         super().__init__(as_json=as_json, keys=TEXT, values=values)
+        self._shows_decoded = True
         self._partition = ""
 
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
@@ -348,19 +359,5 @@ class FoundText(RecordText):
                 self._first_members = f'"topic": {json.dumps(topic)}, "partition": {number}, '
             yield row
 
-    def _readable(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            cells = (self._partition, str(row.offset), readable_time(row.timestamp_ms))
-            header = ("partition", "offset", "timestamp")
-            if not self._widths:
-                widths = [max(map(len, pair)) for pair in zip(header, cells, strict=True)]
-                shown = ["key", *(["value"] if self._values != NONE else [])]
-                yield _GAP.join([*map(str.ljust, header, widths), *shown]) + "\n"
-                self._widths = widths
-            self._widths = [max(len(cell), w) for cell, w in zip(cells, self._widths, strict=True)]
-            yield _GAP.join([*map(str.ljust, cells, self._widths), ""])
-            if row.decoded is None:
-                yield from self._cells(row)
-            else:
-                yield decoded_text(row.decoded)
-            yield "\n"
+    def _place_of(self, row: Row) -> tuple[str, ...]:
+        return self._partition, str(row.offset), readable_time(row.timestamp_ms)
