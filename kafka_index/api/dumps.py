@@ -25,6 +25,7 @@ from kafka_index.api.arguments import (
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
 from kafka_index.errors import ConfigError, KafkaIndexError, argument_text, is_retriable, plural
+from kafka_index.execution import Listener
 from kafka_index.layout.times import Time
 from kafka_index.lookup.lag import LAG_TABLES, read_lag
 from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
@@ -442,18 +443,12 @@ def predict(
     return predict_start(directories, conditions)
 
 
-class _Findings:
+class _Findings(Listener):
     """Keeps what a verification finds."""
 
     def __init__(self) -> None:
         self.partitions: list[PartitionFindings] = []
         self.rows: list[Finding] = []
-
-    def on_begin(self) -> None:
-        """Show nothing."""
-
-    def on_share(self, done: int, total: int) -> None:
-        """Show nothing."""
 
     def on_findings(self, findings: Sequence[Finding]) -> None:
         """Keep the findings of files at the root, or of a comparison."""

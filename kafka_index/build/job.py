@@ -156,18 +156,12 @@ class BuildJob:
             build_logs(workers, left, settings, listener=listener, fail_fast=fail_fast)
 
 
-class BuiltRows:
+class BuiltRows(Listener):
     """Collects the final rows of segments."""
 
     def __init__(self) -> None:
         self._reports: list[SegmentReport] = []
         self._unchanged: list[pa.Table] = []
-
-    def on_begin(self) -> None:
-        """Show nothing."""
-
-    def on_share(self, done: int, total: int) -> None:
-        """Show nothing."""
 
     def on_scanned(self, row: SegmentReport) -> None:
         """Wait for the final row."""

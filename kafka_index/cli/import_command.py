@@ -12,7 +12,7 @@ from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
 from kafka_index.cli.terminal import format_bytes, format_count, print_log
 from kafka_index.errors import ConfigError, plural
-from kafka_index.execution import Engine
+from kafka_index.execution import Engine, Listener
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.names import TopicPartition
 from kafka_index.stores import is_remote
@@ -200,18 +200,12 @@ def _run(options: ImportOptions) -> ExitCode:
     return summary.finish(root)
 
 
-class _Summary:
+class _Summary(Listener):
     """Counts what is written, and prints it."""
 
     def __init__(self, detail: Detail) -> None:
         self._partitions = self._records = self._bytes = 0
         self._detail = detail
-
-    def on_begin(self) -> None:
-        """Do nothing: what is written is printed."""
-
-    def on_share(self, done: int, total: int) -> None:
-        """Do nothing, likewise."""
 
     def on_partition(self, partition: TopicPartition, counts: ImportCounts) -> None:
         """Add a partition that is in its place."""

@@ -18,11 +18,7 @@ class SparkEngine:
     """Spark, on a master, or that of ``spark-submit``, else this machine's cores."""
 
     master: str | None = None
-
-    @property
-    def on_spark(self) -> bool:
-        """True."""
-        return True
+    on_spark = True
 
     @contextmanager
     def start(

@@ -49,13 +49,15 @@ class Parts(Generic[Result]):
 
 
 class Listener(Protocol):
-    """Follows any engine at work."""
+    """Follows any engine at work; by default it does nothing."""
 
     def on_begin(self) -> None:
         """Record that the engine has started and the work begins."""
+        return
 
-    def on_share(self, done: int, total: int) -> None:
+    def on_share(self, done: int, total: int) -> None:  # noqa: ARG002, of listeners that show it
         """Show how many of the equal shares of the work are done; called from any thread."""
+        return
 
 
 class Workers(Protocol):

@@ -18,11 +18,7 @@ class ThreadEngine:
     """So many threads of this process."""
 
     threads: int
-
-    @property
-    def on_spark(self) -> bool:
-        """False."""
-        return False
+    on_spark = False
 
     @contextmanager
     def start(
@@ -58,15 +54,12 @@ def map_requests(
 class ThreadWorkers:
     """Threads that run functions over works, each run with `count` of its own, named alike."""
 
+    in_process = True
+
     def __init__(self, count: int, name: str) -> None:
         self.count = count
         self._name = name
         self._runs: list[_Run[Any, Any]] = []
-
-    @property
-    def in_process(self) -> bool:
-        """True."""
-        return True
 
     def run(
         self,

@@ -73,16 +73,13 @@ def session_workers(
 class SparkWorkers:
     """The tasks of a session, `count` of them at a time, with the folders that they write to."""
 
+    in_process = False
+
     def __init__(self, session: SparkSession, jobs: Jobs, target: SharedTarget, count: int) -> None:
         self.session = session
         self.jobs = jobs
         self.target = target
         self.count = count
-
-    @property
-    def in_process(self) -> bool:
-        """False."""
-        return False
 
     def stop(self) -> None:
         """Cancel the jobs that run, in whatever thread."""
