@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral
 from os import PathLike, fspath
@@ -98,6 +98,12 @@ def argument_text(value: object) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """Return a count with its noun: ``1 segment``, ``2 segments``."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def first_of(names: Sequence[object], most: int) -> str:
+    """Return the first of some names, and how many more there are: ``a, b and 2 more``."""
+    shown = ", ".join(map(str, names[:most]))
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 class KafkaIndexError(Exception):

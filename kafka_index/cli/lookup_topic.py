@@ -17,7 +17,7 @@ from kafka_index.cli.lookup_summary import exit_code, print_findings, warn_of_st
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.terminal import Paint, Table, format_count, print_log, print_text
 from kafka_index.config import topics_pattern
-from kafka_index.errors import InputError, is_retriable
+from kafka_index.errors import InputError, first_of, is_retriable
 from kafka_index.layout.names import (
     DirectoryKind,
     TopicPartition,
@@ -136,15 +136,11 @@ def _absent(
 ) -> InputError:
     """Return the error for a partition or a topic that is not there, with what is."""
     numbers = [each.partition for each in existing if each.topic == topic]
-    shown = ", ".join(map(str, numbers[:_PARTITIONS_SHOWN]))
-    more = len(numbers) - _PARTITIONS_SHOWN
     what = f"topic {topic}" if number is None else f"partition {topic}-{number}"
     return InputError(
         f"no {what} here",
         path=", ".join(logs),
-        found=f"its partitions {shown}{f' and {more} more' if more > 0 else ''}"
-        if numbers
-        else None,
+        found=f"its partitions {first_of(numbers, _PARTITIONS_SHOWN)}" if numbers else None,
         hint=None if numbers else did_you_mean(topic, (each.topic for each in existing)),
     )
 

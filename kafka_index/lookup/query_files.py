@@ -16,7 +16,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from kafka_index.errors import InputError, ReadError
+from kafka_index.errors import InputError, ReadError, first_of
 from kafka_index.lookup.keys import By, Flags, Keys, integers
 from kafka_index.reading.answers import ANSWER_SCHEMA
 from kafka_index.storage import expand_input
@@ -103,11 +103,12 @@ def check_names(names: Sequence[str], by: By, *, path: str | None = None) -> Non
     needed = needed_columns(by)
     missing = [name for name in needed if name not in names]
     if missing:
+        shown = [repr(name) if name != name.strip() else name for name in names]
         raise InputError(
             f"no column {', '.join(missing)}",
             path=path,
             expected=", ".join(needed),
-            found=_listed(names) or "no columns",
+            found=first_of(shown, _MAX_NAMES) or "no columns",
             hint=_hint(names, by),
         )
     repeated = [name for name in needed if names.count(name) > 1]
@@ -137,12 +138,6 @@ def _hint(names: Sequence[str], by: By) -> str | None:
     if by.column not in names and other.column in names:
         return f"these queries ask by {other.value}: give --by {other.value}"
     return None
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) if name != name.strip() else name for name in names[:_MAX_NAMES])
-    more = len(names) - _MAX_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _expected(name: str, found: pa.DataType) -> str | None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.errors import EngineError, help_page
+from kafka_index.errors import EngineError, first_of, help_page
 from kafka_index.execution.engine import new_run_id
 from kafka_index.spark.jobs import DEPENDENCY_HINT, Jobs, is_connect
 from kafka_index.spark.session import is_on_this_machine
@@ -127,8 +127,9 @@ def _check_modules(reports: Sequence[ExecutorReport]) -> None:
     lacking = [report for report in reports if report.missing]
     if lacking:
         names = sorted({name for report in lacking for name in report.missing})
+        places = sorted({str(report) for report in lacking})
         raise EngineError(
-            f"the Python of the executors lacks {', '.join(names)}: {_places(lacking)}",
+            f"the Python of the executors lacks {', '.join(names)}: {first_of(places, _SHOWN)}",
             hint=DEPENDENCY_HINT,
         )
 
@@ -159,18 +160,8 @@ def _check_files(reports: Sequence[ExecutorReport], inputs: Sequence[str]) -> No
         )
 
 
-def _places(reports: Sequence[ExecutorReport]) -> str:
-    return _listed(sorted({str(report) for report in reports}))
-
-
 def _hosts(reports: Sequence[ExecutorReport]) -> str:
-    return _listed(sorted({report.host for report in reports}))
-
-
-def _listed(places: Sequence[str]) -> str:
-    shown = ", ".join(places[:_SHOWN])
-    more = len(places) - _SHOWN
-    return shown if more <= 0 else f"{shown} and {more} more"
+    return first_of(sorted({report.host for report in reports}), _SHOWN)
 
 
 def _probe_of(

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from kafka_index.errors import InputError, PublishError, help_page
+from kafka_index.errors import InputError, PublishError, first_of, help_page
 from kafka_index.layout.names import TopicPartition
 from kafka_index.spark.executors import NOT_SHARED_HINT
 from kafka_index.spark.workers import arrow_schema
@@ -111,10 +111,9 @@ class KafkaLogWriter(DataSourceArrowWriter):
             counts = Counter(each.staged.partition for each in partitions)
             torn = sorted(each for each, count in counts.items() if count > 1)
             if torn:
-                names = ", ".join(each.directory_name for each in torn[:_SHOWN])
-                more = f" and {len(torn) - _SHOWN} more" if len(torn) > _SHOWN else ""
+                names = first_of([each.directory_name for each in torn], _SHOWN)
                 raise InputError(
-                    f"the rows of a partition came from several tasks: {names}{more}; nothing was "
+                    f"the rows of a partition came from several tasks: {names}; nothing was "
                     "written",
                     path=self._root,
                     hint=f"write df.{self._remedy()}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, first_of
 from kafka_index.layout.names import (
     LOG_SUFFIX,
     META_PROPERTIES,
@@ -320,12 +320,10 @@ def _nothing_found(
 def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -> InputError:
     """Return the error of a pattern that matches no topic, with similar names."""
     names = sorted(found)
-    shown = ", ".join(names[:_TOPICS_SHOWN])
-    more = len(names) - _TOPICS_SHOWN
     return InputError(
         f"no topic matches {topics.pattern!r} (the whole name must match)",
         path=path,
-        found=f"{shown} and {more} more" if more > 0 else shown,
+        found=first_of(names, _TOPICS_SHOWN),
         hint=_topics_meant(topics.pattern, names),
     )
 
