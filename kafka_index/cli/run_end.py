@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 TRACEBACK_VARIABLE = "KAFKA_INDEX_TRACEBACK"
 # Libraries whose own errors mean that Spark or the way to it failed.
 _CLUSTER_LIBRARIES = frozenset({"grpc", "py4j", "pyspark"})
+STDOUT = "-"
+# No path is known of a value that is or holds something else, such as TIME|FILE or KEYID=FILE.
+_PATHS = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
+# The versions that matter are those of what a run has loaded.
+_LIBRARIES = ("numba", "pyarrow", "pyspark")
 
 
 class ExitCode(IntEnum):
@@ -135,13 +140,6 @@ def _internal_text(error: BaseException, program: str) -> str:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-STDOUT = "-"
-# No path is known of a value that is or holds something else, such as TIME|FILE or KEYID=FILE.
-_PATHS = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
-# The versions that matter are those of what a run has loaded.
-_LIBRARIES = ("numba", "pyarrow", "pyspark")
 
 
 class RunSummary:

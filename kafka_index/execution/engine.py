@@ -15,6 +15,13 @@ Result = TypeVar("Result")
 
 #: Works of each worker in the largest of `Waves.GROWING`.
 GROWN_WAVE = 4
+#: The column of the bin that a row of work belongs to.
+BIN = "bin"
+#: What opening, creating and publishing cost, in bytes that could be read meanwhile.
+COST_BYTES = 4 << 20
+_WAVE_BYTES_PER_WORKER = 1 << 30
+# A wave is what a failed run loses: a small share of a large run.
+_MAX_WAVES = 64
 
 
 class Waves(Enum):
@@ -134,15 +141,6 @@ class Engine(Protocol):
         URIs, that they write to, whose locks are held. Raises `KafkaIndexError` if the engine does
         not start or lacks something, and in the context if a work has failed.
         """
-
-
-#: The column of the bin that a row of work belongs to.
-BIN = "bin"
-#: What opening, creating and publishing cost, in bytes that could be read meanwhile.
-COST_BYTES = 4 << 20
-_WAVE_BYTES_PER_WORKER = 1 << 30
-# A wave is what a failed run loses: a small share of a large run.
-_MAX_WAVES = 64
 
 
 def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[int]:

@@ -39,6 +39,19 @@ from kafka_index.tables.settings import RecordFilter
 
 #: The record keeps the last batches of so many splits, and fewer of those before.
 _MAX_KEPT = 64
+EXPORT_RECORD = ".kafka-index-export.json"
+_VERSION = 1
+_TIMES = ("from_ms", "to_ms")
+#: The options by their names in a record.
+OPTION_NAMES: Final = {
+    "format": "--format",
+    "columns": "--columns",
+    "by_date": "--by-date",
+    "isolation": "--isolation",
+    "from_ms": "--from",
+    "to_ms": "--to",
+    "relative_times": "--from and --to",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +183,6 @@ def _has_horizon(header: bytes) -> bool:
     return bool(attributes & DELETE_HORIZON_MASK)
 
 
-EXPORT_RECORD = ".kafka-index-export.json"
-_VERSION = 1
-_TIMES = ("from_ms", "to_ms")
-
-
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
     """Offsets, the end exclusive, of which some records were left out because of damage.
@@ -229,18 +237,6 @@ def record_options(settings: ExportSettings) -> dict[str, object]:
         # Left out where there are none, as earlier versions do.
         **({"relative_times": dict(settings.relative_times)} if settings.relative_times else {}),
     }
-
-
-#: The options by their names in a record.
-OPTION_NAMES: Final = {
-    "format": "--format",
-    "columns": "--columns",
-    "by_date": "--by-date",
-    "isolation": "--isolation",
-    "from_ms": "--from",
-    "to_ms": "--to",
-    "relative_times": "--from and --to",
-}
 
 
 def value_text(name: str, value: object) -> str:

@@ -27,6 +27,8 @@ from kafka_index.tables import RecordReader
 from kafka_index.tables.records import ListedPartitions, list_partitions
 from kafka_index.tiered.options import TieredOptions
 
+_MAX_LEFT_OUT = 20
+
 
 class ExportListener(Listener, Protocol):
     """Follows an export."""
@@ -108,9 +110,6 @@ class ExportJob:
         for partition in plan.partitions:
             partition.finish()
         return ExportResult([partition.report() for partition in plan.partitions], output)
-
-
-_MAX_LEFT_OUT = 20
 
 
 def export_splits(

@@ -27,6 +27,11 @@ from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import make_durable, publish_error, publishing
 from kafka_index.tables.read_plan import RecordSplit
 
+_NAME = re.compile(r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?")
+_SCRATCH = re.compile(r"\.(?:[^/]*)\.kafka-index-export\.tmp")
+_DATE_FOLDER = re.compile(r"date=[^/]+")
+_STAGED = ".kafka-index-export-new"
+
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
@@ -180,11 +185,6 @@ def _extended(record: ExportRecord, work: SplitWork, result: SplitResult) -> Exp
     return replace(record, next_offset=work.end_offset, damaged=tuple(damaged), batches=batches)
 
 
-_NAME = re.compile(r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?")
-_SCRATCH = re.compile(r"\.(?:[^/]*)\.kafka-index-export\.tmp")
-_DATE_FOLDER = re.compile(r"date=[^/]+")
-
-
 def data_files(folder: str) -> Iterator[tuple[str, int, int]]:
     """Yield path, first and last offset of each data file of a partition."""
     for path in _files_of(folder):
@@ -239,9 +239,6 @@ def _remove(folder: str, paths: list[str]) -> None:
     for path in paths:
         with publishing(path, "remove a file of an earlier run"), suppress(FileNotFoundError):
             os.unlink(path)
-
-
-_STAGED = ".kafka-index-export-new"
 
 
 def staged_folder(folder: str) -> str:

@@ -40,6 +40,13 @@ from kafka_index.storage.paged_listing import scan_directories
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.registry import whole_file
 
+_VERSION = 1
+# `ExitCode.ENVIRONMENT`: another try is worth it.
+_ENVIRONMENT = 3
+_INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+# What the last stable offset is found with besides.
+_TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
 
 def answer_split(
     split: QuerySplit,
@@ -151,14 +158,6 @@ def _answer(
         )
     except InputError as error:
         return error
-
-
-_VERSION = 1
-# `ExitCode.ENVIRONMENT`: another try is worth it.
-_ENVIRONMENT = 3
-_INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-# What the last stable offset is found with besides.
-_TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,15 @@ _BLANKS = " \t"
 _SHORT_INTEGER = r"^[+-]?[0-9]{1,18}$"
 # Times that Arrow itself parses, in microseconds.
 _ZONED = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})$"  # noqa: E501
+Codes = NDArray[np.int32]
+#: No such partition, or the topic is null.
+NO_PARTITION = -1
+# A table with a cell for each partition up to a topic's largest is fastest, as long as partitions
+# are numbered as brokers number them; one directory named t-2147483647 would fill memory.
+_CELLS_PER_PARTITION = 16
+_MIN_CELLS = 1 << 16
+_PARTITION_BITS = 32
+_RADIX_BITS = 16
 
 
 class By(Enum):
@@ -221,19 +230,6 @@ def _validity(column: pa.Array) -> Flags | None:
 def _longs(column: pa.Array) -> Longs:
     values: Longs = column.fill_null(0).to_numpy(zero_copy_only=False)
     return values
-
-
-Codes = NDArray[np.int32]
-
-#: No such partition, or the topic is null.
-NO_PARTITION = -1
-
-# A table with a cell for each partition up to a topic's largest is fastest, as long as partitions
-# are numbered as brokers number them; one directory named t-2147483647 would fill memory.
-_CELLS_PER_PARTITION = 16
-_MIN_CELLS = 1 << 16
-_PARTITION_BITS = 32
-_RADIX_BITS = 16
 
 
 class PartitionCodes:

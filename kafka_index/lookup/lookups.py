@@ -55,6 +55,11 @@ DEFAULT_MAX_OPEN_SEGMENTS = 256
 _MAX_KEPT_SEGMENTS = 100_000
 # With more partitions, each is fetched for in its turn.
 _MAX_EXPECTED = 10_000
+# With fewer, a thread answers alone.
+_MIN_HELPERS = 2
+# The lookups of this process, by run, one at most: Spark reuses a worker for many tasks, and what
+# one has opened stays open for the next.
+_open: dict[str, Lookups] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +254,6 @@ def _is_null(topics: pa.Array | pa.ChunkedArray) -> Flags:
     )
 
 
-# With fewer, a thread answers alone.
-_MIN_HELPERS = 2
-
-
 class SharedLookups:
     """Opens the `Lookups` of each thread; a context manager that closes them.
 
@@ -305,11 +306,6 @@ class SharedLookups:
             self._here.lookups = lookups
             self._opened.append(lookups)
         return lookups
-
-
-# The lookups of this process, by run, one at most: Spark reuses a worker for many tasks, and what
-# one has opened stays open for the next.
-_open: dict[str, Lookups] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ _ARROW_SCHEMA = b"ARROW:schema"
 # Spark and Hive used to write instants as 96-bit integers, which have no unit. As nanoseconds they
 # overflow and Spark cannot read them, so they become what Spark itself writes today.
 _INSTANT = pa.timestamp("us", "UTC")
+_INT32 = -(2**31), 2**31 - 1
 
 
 def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySplit]]:
@@ -200,9 +201,6 @@ def _errors_of(path: str) -> Iterator[None]:
             yield
     except pa.ArrowException as error:
         raise InputError(f"not a valid Parquet file: {error}", path=path) from error
-
-
-_INT32 = -(2**31), 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,9 @@ TOPIC = "topic"
 PARTITION = "partition"
 
 _MAX_NAMES = 20
+# Names that Spark ignores in a folder of files (InMemoryFileIndex).
+_NOT_DATA = ("_", ".")
+_COPYING = "._COPYING_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +190,6 @@ def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
     for name in dict.fromkeys(other.names):
         if name not in one.names:
             yield f"an additional {name}"
-
-
-# Names that Spark ignores in a folder of files (InMemoryFileIndex).
-_NOT_DATA = ("_", ".")
-_COPYING = "._COPYING_"
 
 
 class QueryFormat(Enum):

@@ -47,6 +47,15 @@ _MAX_WAIT_SECONDS = 60
 _END = "\x04end of queries\x04"
 
 _BadRow = tuple[int, str]
+# Small, because a line is parsed into objects of many times its size.
+_JSON_BLOCK_BYTES = 4 << 20
+_MAX_LINE_BYTES = 256 << 20
+# Members are expected in the first lines: a member that none of them has is misspelt rather than
+# absent.
+_FIRST_LINES = 1_000
+_NULL = type(None)
+_BLANKS = " \t\r"
+_Members = dict[str, Any]
 
 
 def check_csv(files: Sequence[str], by: By) -> pa.Schema | None:
@@ -261,18 +270,6 @@ def _csv_errors_of(path: str) -> Iterator[None]:
         raise InputError(
             f"not CSV: {error}", path=path, hint="does each row have the cells of the header?"
         ) from error
-
-
-# Small, because a line is parsed into objects of many times its size.
-_JSON_BLOCK_BYTES = 4 << 20
-_MAX_LINE_BYTES = 256 << 20
-# Members are expected in the first lines: a member that none of them has is misspelt rather than
-# absent.
-_FIRST_LINES = 1_000
-_NULL = type(None)
-_BLANKS = " \t\r"
-
-_Members = dict[str, Any]
 
 
 def check_json(files: Sequence[str], by: By) -> tuple[str, ...]:

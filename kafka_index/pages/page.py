@@ -27,6 +27,21 @@ from kafka_index.errors import InputError
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_DIGITS
 
+#: The command that shows more about a file.
+DUMP = "kafka-index dump {path}"
+#: Rows with the columns ``topic``, ``partition``, ``segment_base_offset``, ``log_path`` and
+#: ``log_size_bytes``.
+SegmentBatches = Callable[[], Iterator[pa.RecordBatch]]
+#: Beyond this, integers of a column are BigInt in JavaScript: differences of smaller ones, doubled
+#: by zigzag, are exact as its numbers.
+_MAX_EXACT = 1 << 51
+_MILLISECONDS = 1000
+# Stands in a path for the base offset in 20 digits; no path holds it.
+_BASE_OFFSET = "\0"
+_QUICK, _BEST = 1, 9
+_SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
+_OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
+
 
 class Severity(IntEnum):
     """The attention that a row wants."""
@@ -37,8 +52,6 @@ class Severity(IntEnum):
 
 
 GOOD, NOTABLE, BAD = Severity.GOOD, Severity.NOTABLE, Severity.BAD
-#: The command that shows more about a file.
-DUMP = "kafka-index dump {path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +104,6 @@ class Totals:
     def units(self) -> int:
         """All units."""
         return self.found.total()
-
-
-#: Rows with the columns ``topic``, ``partition``, ``segment_base_offset``, ``log_path`` and
-#: ``log_size_bytes``.
-SegmentBatches = Callable[[], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +170,6 @@ class Page:
         severities: NDArray[np.int8] = ranks_of[places]
         severities[column.is_null().to_numpy()] = Severity.GOOD
         return severities
-
-
-#: Beyond this, integers of a column are BigInt in JavaScript: differences of smaller ones, doubled
-#: by zigzag, are exact as its numbers.
-_MAX_EXACT = 1 << 51
-_MILLISECONDS = 1000
-# Stands in a path for the base offset in 20 digits; no path holds it.
-_BASE_OFFSET = "\0"
-_QUICK, _BEST = 1, 9
-
-_SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
-_OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
 
 
 @dataclass(frozen=True, slots=True)
