@@ -100,18 +100,14 @@ class DataFile:
         if self._held and self._sink is not None:
             table = pa.Table.from_batches(self._held, self._schema)
             self._held, self._held_bytes = [], 0
-            try:
+            with self._file.writing():
                 self._sink.write(table)
-            except OSError as error:
-                raise self._file.error(error) from error
 
     def _close_sink(self) -> None:
         sink, self._sink = self._sink, None
         if sink is not None:
-            try:
+            with self._file.writing():
                 sink.close()
-            except OSError as error:
-                raise self._file.error(error) from error
 
 
 class _ParquetSink:

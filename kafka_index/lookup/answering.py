@@ -79,16 +79,14 @@ def answer_split(
     )
     with whole_file(part_path, scratch_path=scratch, what="answers") as file:
         try:
-            writer = open_answers(file.scratch_path, form, split, to_join=to_join)
-            try:
+            with (
+                file.writing(),
+                closing(open_answers(file.scratch_path, form, split, to_join=to_join)) as writer,
+            ):
                 for batch in batches:
                     answers = lookups.answer(batch.topics, batch.partitions, batch.keys)
                     writer.write(batch, answers)
                     tally.add(batch, answers)
-            finally:
-                writer.close()
-        except OSError as error:
-            raise file.error(error) from error
         except pa.ArrowException as error:
             raise InputError(
                 f"the queries cannot be written as {form.text}: {error}", path=split.path

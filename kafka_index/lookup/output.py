@@ -331,10 +331,8 @@ class StoredTarget(AnswerTarget):
             store_of(self.path).rename(whole, self.path)
             return
         with whole_file(self.path, what="answers") as file:
-            try:
+            with file.writing():
                 join_parts(parts, file.scratch_path, self.format, self._queries.splits[0])
-            except OSError as error:
-                raise file.error(error) from error
             announce({self.path: os.stat(file.scratch_path).st_size})
             file.commit()
 

@@ -116,9 +116,9 @@ class ReportFile:
             if ending == PAGE_SUFFIX and page is not None:
                 self._page = page(self._file.scratch_path, schema)
             self._sink = self._page or _SINKS[ending](self._file.scratch_path, schema)
-        except OSError as error:
-            with self._file:
-                raise self._file.error(error) from error
+        except OSError:
+            with self._file, self._file.writing():
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -170,11 +170,10 @@ class ReportFile:
         if self._failure is not None and write != self._sink.close:
             return
         try:
-            write()
-        except OSError as error:
-            if self._failure is None:
-                self._failure = self._file.error(error)
-                self._failure.__cause__ = error
+            with self._file.writing():
+                write()
+        except PublishError as error:
+            self._failure = self._failure or error
 
 
 def open_report(

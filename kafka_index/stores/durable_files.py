@@ -13,7 +13,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from typing import Self
 
@@ -92,15 +92,14 @@ class AtomicFile:
         self._what = what
         self._is_committed = False
         self._descriptor = -1
-        try:
-            while self._descriptor < 0:
-                self._descriptor = self._open_locked()
-        except BlockingIOError as error:
-            raise PublishError(
-                f"another run is writing this {what}", path=path, hint="give it another name"
-            ) from error
-        except OSError as error:
-            raise self.error(error) from error
+        with self.writing():
+            try:
+                while self._descriptor < 0:
+                    self._descriptor = self._open_locked()
+            except BlockingIOError as error:
+                raise PublishError(
+                    f"another run is writing this {what}", path=path, hint="give it another name"
+                ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -115,23 +114,19 @@ class AtomicFile:
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes to the scratch file; raises `PublishError` if they cannot be written."""
         view = memoryview(data)
-        try:
+        with self.writing():
             while view:
                 view = view[os.write(self._descriptor, view) :]
-        except OSError as error:
-            raise self.error(error) from error
 
     def commit(self, *, durable: bool = True) -> None:
         """Give the scratch file its final name; with `durable` once its bytes are on the disk.
 
         Raises `PublishError` if the disk or the folder refuses it; an older file stays as it was.
         """
-        try:
+        with self.writing():
             if durable:
                 os.fsync(self._descriptor)
             os.replace(self.scratch_path, self.path)
-        except OSError as error:
-            raise self.error(error) from error
         self._is_committed = True
 
     def commit_if_absent(self) -> bool:
@@ -139,18 +134,17 @@ class AtomicFile:
 
         Raises `PublishError` if the disk or the folder refuses it.
         """
-        try:
+        with self.writing():
             os.fsync(self._descriptor)
-            os.link(self.scratch_path, self.path)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise self.error(error) from error
+            try:
+                os.link(self.scratch_path, self.path)
+            except FileExistsError:
+                return False
         return True
 
-    def error(self, error: OSError) -> PublishError:
-        """Return the error to raise where writing the scratch file by its path failed."""
-        return publish_error(error, self.path, f"write the {self._what}")
+    def writing(self) -> AbstractContextManager[None]:
+        """Raise the error of the operating system in a block that writes as `PublishError`."""
+        return publishing(self.path, f"write the {self._what}")
 
     def _open_locked(self) -> int:
         """Return the descriptor of the locked, empty scratch file; -1 to try again."""
