@@ -24,11 +24,11 @@ from kafka_index.lookup.answer_files import join_parts
 from kafka_index.lookup.queries import Queries
 from kafka_index.lookup.query_files import QueryFormat, QuerySplit
 from kafka_index.reading.fetched_indexes import IndexFolder
-from kafka_index.storage import DirectoryLock, publish_error, refuse_overlap
+from kafka_index.storage import DirectoryLock, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.durable_files import exchange, make_durable
+from kafka_index.stores.durable_files import exchange, make_durable, publish_error, publishing
 from kafka_index.stores.registry import COMPRESSIONS, whole_file
 from kafka_index.stores.store import split_uri
 
@@ -89,20 +89,13 @@ class AnswerTarget:
     def __enter__(self) -> Self:
         """Lock the output, remove what killed runs left, and create the folder of the parts."""
         folder, name = os.path.split(self.path)
-        try:
+        with publishing(self.path, "write the output"), ExitStack() as stack:
             os.makedirs(folder, exist_ok=True)
-            self._stack.enter_context(
-                DirectoryLock([folder], file_name=f".{name}.kafka-index.lock")
-            )
+            stack.enter_context(DirectoryLock([folder], file_name=f".{name}.kafka-index.lock"))
             self._sweep()
             os.mkdir(self._staging)
-        except OSError as error:
-            self._stack.close()
-            raise publish_error(error, self.path, "write the output") from error
-        except BaseException:
-            self._stack.close()
-            raise
-        self._stack.callback(shutil.rmtree, self._staging, ignore_errors=True)
+            stack.callback(shutil.rmtree, self._staging, ignore_errors=True)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,13 +138,11 @@ class AnswerTarget:
         the output cannot be put in place; an old output is unchanged.
         """
         self._check_counts(rows_of_split)
-        try:
+        with publishing(self.path, "put the output in place"):
             if self.is_file:
                 self._publish_file(announce)
             else:
                 self._publish_folder(announce)
-        except OSError as error:
-            raise publish_error(error, self.path, "put the output in place") from error
 
     def _sweep(self) -> None:
         """Remove what killed runs left, and restore an output that one of them had set aside."""

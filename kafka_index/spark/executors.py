@@ -26,7 +26,7 @@ from kafka_index.execution.engine import new_run_id
 from kafka_index.spark.jobs import DEPENDENCY_HINT, Jobs, is_connect
 from kafka_index.spark.session import is_on_this_machine
 from kafka_index.stores import is_remote, scheme_of
-from kafka_index.stores.durable_files import publish_error
+from kafka_index.stores.durable_files import publishing
 from kafka_index.stores.store import HDFS_SCHEME, OBJECT_SCHEMES
 
 _LOGGER = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ def shared_target(directories: Sequence[str]) -> Iterator[SharedTarget]:
             if is_remote(directory):
                 continue
             marker = os.path.join(directory, name)
-            try:
+            with publishing(directory, "mark the folder"):
                 for entry in os.listdir(directory):
                     if _LEFTOVER.fullmatch(entry):
                         os.unlink(os.path.join(directory, entry))
@@ -251,8 +251,6 @@ def shared_target(directories: Sequence[str]) -> Iterator[SharedTarget]:
                     os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
                 )
                 markers.append(marker)
-            except OSError as error:
-                raise publish_error(error, directory, "mark the folder") from error
         yield SharedTarget(tuple(markers))
     finally:
         for marker in markers:
