@@ -115,8 +115,7 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
     # Py4J logs it to the root, at any time in the life of the JVM.
     logging.getLogger().addFilter(_is_worth_saying)
     try:
-        jvm.start(conf)
-        jvm.connect()
+        jvm.connect(jvm.start(conf))
         yield
     except BaseException as error:
         jvm.kill()
@@ -144,8 +143,8 @@ class _Jvm:
         self._guard = threading.Lock()
         self._held: list[bytes] | None = []
 
-    def start(self, conf: SparkConf) -> None:
-        """Start the process."""
+    def start(self, conf: SparkConf) -> subprocess.Popen[bytes]:
+        """Start the process, and return it."""
         from pyspark.find_spark_home import _find_spark_home
 
         command = [str(Path(_find_spark_home(), "bin", "spark-submit"))]
@@ -167,15 +166,13 @@ class _Jvm:
             target=self._read_output, args=[process.stderr], name="jvm-stderr", daemon=True
         )
         self._reader.start()
+        return process
 
-    def connect(self) -> None:
+    def connect(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until the JVM is ready, and make it that of PySpark."""
         from pyspark import SparkContext
         from pyspark.java_gateway import launch_gateway
 
-        process = self._process
-        if process is None:
-            raise RuntimeError("connect() before start()")
         path = self._folder / "connection"
         while not path.is_file():
             if process.poll() is not None and not path.is_file():
