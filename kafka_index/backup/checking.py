@@ -24,6 +24,7 @@ from kafka_index.stores.backup.manifest import (
     KeptFile,
     Manifest,
     Piece,
+    cut_time,
     hash_of,
     is_consistent,
     missing_brokers,
@@ -134,8 +135,8 @@ class Backup(TableResult):
     rows : pa.Table
         A row per run, ascending: its name, when it was opened and cut, its status (``complete``,
         ``incomplete``, ``inconsistent``, ``damaged``), its brokers and missing ones,
-        partitions, bytes that it added and that it names, the time since the complete run before
-        it, its age.
+        partitions, bytes that it added and that it names, the time from the cut of the complete
+        run before it, and from its own cut until now.
     ended : RunOutcome
         Damage, where a manifest cannot be read.
     unread : tuple of str
@@ -232,8 +233,9 @@ def list_runs(root: str, last: int | None = None) -> Backup:
         row = _row(each, now)
         is_damaged |= bool(each.errors)
         if each.is_complete:
-            row["gap_ms"] = None if complete_ms is None else run_time(each.run) - complete_ms
-            complete_ms = run_time(each.run)
+            cut_ms = cut_time(each.manifests)
+            row["gap_ms"] = None if complete_ms is None else cut_ms - complete_ms
+            complete_ms = cut_ms
         rows.append(row)
     return Backup(
         pa.Table.from_pylist(rows, schema=RUNS_SCHEMA),
@@ -261,10 +263,11 @@ def _row(found: RunManifests, now: int) -> dict[str, object]:
     elif missed:
         first = min(missed).directory_name
         reason = f"{plural(len(missed), 'partition')} missed, such as {first}"
+    cut_ms = cut_time(manifests) if manifests else None
     return {
         "run": found.run,
         "opened": run_time(found.run),
-        "cut": max((each.cut.begun_ms for each in manifests), default=None),
+        "cut": cut_ms,
         "status": status,
         "brokers": sorted(each.node_id for each in manifests),
         "missing_brokers": found.missing_brokers,
@@ -272,7 +275,7 @@ def _row(found: RunManifests, now: int) -> dict[str, object]:
         "missed_partitions": len(missed),
         "new_bytes": sum(each.new_bytes for each in manifests),
         "bytes": _bytes_of(manifests),
-        "age_ms": max(now - run_time(found.run), 0),
+        "age_ms": max(now - (run_time(found.run) if cut_ms is None else cut_ms), 0),
         "reason": reason,
     }
 

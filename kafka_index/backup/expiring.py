@@ -30,6 +30,7 @@ from kafka_index.stores.backup.manifest import (
     KeptFile,
     PartitionBackup,
     Piece,
+    cut_time,
     manifest_path,
     parse_manifest,
     run_time,
@@ -67,15 +68,23 @@ class Retention:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is negative", found=getattr(self, name))
 
-    def reasons(self, runs: Iterable[str]) -> dict[str, str]:
-        """Return the runs, of complete ones, that are kept, each with the reason."""
+    def reasons(self, runs: Mapping[str, int]) -> dict[str, str]:
+        """Return the runs, of complete ones with the times of their cuts, that are kept, and why.
+
+        Times are in milliseconds since the epoch.
+        """
+        moments = {run: datetime.fromtimestamp(cut / 1000, UTC) for run, cut in runs.items()}
         newest_first = sorted(runs, reverse=True)
         found: dict[str, str] = dict.fromkeys(newest_first[:1], "the newest complete run")
         periods_kept: Sequence[tuple[int, str, Callable[[str], object]]] = (
             (self.last, "one of the last", lambda run: run),
-            (self.daily, "the last of its day", lambda run: _moment(run).date()),
-            (self.weekly, "the last of its week", lambda run: _moment(run).isocalendar()[:2]),
-            (self.monthly, "the last of its month", lambda run: run[:6]),
+            (self.daily, "the last of its day", lambda run: moments[run].date()),
+            (self.weekly, "the last of its week", lambda run: moments[run].isocalendar()[:2]),
+            (
+                self.monthly,
+                "the last of its month",
+                lambda run: (moments[run].year, moments[run].month),
+            ),
         )
         for count, reason, period_of in periods_kept:
             periods: set[object] = set()
@@ -89,14 +98,11 @@ class Retention:
         return found
 
 
-def _moment(run: str) -> datetime:
-    return datetime.fromtimestamp(run_time(run) / 1000, UTC)
-
-
 class _RunBrokers(NamedTuple):
-    """A run, the brokers that have manifests in it, and whether these are all."""
+    """A run, when it was cut, the brokers that have manifests in it, and whether these are all."""
 
     run: str
+    cut_ms: int
     brokers: tuple[int, ...]
     is_complete: bool
 
@@ -110,7 +116,7 @@ def _brokers_of(found: RunManifests) -> _RunBrokers:
             hint="move it away, if its run is not needed",
         )
     brokers = tuple(each.node_id for each in found.manifests)
-    return _RunBrokers(found.run, brokers, found.is_complete)
+    return _RunBrokers(found.run, cut_time(found.manifests), brokers, found.is_complete)
 
 
 def kept_runs(runs: Sequence[_RunBrokers], retention: Retention, now: int) -> dict[str, str]:
@@ -118,7 +124,7 @@ def kept_runs(runs: Sequence[_RunBrokers], retention: Retention, now: int) -> di
 
     Incomplete runs are kept while they may become complete, and where no complete one is newer.
     """
-    complete = [each.run for each in runs if each.is_complete]
+    complete = {each.run: each.cut_ms for each in runs if each.is_complete}
     found = retention.reasons(complete)
     newest = max(complete, default="")
     longest_ms = rules.LONGEST_RUN_S * 1000

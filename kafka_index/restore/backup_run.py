@@ -162,14 +162,8 @@ class BackupRun:
 
     def _settled_before(self, time_ms: int) -> _Settled:
         """Return what an earlier run had before it cut anything, which was before a time."""
-        repository = Repository(self.run.root)
-        latest = time_ms
-        while (name := repository.newest_complete(latest)) is not None:
-            earlier = Run(self.run.root, name)
-            if all(each.cut.begun_ms <= time_ms for each in earlier.manifests):
-                return _settled(earlier)
-            latest = run_time(name) - 1
-        return {}
+        name = Repository(self.run.root).newest_complete(time_ms)
+        return {} if name is None else _settled(Run(self.run.root, name))
 
     def _states(self) -> list[Replica]:
         """Return ``__transaction_state``, which the request leaves out."""
@@ -250,10 +244,22 @@ def _following(path: str, time_ms: int) -> str:
 
 
 def _first_after(repository: Repository, time_ms: int) -> str | None:
-    for name, brokers in sorted(repository.brokers_of_runs().items()):
-        if run_time(name) >= time_ms and repository.is_complete(name, brokers):
-            return name
-    return None
+    """Return the first complete run that no broker had begun to cut before a time."""
+    runs = repository.brokers_of_runs()
+
+    def begun_ms(name: str) -> int | None:
+        manifests = repository.complete_manifests(name, runs[name])
+        return min((each.cut.begun_ms for each in manifests), default=None)
+
+    first = None
+    # A run that was opened before the time may have been cut after it.
+    for name in sorted((each for each in runs if run_time(each) < time_ms), reverse=True):
+        begun = begun_ms(name)
+        if begun is not None and begun < time_ms:
+            break
+        first = name if begun is not None else first
+    later = (each for each in sorted(runs) if run_time(each) >= time_ms)
+    return first or next((each for each in later if (begun_ms(each) or -1) >= time_ms), None)
 
 
 def _has(image: ClusterImage | None, partition: TopicPartition) -> bool:

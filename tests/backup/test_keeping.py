@@ -51,9 +51,16 @@ def repository(root: str) -> Repository:
 
 
 def put_run(
-    repository: Repository, time_ms: int, node_id: int = 1, brokers: tuple[int, ...] = (1,)
+    repository: Repository,
+    time_ms: int,
+    node_id: int = 1,
+    brokers: tuple[int, ...] = (1,),
+    opened_ms: int | None = None,
 ) -> Manifest:
-    """Put a manifest with an object of its own, and another that all runs share."""
+    """Put a manifest with an object of its own, and another that all runs share.
+
+    The time is that of its cut, at which the run was opened, too, if nothing else is said.
+    """
     found = Repository(repository.root)
     found.newest(node_id)
     partition = manifest().partitions[0]
@@ -69,7 +76,7 @@ def put_run(
     )
     written = msgspec.structs.replace(
         manifest(pieces=tuple(pieces)),
-        run=run_name(time_ms),
+        run=run_name(time_ms if opened_ms is None else opened_ms),
         node_id=node_id,
         brokers=brokers,
         cut=cut,
@@ -118,6 +125,21 @@ def test_runs_are_listed(repository: Repository) -> None:
     assert backup.at(now - 5_000_000).endswith(f"/@{run_name(now - 7_200_000)}")
     assert backup.newest is not None
     assert backup.newest["cut"] == now - 3_600_000
+
+
+def test_times_are_those_of_the_cut(repository: Repository) -> None:
+    now = int(time.time() * 1000)
+    put_run(repository, now - 3_600_000, opened_ms=now - 3_650_000)
+    put_run(repository, now - 60_000, opened_ms=now - 130_000)
+    rows = listed(repository.root)
+    assert [row["gap_ms"] for row in rows] == [None, 3_540_000]
+    for row, age_ms in zip(rows, (3_600_000, 60_000), strict=True):
+        age = row["age_ms"]
+        assert isinstance(age, int)
+        assert age_ms <= age < age_ms + 60_000
+    backup = kafka_index.open_backup(repository.root)
+    assert backup.at(now - 60_001).endswith(f"/@{run_name(now - 3_650_000)}")
+    assert backup.at(now - 60_000).endswith(f"/@{run_name(now - 130_000)}")
 
 
 def test_brokers_that_did_not_cut_together_and_missed_partitions_are_told(
@@ -270,7 +292,9 @@ def drawn_runs(seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", range(5))
 def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
     runs = drawn_runs(seed)
-    kept = Retention(last=3, daily=7, weekly=4, monthly=12).reasons(runs)
+    kept = Retention(last=3, daily=7, weekly=4, monthly=12).reasons(
+        {run: run_time(run) for run in runs}
+    )
     days = sorted({run[:8] for run in runs})
     expected = {*runs[-3:]}
     for day in days[-7:]:
@@ -286,8 +310,23 @@ def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
     assert set(kept) == expected
 
 
+def test_a_run_is_of_the_day_of_its_cut(tmp_path: Path) -> None:
+    repository = Repository.create(str(tmp_path), cluster_id_of(DUMP))
+    midnight = NOON + DAY_MS // 2
+    evening, night, noon = midnight - 60_000, midnight + 20_000, midnight + DAY_MS // 2
+    put_run(repository, evening - 60_000)
+    put_run(repository, evening)
+    put_run(repository, night, opened_ms=midnight - 10_000)
+    put_run(repository, noon)
+    none = ("--keep-last", 0, "--keep-weekly", 0, "--keep-monthly", 0)
+    done = run_here("backups", "expire", str(tmp_path), *none, "--keep-daily", 2)
+    assert done.returncode == 0, done.stderr
+    assert repository.runs() == [run_name(evening), run_name(noon)]
+
+
 def test_the_newest_run_is_kept_whatever_is_asked_for() -> None:
-    kept = Retention(last=0, daily=0, weekly=0, monthly=0).reasons(drawn_runs(1))
+    runs = {run: run_time(run) for run in drawn_runs(1)}
+    kept = Retention(last=0, daily=0, weekly=0, monthly=0).reasons(runs)
     assert kept == {max(drawn_runs(1)): "the newest complete run"}
 
 

@@ -92,6 +92,20 @@ def test_runs_and_their_manifests(root: str) -> None:
         found.manifest(run_name(1_000), 7)
 
 
+def test_a_time_chooses_by_the_cut_and_not_by_the_opening(root: str) -> None:
+    found = Repository.create(root, "cluster")
+    found.put_manifest(of_run(1_000))
+    # Opened before the time, and cut by the last of its brokers after it.
+    for node_id, begun_ms in ((1, 5_000), (2, 62_000)):
+        cut = msgspec.structs.replace(manifest().cut, begun_ms=begun_ms)
+        own = msgspec.structs.replace(of_run(2_000, node_id, (1, 2)), cut=cut)
+        found.put_manifest(own)
+    assert found.newest_complete(61_999) == run_name(1_000)
+    assert found.newest_complete(62_000) == run_name(2_000)
+    assert found.find_run("ms:61999") == run_name(1_000)
+    assert found.find_run("ms:62000") == run_name(2_000)
+
+
 def test_a_manifest_is_put_once(root: str) -> None:
     found = Repository.create(root, "cluster")
     found.put_manifest(of_run(1_000))

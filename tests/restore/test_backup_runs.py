@@ -150,6 +150,23 @@ def test_a_time_takes_the_run_that_followed_it(tmp_path: Path) -> None:
     assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {third}
 
 
+@pytest.mark.parametrize(("begun_ms", "taken"), [(-1, 1), (0, 0), (1, 0)])
+def test_the_run_that_followed_a_time_is_chosen_by_its_cut(
+    tmp_path: Path, begun_ms: int, taken: int
+) -> None:
+    backed = _Backed(tmp_path, 1)
+    until_ms = backed.until_ms
+    runs = [run_name(until_ms - 50), run_name(backed.begun_ms)]
+    repository = backed.repository
+    newest = repository.manifest(runs[1], 1)
+    # Opened before the time like the runs before it, and cut around it.
+    cut = structs.replace(newest.cut, begun_ms=until_ms + begun_ms)
+    repository.put_manifest(structs.replace(newest, run=runs[0], cut=cut))
+    time = ("--until", f"ms:{until_ms}", "--create-time")
+    done = restore(backed.input, tmp_path / "out", *time)
+    assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {runs[taken]}
+
+
 def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
     """A repository with one run of a dump, its manifest changed."""
     repository = Repository.create(str(tmp_path / "scratch"), cluster_id_of(dump))

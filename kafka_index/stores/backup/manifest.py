@@ -19,7 +19,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -223,6 +223,15 @@ def missing_brokers(manifests: Sequence[Manifest]) -> list[int]:
     """Return the brokers that manifests of a run name, and that have none among them."""
     expected = {node_id for each in manifests for node_id in each.brokers}
     return sorted(expected - {each.node_id for each in manifests})
+
+
+def cut_time(manifests: Iterable[Manifest]) -> int:
+    """Return when a run was cut, in milliseconds since the epoch: when its last broker began to.
+
+    All that was acknowledged at a broker before it began is in the run. The name of a run has the
+    time of its opening, which is before that by as long as brokers waited for each other.
+    """
+    return max(each.cut.begun_ms for each in manifests)
 
 
 def run_name(time_ms: int) -> str:

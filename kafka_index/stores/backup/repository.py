@@ -30,6 +30,7 @@ from kafka_index.stores.backup.manifest import (
     Manifest,
     PartitionBackup,
     RepositoryFile,
+    cut_time,
     encode,
     is_run_name,
     manifest_path,
@@ -185,19 +186,20 @@ class Repository:
                 return self.count_on(runs[-1], node_id)
 
     def newest_complete(self, time_ms: int | None = None) -> str | None:
-        """Return the newest run, at or before a time, that has the manifests of all its brokers.
+        """Return the newest run, cut at or before a time, that has all its brokers' manifests.
 
         The time is in milliseconds since the epoch; None where there is no such run.
         """
         for run, brokers in sorted(self.brokers_of_runs().items(), reverse=True):
-            if brokers and (time_ms is None or run_time(run) <= time_ms):
-                with suppress(MissingManifestError):
-                    if self.is_complete(run, brokers):
-                        return run
+            # No run is cut before it is opened.
+            if time_ms is None or run_time(run) <= time_ms:
+                manifests = self.complete_manifests(run, brokers)
+                if manifests and (time_ms is None or cut_time(manifests) <= time_ms):
+                    return run
         return None
 
     def find_run(self, selector: str = "") -> str:
-        """Return the run of a name, or the newest complete run, by default at or before a time.
+        """Return the run of a name, or the newest complete run, cut at or before a time if given.
 
         Raises `InputError` if there is none, this is not a repository, or the selector is neither.
         """
@@ -224,11 +226,19 @@ class Repository:
             hint="kafka-index backups list names its runs; an incomplete one is read by @RUN",
         )
 
-    def is_complete(self, run: str, brokers: tuple[int, ...]) -> bool:
-        """Return whether the brokers with manifests in a run are all that these manifests name."""
-        return bool(brokers) and all(
-            set(self.manifest(run, node_id).brokers) <= set(brokers) for node_id in brokers
-        )
+    def complete_manifests(self, run: str, brokers: tuple[int, ...]) -> list[Manifest]:
+        """Return the manifests of the brokers in a run, none where they are not all that they name.
+
+        There are none either where the run has expired meanwhile.
+        """
+        found = []
+        with suppress(MissingManifestError):
+            for node_id in brokers:
+                found.append(self.manifest(run, node_id))
+                if not set(found[-1].brokers) <= set(brokers):
+                    return []
+            return found
+        return []
 
     def names(self, folder: str) -> set[str]:
         """Return the names of the objects in a partition's folder that a manifest may name.

@@ -48,6 +48,7 @@ from kafka_index.layout.names import (
     TopicPartition,
     segment_file_name,
 )
+from kafka_index.stores.backup.manifest import cut_time
 from kafka_index.stores.backup.repository import EXPIRED_FOLDER, Repository
 from kafka_index.stores.backup.run_paths import inner_root, parse_run_path
 from kafka_index.stores.local_store import MappedFile
@@ -133,7 +134,7 @@ class Run:
     @property
     def mtime_ns(self) -> int:
         """The time of the cut, which is that of all files."""
-        return max(each.cut.begun_ms for each in self.manifests) * _MS_NS
+        return cut_time(self.manifests) * _MS_NS
 
     @cached_property
     def partitions(self) -> dict[str, PartitionBackup]:

@@ -160,7 +160,7 @@ def _attempt(backed: Backed, brokers: Sequence[Broker], rng: random.Random) -> N
     before = {each.name for each in backed.runs}
     repository = Repository(str(backed.repository))
     for name, found in sorted(repository.brokers_of_runs().items()):
-        if name not in before and repository.is_complete(name, found):
+        if name not in before and repository.complete_manifests(name, found):
             backed.runs.append(Taken(name, (sizes[0], sizes[1])))
 
 
