@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _EXPLAINED: Mapping[str, str] = {
     "exported": "new records were exported",
-    "unchanged": "no offset is new since the last export",
+    "unchanged": "no offset is new",
     "damaged": "exported, without what is damaged",
     "failed": "not exported to the end",
     "continued": "exported, after the log lost data",

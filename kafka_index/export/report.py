@@ -32,7 +32,7 @@ class ExportStatus(StrEnum):
 
     #: Records were exported, or there were none between the bounds.
     EXPORTED = "exported"
-    #: Nothing is new since the last export.
+    #: Nothing is new: there is no record, or none since the last export.
     UNCHANGED = "unchanged"
     #: What is damaged was left out, the rest exported.
     DAMAGED = "damaged"

@@ -86,20 +86,28 @@ class BackupRun:
     def missing(
         self, request: RestoreRequest, image: ClusterImage | None
     ) -> list[RestoredPartition]:
-        """Return the partitions that the run missed, unless its metadata has them no more."""
+        """Return the partitions that the run has not, unless its metadata has them no more.
+
+        It missed them, or the broker that stored them has no part in it.
+        """
         missed: dict[TopicPartition, Missed] = {}
         for manifest in self.run.manifests:
             for each in manifest.missed:
                 missed[TopicPartition(each.topic, each.partition)] = each
+        reasons = {
+            partition: (each.topic_id or "", f"the run missed it: {each.reason}")
+            for partition, each in missed.items()
+        }
+        lacking = missing_brokers(self.run.manifests)
+        if lacking and image is not None:
+            why = f"the run has no part of broker {', '.join(map(str, lacking))}, and no copy of it"
+            for topic in image.topics.values():
+                for number in topic.partitions:
+                    partition = TopicPartition(topic.name, number)
+                    reasons.setdefault(partition, (topic.topic_id, why))
         return [
-            RestoredPartition(
-                partition,
-                "",
-                each.topic_id or "",
-                code=NOT_IN_DUMP,
-                reason=f"the run missed it: {each.reason}",
-            )
-            for partition, each in sorted(missed.items())
+            RestoredPartition(partition, "", topic_id, code=NOT_IN_DUMP, reason=reason)
+            for partition, (topic_id, reason) in sorted(reasons.items())
             if partition not in self.run.copies
             and (request.topics is None or request.topics.fullmatch(partition.topic))
             and _has(image, partition)

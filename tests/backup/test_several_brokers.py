@@ -20,12 +20,14 @@ from kafka_index.backup.barrier import Barrier, LateError
 from kafka_index.backup.cut import CutPartition
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest
+from kafka_index.backup.result import BackupResult
 from kafka_index.backup.taking import Taking
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.times import now_ms
 from kafka_index.stores.backup.manifest import is_consistent, run_name
 from kafka_index.stores.backup.repository import Repository
 from tests.support.command_line import COMMAND, DUMP, environment, kafka_index
+from tests.support.restoring import restore
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
 LEADER = 1
@@ -115,6 +117,49 @@ def test_others_store_what_an_absent_leader_does_not(
     new = {row.topic for row in together[0].result.partitions if row.new_bytes}
     assert new <= {CLUSTER_METADATA_TOPIC}
     assert Repository(str(tmp_path / "r")).newest_complete() == together[0].manifest.run
+
+
+def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led(
+    brokers: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Taking.commit
+
+    def commit(self: Taking, run: str, *more: tuple[int, ...]) -> BackupResult:
+        if self.broker.node_id == LEADER:
+            # The others read that it has stored all, and do not wait for its manifest.
+            raise KilledError
+        return real(self, run, *more)
+
+    def leader(_: Taking, found: CutPartition) -> int | None:
+        own = {CLUSTER_METADATA_TOPIC: None, "payments": LEADER}
+        return own.get(found.partition.topic, 2)
+
+    root = tmp_path / "r"
+    monkeypatch.setattr(Taking, "_leader", leader)
+    with monkeypatch.context() as patched:
+        patched.setattr(Taking, "commit", commit)
+        with pytest.raises(KilledError):
+            back_up(brokers, root, patience_s=5.0)
+    repository = Repository(str(root))
+    ((run, there),) = repository.brokers_of_runs().items()
+    assert there == (2, 3)
+    assert repository.newest_complete() is None
+    done = restore(f"backup:{root}@{run}", tmp_path / "out")
+    assert done.code == 1, done.done.stderr
+    assert {row["topic"] for row in done.rows if row["status"] == "left_out"} == {"payments"}
+    (reason,) = {row["reason"] for row in done.rows if row["status"] == "left_out"}
+    assert reason == "the run has no part of broker 1, and no copy of it"
+    assert f"run {run} is incomplete: it has no part of broker 1" in done.done.stdout
+    # The next run has it, and stores nothing twice.
+    together = back_up(brokers, root)
+    assert repository.newest_complete() == together[0].manifest.run
+    new = {row.topic for row in together[0].result.partitions if row.new_bytes}
+    assert new <= {CLUSTER_METADATA_TOPIC}
+    assert restore(f"backup:{root}", tmp_path / "whole").code == 0
+
+
+class KilledError(Exception):
+    """Stands for the end of a process."""
 
 
 def test_a_broker_that_cuts_late_takes_a_run_of_its_own(

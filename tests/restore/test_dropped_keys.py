@@ -195,6 +195,35 @@ def test_the_end_of_until_stays_where_it_was(dump: Path, keys: list[bytes], tmp_
         assert (tmp_path / "out" / name).read_text() == (tmp_path / "plain" / name).read_text()
 
 
+@pytest.mark.parametrize("part", ["whole", "until"])
+def test_a_run_of_a_backup_is_restored_without_them(
+    dump: Path, keys: list[bytes], tmp_path: Path, part: str
+) -> None:
+    repository = tmp_path / "repository"
+    done = run_here("backup", "--input", dump, "--output", repository)
+    assert done.returncode == 0, done.stderr
+    more: list[Argument] = []
+    if part == "until":
+        times = sorted(row["timestamp"] for row in rows(dump) if row["topic"] == "payments")
+        more = ["--until", f"ms:{times[len(times) // 2]}", "--create-time", "--consistent"]
+    source = f"backup:{repository}"
+    plain = restore(source, tmp_path / "plain", *more)
+    run = restore(source, tmp_path / "out", *more, "--drop-keys", file_of(tmp_path, keys))
+    assert run.code == plain.code == 0, run.done.stderr + plain.done.stderr
+    ends = [
+        {(row["topic"], row["partition"]): row["log_end_offset"] for row in found.rows}
+        for found in (run, plain)
+    ]
+    assert ends[0] == ends[1]
+    kept = rows(tmp_path / "plain")
+    assert rows(tmp_path / "out") == without(kept, keys)
+    assert len(without(kept, keys)) < len(kept)
+    assert (len(kept) < len(rows(dump))) == (part == "until")
+    for name in INTERNAL[:2]:
+        found, expected = (contents(tmp_path / each / name) for each in ("out", "plain"))
+        assert found == expected
+
+
 def batch(base_offset: int, *keys: bytes, **fields: Any) -> bytes:
     records = [Record(1_700_000_000_000, key, b"v") for key in keys]
     return write_record_batch(records, base_offset, BatchFields(leader_epoch=0, **fields))

@@ -158,6 +158,78 @@ def test_every_run_has_all_that_was_acknowledged_before_it(tmp_path: Path) -> No
     assert kafka_index.verify(f"backup:{repository}@{last.run}").ok
 
 
+_ERASED = [b"7", b"8"]
+# Without the compacted topic, which the broker may clean meanwhile.
+_KEPT = ("orders", "events", "trimmed")
+
+
+def test_erased_keys_do_not_come_back_and_all_else_keeps_its_offset(tmp_path: Path) -> None:
+    home, fresh = Home(tmp_path / "broker"), Home(tmp_path / "fresh")
+    repository = tmp_path / "repository"
+    with Broker(home, more_settings=_INTERVAL) as broker, Load(broker.bootstrap) as load:
+        while len(load.acknowledged["profiles", 0]) < 600:
+            time.sleep(0.1)
+        kafka_index.backup_broker([home.data, home.metadata], repository, config=_INTERVAL)
+    plain = kafka_index.restore_dump(f"backup:{repository}", tmp_path / "plain")
+    Broker(fresh)  # formats its directories
+    result = kafka_index.restore_dump(
+        f"backup:{repository}", fresh.data, seeds=[fresh.metadata], drop_keys=_ERASED
+    )
+    assert plain.ok, plain
+    assert result.ok, result
+    assert result.counts["records_dropped"] > 100
+    columns = ["topic", "partition", "offset", "key", "value"]
+    rows = kafka_index.read_records(tmp_path / "plain", topics=[*_TOPICS], columns=columns)
+    before = {
+        (row["topic"], row["partition"], row["offset"]): (row["key"], row["value"])
+        for row in pa.table(rows).to_pylist()
+    }
+    expected = {
+        place: found
+        for place, found in before.items()
+        if place[0] in _KEPT and found[0] not in _ERASED
+    }
+    assert len(expected) < sum(place[0] in _KEPT for place in before)
+    with Broker(fresh) as broker:
+        served = asyncio.run(_served(broker.bootstrap))
+        assert {place: found for place, found in served.items() if place[0] in _KEPT} == expected
+        assert all(key not in _ERASED for key, _ in served.values())
+        assert any(place[0] == "profiles" for place in served)
+        asyncio.run(_go_on(broker.bootstrap))
+        text = broker.log_text()
+    assert "Recovering unflushed segment" not in text
+    assert "Found a corrupted index file" not in text
+
+
+async def _served(bootstrap: str) -> dict[tuple[str, int, int], tuple[bytes | None, bytes]]:
+    """Return what a consumer gets of all topics."""
+    found = {}
+    consumer = AIOKafkaConsumer(
+        *_TOPICS, bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None
+    )
+    await consumer.start()
+    try:
+        silent = 0
+        while silent < 3:
+            got = await consumer.getmany(timeout_ms=2_000)
+            silent = 0 if got else silent + 1
+            for records in got.values():
+                for each in records:
+                    found[each.topic, each.partition, each.offset] = each.key, each.value
+    finally:
+        await consumer.stop()
+    return found
+
+
+async def _go_on(bootstrap: str) -> None:
+    """Let the transactional producer go on."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="transfers")
+    await producer.start()
+    async with producer.transaction():
+        await producer.send_and_wait("orders", b"more", partition=0)
+    await producer.stop()
+
+
 def of_test(repository: Path, run: str) -> list[PartitionBackup]:
     """The partitions of a run whose topics stay."""
     manifest = Repository(str(repository)).manifest(run, 1)
