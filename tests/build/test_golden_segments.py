@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from kafka_index.records import batch_table as source
-from tests.support.golden_segments import GOLDEN, MANIFEST, GoldenSegment, hashes, read_all
-from tests.support.recovered_segments import compressed_marker_refused, recovered_by_build
+from tests.support.golden_segments import (
+    GOLDEN,
+    MANIFEST,
+    GoldenSegment,
+    compressed_marker_refused,
+    hashes,
+    read_all,
+    recovered_by_build,
+)
 
 ALL = read_all()
 REFUSALS = {

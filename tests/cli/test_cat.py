@@ -16,9 +16,9 @@ import pytest
 
 import kafka_index
 from kafka_index.errors import CorruptLogError
+from tests.support.child_processes import without_override
 from tests.support.command_line import COMMAND, DUMP, Argument, environment, run_here
 from tests.support.metadata import cluster_record, log_batch, write_log
-from tests.support.permissions import without_override
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.segments import batch, record
 from tests.support.tiered import setting

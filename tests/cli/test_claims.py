@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child_processes import without_override
 from tests.support.command_line import DUMP, Argument, copy_partitions, run_here
-from tests.support.permissions import without_override
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.restoring import copy_dump
 

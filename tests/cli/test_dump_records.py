@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows
-from tests.support.packing import GZIP
 from tests.support.segments import (
+    GZIP,
     LEADER_CHANGE,
     batch,
     control_batch,

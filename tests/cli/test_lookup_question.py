@@ -11,8 +11,7 @@ import pytest
 from kafka_index.errors import InputError
 from kafka_index.layout.times import format_time, parse_time
 from tests.support.command_line import COMMAND, DUMP, copy_partitions, environment, lookup
-from tests.support.packed import packed_batch
-from tests.support.packing import GZIP
+from tests.support.segments import GZIP, packed_batch
 
 from .query_files import answer_columns, ask, queries, read_answers, write_queries
 

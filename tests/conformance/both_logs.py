@@ -10,7 +10,7 @@ import pytest
 from kafka_index.errors import KafkaIndexError
 from kafka_index.growing import GrowingPartitionLog, Isolation, LogSettings
 from kafka_index.state import AppendOrigin
-from tests.support.recovered_segments import PARTITION
+from tests.support.golden_segments import PARTITION
 
 from .judge import KafkaRefusal
 from .judged_log import load

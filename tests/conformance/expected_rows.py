@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.support.log_end_twin import Offsets, Order, is_tail
+from tests.support.partition_twin import Offsets, Order, is_tail
 from tests.support.segments import BATCH_HEADER_SIZE, INT32_MAX
 
 from .judged_reads import ReadBatch, ReadLog, ReadRecord

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.recovered_segments import recovered_by_build
+from tests.support.golden_segments import recovered_by_build
 from tests.support.segments import (
     BATCH_HEADER_SIZE,
     CODEC_MASK,
@@ -31,7 +31,7 @@ from tests.support.strategies import DRAWN_BYTES, segment_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.recovered_segments import Recovered
+    from tests.support.golden_segments import Recovered
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
 _FLAGS = {

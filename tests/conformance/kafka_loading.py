@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from tests.support.recovered_segments import PARTITION
+from tests.support.golden_segments import PARTITION
 from tests.support.segments import batch, marker
 
 from .judged_log import load

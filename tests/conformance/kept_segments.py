@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.recovered_segments import Recovered
+    from tests.support.golden_segments import Recovered
     from tests.support.segments import Segment
 
 #: By test.

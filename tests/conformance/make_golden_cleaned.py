@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.cleaned_logs import BATCHES, LOGS, SPAN, CleanedLogs, write_cleaned_logs
+from tests.support.missing_offsets import BATCHES, LOGS, SPAN, CleanedLogs, write_cleaned_logs
 
 from .judged_files import WrittenBatch, WrittenRecord, write_batches
 from .judged_log import load

@@ -21,11 +21,11 @@ from tests.support.golden_segments import (
     GoldenSegment,
     hashes,
     read_found,
+    recovered_by_build,
     write_found,
     write_table,
 )
 from tests.support.named import NAMED
-from tests.support.recovered_segments import recovered_by_build
 
 from .features import drawn_segments, features_of
 from .kafka_jars import DEFAULT_VERSION

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from tests.support.choices import SPEC_BYTES, Choices
 from tests.support.damage import damage
-from tests.support.drawn_entries import CLOCKS, State, draw_entry
+from tests.support.drawn_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.odd_entries import ORDERLY_ODDITIES
 from tests.support.segments import INT32_MAX, Segment, batch
 from tests.support.strategies import BASE_OFFSETS, MAX_DAMAGES, draw_oddities

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.support.recovered_segments import Recovered, write_log
+from tests.support.golden_segments import Recovered, write_log
 
 from .refusals import kind_of_refusal
 

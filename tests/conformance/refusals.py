@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tests.support.recovered_segments import NO_ROOM
+from tests.support.golden_segments import NO_ROOM
 
 #: Class of the exception (with any of several for one kind), beginning of its message, our reason.
 _KINDS: tuple[tuple[str, str, str], ...] = (

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from kafka_index.layout.records import PRODUCER_STATE_ENTRY
 from kafka_index.state.snapshots import encode_snapshot
-from tests.support.histories import histories
-from tests.support.producer_twin import CONTROL, EMPTY, INVALID, REFUSED, TRANSACTIONAL, ProducerRow
 from tests.support.segments import batch, control_key, marker_value, record
+from tests.support.transactional_logs import histories
+from tests.support.twins import CONTROL, EMPTY, INVALID, REFUSED, TRANSACTIONAL, ProducerRow
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cases import Case
+from tests.support.golden_segments import write_log
 from tests.support.named import NAMED
-from tests.support.recovered_segments import write_log
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
-from tests.support.recovered_segments import PARTITION
+from tests.support.golden_segments import PARTITION
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cases import rising
-from tests.support.producer_cases import PID, control, open_transaction
+from tests.support.named import PID, control, open_transaction
 from tests.support.segments import INT32_MAX, LEADER_CHANGE, batch, control_key
 
 from .judge import KafkaRefusal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.recovered_segments import PARTITION
+from tests.support.golden_segments import PARTITION
 
 from .judge import KafkaRefusal
 from .judged_files import EndMarker, WrittenBatch, WrittenRecord, index_operations, write_batches

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from kafka_index.reading.answers import NO_INDEX, TAIL, UNREADABLE, Resolve
-from tests.support.index_damage import damaged_indexes
+from tests.support.index_files import damaged_indexes
 from tests.support.partitions import Row
 
 from .campaign import drawn_cases

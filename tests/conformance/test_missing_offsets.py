@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.cleaned_logs import read_cleaned_logs
 from tests.support.command_line import run_here
 from tests.support.missing_offsets import (
     PLACES,
     Place,
     predicted,
+    read_cleaned_logs,
     restored,
     verified,
     write_partition,

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index.reading.answers import Resolve
-from tests.support.packed import CODECS, WRAPPER_CODECS, packed_batch, wrapper
-from tests.support.segments import INT32_MAX, batch, marker, message
+from tests.support.segments import (
+    CODECS,
+    INT32_MAX,
+    WRAPPER_CODECS,
+    batch,
+    marker,
+    message,
+    packed_batch,
+    wrapper,
+)
 
 from .partitions import partition
 

@@ -18,8 +18,8 @@ from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
 from tests.support.dumps import built_rows
-from tests.support.producer_twin import ProducerRow
 from tests.support.segments import batch, message
+from tests.support.twins import ProducerRow
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from kafka_index.scan import read_batches
-from tests.support.reading_records import read_contents, read_records
+from tests.support.record_tables import read_contents, read_records
 
 from .aiokafka_records import Entry, Record, read_entries
 from .judged_files import WrittenBatch, WrittenRecord, write_batches

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 
 from tests.support.cases import Case
-from tests.support.named import NAMED
-from tests.support.record_cases import COMPRESSED
-from tests.support.recovered_segments import (
+from tests.support.golden_segments import (
     compressed_marker_refused,
     ends_in_a_wrapper_that_goes_back,
     recovered_by_build,
 )
+from tests.support.named import COMPRESSED, NAMED
 from tests.support.strategies import segments
 
 from .campaign import drawn_cases

@@ -20,7 +20,7 @@ from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import Salvage
 from kafka_index.scan import read_batches
-from tests.support.recovered_segments import PARTITION
+from tests.support.golden_segments import PARTITION
 
 from .campaign import drawn_cases
 from .judged_log import DAY_MS, load

@@ -16,8 +16,7 @@ from kafka_index.dropping.partition_match import match_partition
 from kafka_index.dropping.partition_rewrite import SegmentRewriter
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.storage import list_dump
-from tests.support.packing import PACKERS
-from tests.support.segments import marker, message
+from tests.support.segments import PACKERS, marker, message
 
 from .campaign import drawn_cases
 from .judged_files import read_batches

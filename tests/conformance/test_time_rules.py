@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index.reading.answers import Resolve
-from tests.support.packed import CODECS, WRAPPER_CODECS, packed_batch, wrapper
-from tests.support.segments import batch, message
+from tests.support.segments import CODECS, WRAPPER_CODECS, batch, message, packed_batch, wrapper
 
 from .partitions import partition
 

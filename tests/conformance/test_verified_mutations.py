@@ -18,7 +18,7 @@ from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.errors import InputError
 from kafka_index.layout.names import CLEAN_SHUTDOWN
 from kafka_index.verification import FileClass, FileKind, Verification
-from tests.support.recovered_segments import PARTITION
+from tests.support.golden_segments import PARTITION
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.named import NAMED
-from tests.support.packed import wrapper
-from tests.support.producer_cases import AFTER, KEY, VALUE, control, open_transaction, payload
-from tests.support.recovered_segments import PARTITION, write_log
-from tests.support.segments import CODEC_GZIP, Segment, batch, message, record, segment
+from tests.support.golden_segments import PARTITION, write_log
+from tests.support.named import AFTER, KEY, NAMED, VALUE, control, open_transaction, payload
+from tests.support.segments import CODEC_GZIP, Segment, batch, message, record, segment, wrapper
 from tests.support.strategies import segments
 
 from .campaign import drawn_cases

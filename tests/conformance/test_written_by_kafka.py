@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptLogError
-from tests.support.reading_records import read_contents, read_records
-from tests.support.recovered_segments import recovered_by_build
+from tests.support.golden_segments import recovered_by_build
+from tests.support.record_tables import read_contents, read_records
 from tests.support.segments import Segment
 
 from .campaign import drawn_cases

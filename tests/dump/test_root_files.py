@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child_processes import without_override
 from tests.support.command_line import Argument, run_here
-from tests.support.permissions import without_override
 from tests.support.restoring import MARKER, copy_dump
 
 PARTITION = "payments-0"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kafka_index.cli.run_end import ExitCode
+from tests.support.child_processes import without_override
 from tests.support.command_line import Argument, run_here
-from tests.support.permissions import without_override
 from tests.support.restoring import copy_dump
 from tests.support.tiered import Setting, setting
 

@@ -14,11 +14,11 @@ import pytest
 from kafka_index import verify
 from kafka_index.verification import FileClass, FileKind, Finding
 from tests.support.campaign import in_turn
-from tests.support.cleaned_logs import CleanedLogs, read_cleaned_logs
 from tests.support.command_line import run_here
 from tests.support.missing_offsets import (
     END,
     PLACES,
+    CleanedLogs,
     Place,
     after_a_missing_log,
     between,
@@ -26,6 +26,7 @@ from tests.support.missing_offsets import (
     in_many_places,
     log_at,
     predicted,
+    read_cleaned_logs,
     restored,
     time_index_at,
     verified,

@@ -20,9 +20,8 @@ from kafka_index.tables.matches import (
 )
 from kafka_index.tables.settings import RecordFilter
 from tests.support.command_line import DUMP, Argument, run_here
-from tests.support.packing import PACKERS
 from tests.support.record_tables import batch_of, write_partition
-from tests.support.segments import batch, control_batch, record
+from tests.support.segments import PACKERS, batch, control_batch, record
 
 MAY = 1_714_521_600_000
 

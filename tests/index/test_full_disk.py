@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import PublishError
-from tests.support.index_kinds import Kind
+from tests.support.index_twins import Kind
 
 ROOM = 256 * 1024
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka_index.errors import ConfigError, KafkaIndexError
 from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex
 from tests.support.campaign import drawn
-from tests.support.index_kinds import BASE, OFFSET, TIME, Kind
+from tests.support.index_twins import BASE, OFFSET, TIME, Kind
 
 Index = OffsetIndex | TimeIndex
 Step = tuple[str, tuple[int, ...]]

@@ -8,7 +8,7 @@ import pytest
 
 from kafka_index.errors import InputError
 from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex
-from tests.support.index_kinds import OFFSET, Kind
+from tests.support.index_twins import OFFSET, Kind
 
 
 def written(kind: Kind, path: Path, entries: int) -> Path:

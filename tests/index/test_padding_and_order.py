@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.index.slot_search import BULK_LOOKUPS
 from kafka_index.kernels.search import NOT_FOUND
-from tests.support.index_kinds import BASE, OFFSET, TIME, Kind
+from tests.support.index_twins import BASE, OFFSET, TIME, Kind
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

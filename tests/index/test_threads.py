@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kafka_index.index import OffsetIndex
-from tests.support.index_kinds import Kind
+from tests.support.index_twins import Kind
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 SECONDS = 1.0

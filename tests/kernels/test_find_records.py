@@ -16,8 +16,7 @@ from kafka_index.kernels import find_records as finder
 from kafka_index.kernels.records import EMPTY_SECTION, RecordSection
 from tests.support import walk_twin
 from tests.support.campaign import drawn
-from tests.support.packed import packed_batch
-from tests.support.segments import LOG_APPEND_TIME, batch, message, record
+from tests.support.segments import LOG_APPEND_TIME, batch, message, packed_batch, record
 from tests.support.walk_twin import Damage, Given
 
 SNAPPY = 2

@@ -37,10 +37,10 @@ from kafka_index.kernels.record_fields import (
 )
 from kafka_index.kernels.records import RecordSection, check_records, next_record
 from kafka_index.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
-from tests.support import record_twin
 from tests.support.campaign import drawn
-from tests.support.record_cases import body
+from tests.support.named import body
 from tests.support.segments import record, varint
+from tests.support.walk_twin import read_all
 
 NULL = varint(-1)
 INT32S = st.one_of(st.integers(-70, 70), st.integers(-9000, 9000), st.integers(-(2**31), 2**31 - 1))
@@ -173,7 +173,7 @@ def test_any_bytes_are_read_as_by_hand(
 ) -> None:
     data, count = section
     records, code = decode(data, count, base_offset, base_timestamp, append_timestamp)
-    expected = record_twin.read_all(data, count, base_offset, base_timestamp, append_timestamp)
+    expected = read_all(data, count, base_offset, base_timestamp, append_timestamp)
     assert (records, code == RECORD_SOUND) == expected
 
 
@@ -181,7 +181,7 @@ def test_any_bytes_are_read_as_by_hand(
 @given(st.binary(max_size=40), st.integers(0, 4))
 def test_nonsense_is_read_as_by_hand(data: bytes, count: int) -> None:
     records, code = decode(data, count)
-    assert (records, code == RECORD_SOUND) == record_twin.read_all(data, count)
+    assert (records, code == RECORD_SOUND) == read_all(data, count)
 
 
 @settings(deadline=None, max_examples=drawn(200, one_in=4))
@@ -264,7 +264,7 @@ def test_a_record_cut_anywhere_is_not_read(cut: int) -> None:
 )
 def test_each_fault_has_its_code(data: bytes, expected: int) -> None:
     assert code_of(data) == expected
-    assert not record_twin.read_all(data, 1)[1]
+    assert not read_all(data, 1)[1]
 
 
 @pytest.mark.parametrize("size", [b"\x0c", b"\x8c\0", b"\x8c\x80\0", b"\x8c\x80\x80\x80\x10"])

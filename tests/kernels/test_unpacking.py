@@ -16,7 +16,7 @@ from kafka_index.kernels.unpacking import unpack
 from kafka_index.records.decompression import decompress
 from kafka_index.records.record_batch import compress
 from tests.support.campaign import drawn
-from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY, ZSTD, snappy_block
+from tests.support.segments import GZIP, LZ4, PACKERS, SNAPPY, ZSTD, snappy_block
 
 CODECS = pytest.mark.parametrize("codec", PACKERS, ids=("gzip", "snappy", "lz4", "zstd"))
 LARGE = 300_000

@@ -12,10 +12,9 @@ from playwright.sync_api import Browser
 
 import kafka_index.pages.page_writer
 from kafka_index.pages.page import pack_columns
-from tests.support.browser import blank_page, open_page
+from tests.support.browser import DAMAGED_OF, blank_page, open_page, write_many, write_rows
 from tests.support.command_line import run_here
 from tests.support.dumps import dump, write_logs
-from tests.support.report_pages import DAMAGED_OF, write_many, write_rows
 
 COLUMNS_SCRIPT = Path(kafka_index.pages.page_writer.__file__).parent / "static" / "columns.js"
 SEGMENTS = 100_000

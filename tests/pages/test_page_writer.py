@@ -14,8 +14,8 @@ from kafka_index.build.report import FILE_SCHEMA
 from kafka_index.cli.build import build_page
 from kafka_index.pages import page_writer
 from kafka_index.storage.report_file import ReportFile
+from tests.support.browser import write_rows
 from tests.support.command_line import DUMP, run_here
-from tests.support.report_pages import write_rows
 from tests.support.restoring import copy_dump
 
 

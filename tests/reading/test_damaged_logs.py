@@ -17,9 +17,6 @@ from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.reading.answers import TAIL, UNREADABLE, Finding, Resolve, Status
 from kafka_index.reading.partition_log import PartitionLog
 from tests.support.campaign import drawn
-from tests.support.drawn_partitions import partitions
-from tests.support.packed import packed_batch
-from tests.support.packing import GZIP
 from tests.support.partition_twin import NO_RECORD, Twin
 from tests.support.partitions import (
     DIRECTORY,
@@ -32,12 +29,13 @@ from tests.support.partitions import (
     ask_time,
     ask_times,
     partition,
+    partitions,
     segment_of,
     simple,
     times_at,
     written,
 )
-from tests.support.segments import batch, record
+from tests.support.segments import GZIP, batch, packed_batch, record
 
 SIZE = len(PLAIN.segments[0].batches[0].data)
 MIDDLE, LAST = 1, 2

@@ -16,7 +16,7 @@ import pytest
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.reading.partition_log import PartitionLog
-from tests.support.index_damage import DAMAGES, damage, index_files
+from tests.support.index_files import DAMAGES, damage, index_files
 
 GOLDEN = Path(__file__).parent / "golden_lookups"
 DUMP = Path(__file__).parents[2] / "examples" / "dump"

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.campaign import drawn
-from tests.support.drawn_partitions import partitions
 from tests.support.index_files import (
     ENTRY_BYTES,
     OFFSET,
@@ -24,6 +23,7 @@ from tests.support.partitions import (
     Partition,
     Segment,
     offset_file,
+    partitions,
     time_file,
 )
 

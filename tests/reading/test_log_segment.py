@@ -16,7 +16,6 @@ from kafka_index.config import IndexConfig
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.log_segment import LogSegment
-from tests.support.drawn_partitions import partitions
 from tests.support.partition_twin import Twin
 from tests.support.partitions import (
     INT64_MAX,
@@ -27,6 +26,7 @@ from tests.support.partitions import (
     message,
     of_records,
     partition,
+    partitions,
     rows_of,
     segment_file,
     simple,

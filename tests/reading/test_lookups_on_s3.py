@@ -19,7 +19,7 @@ from kafka_index.stores import store_of
 from tests.reading.test_ranged_logs import FURTHER, dumps, write
 from tests.servers.faults import MANY, FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
-from tests.support.index_damage import damaged_indexes
+from tests.support.index_files import damaged_indexes
 from tests.support.partitions import DIRECTORY, ask_offset, ask_offsets, ask_time, ask_times
 from tests.support.remote import new_bucket, upload
 from tests.support.segments import batch

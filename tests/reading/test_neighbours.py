@@ -15,9 +15,8 @@ from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.partition_log import PartitionLog
-from tests.support.packed import packed_batch
 from tests.support.partitions import DIRECTORY, Row, ask_offset, ask_offsets, ask_time, ask_times
-from tests.support.segments import batch, message
+from tests.support.segments import batch, message, packed_batch
 
 SPECIAL_TIMES = (-1, -2, -3)
 

@@ -13,7 +13,6 @@ from kafka_index.config import IndexConfig
 from kafka_index.errors import InputError
 from kafka_index.reading.answers import NO_INDEX, Resolve
 from kafka_index.reading.partition_log import PartitionLog
-from tests.support.drawn_partitions import partitions
 from tests.support.partition_twin import Twin
 from tests.support.partitions import (
     DIRECTORY,
@@ -25,6 +24,7 @@ from tests.support.partitions import (
     ask_times,
     message,
     partition,
+    partitions,
     written,
 )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.records import decompression
-from tests.support.packing import (
+from tests.support.segments import (
     GZIP,
     LZ4,
     PACKERS,

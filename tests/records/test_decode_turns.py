@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from kafka_index.records.batch_walk import CHUNK_RECORDS, BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
-from tests.support.packing import LZ4, PACKERS, ZSTD
-from tests.support.segments import batch, message, packed, record
+from tests.support.segments import LZ4, PACKERS, ZSTD, batch, message, packed, record
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ import pytest
 
 from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
-from tests.support.packing import LZ4, PACKERS, SNAPPY, ZSTD, xerial
+from tests.support.segments import LZ4, PACKERS, SNAPPY, ZSTD, xerial
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 CODECS = pytest.mark.parametrize("codec", PACKERS, ids=("gzip", "snappy", "lz4", "zstd"))

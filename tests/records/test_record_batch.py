@@ -21,7 +21,7 @@ from kafka_index.records import (
 from kafka_index.records.decompression import decompress
 from kafka_index.records.record_batch import compress
 from tests.support import segments as built
-from tests.support.reading_records import read_records
+from tests.support.record_tables import read_records
 
 CODECS = st.sampled_from(COMPRESSION_NAMES)
 VALUES = st.none() | st.binary(max_size=200)

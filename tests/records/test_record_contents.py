@@ -8,9 +8,18 @@ import pytest
 from kafka_index.errors import CorruptLogError
 from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
-from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY
-from tests.support.reading_records import RecordContent, read_contents
-from tests.support.segments import batch, message, packed, record, varint
+from tests.support.record_tables import RecordContent, read_contents
+from tests.support.segments import (
+    GZIP,
+    LZ4,
+    PACKERS,
+    SNAPPY,
+    batch,
+    message,
+    packed,
+    record,
+    varint,
+)
 
 ALL_CODECS = pytest.mark.parametrize("codec", [0, *PACKERS])
 OLD_CODECS = pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])

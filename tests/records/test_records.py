@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 
 from kafka_index.errors import CorruptLogError, TooLargeError
-from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY, ZSTD, snappy_block
-from tests.support.reading_records import read_first_offset, read_records
+from tests.support.record_tables import read_first_offset, read_records
 from tests.support.segments import (
     DELETE_HORIZON,
+    GZIP,
     LOG_APPEND_TIME,
+    LZ4,
+    PACKERS,
+    SNAPPY,
+    ZSTD,
     batch,
     marker,
     message,
     record,
+    snappy_block,
     varint,
 )
 

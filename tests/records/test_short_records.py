@@ -14,8 +14,7 @@ from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.records.record_sections import record_fault
-from tests.support.packing import LZ4, PACKERS
-from tests.support.segments import batch, packed, record, varint
+from tests.support.segments import LZ4, PACKERS, batch, packed, record, varint
 
 LOG_APPEND_TIME = 8
 INT64_MIN = -INT64_MAX - 1

@@ -24,7 +24,7 @@ from kafka_index.tables import Isolation, OnDamage
 from kafka_index.tables.bounds import EARLIEST
 from kafka_index.tiered.options import TieredOptions
 from tests.support.command_line import DUMP, build_here, copy_partitions, index_files
-from tests.support.log_end_twin import expected_read
+from tests.support.partition_twin import expected_read
 from tests.support.record_tables import batch_of, rows_of, write_partition
 from tests.support.segments import batch, marker
 from tests.support.tiered import ENCRYPTED, setting

@@ -17,8 +17,8 @@ from kafka_index.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.state.snapshots import decode_snapshot
 from tests.support.campaign import drawn
-from tests.support.histories import histories
-from tests.support.producer_twin import (
+from tests.support.transactional_logs import histories
+from tests.support.twins import (
     ABORT,
     COMMIT,
     CONTROL,

@@ -19,11 +19,39 @@ from kafka_index.storage import (
     Publication,
     StagedFile,
     publish_group,
+    scratch_path,
     write_scratch,
 )
 from kafka_index.stores import durable_files as durability_module
 from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
-from tests.support.publications import BASE, stage
+
+BASE = "00000000000000000005"
+
+
+def stage(
+    directory: Path,
+    content: bytes,
+    *,
+    base: str = BASE,
+    attributes_of: Path | None = None,
+    run_id: str = "run1",
+) -> Publication:
+    """Stage a time index and an index, each with `content`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    like = None if attributes_of is None else str(attributes_of)
+    files = {f"{base}.timeindex": b"time " + content, f"{base}.index": b"offset " + content}
+
+    def staged(final_path: str, data: bytes) -> StagedFile:
+        scratch = scratch_path(final_path, run_id, "0")
+        write_scratch(scratch, data, attributes_of=like)
+        return StagedFile(scratch, final_path)
+
+    return Publication(
+        tuple(staged(str(directory / name), data) for name, data in files.items()),
+        like,
+        is_segment=True,
+    )
+
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, chattr or chown")
 

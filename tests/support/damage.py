@@ -18,7 +18,7 @@ from tests.support.segments import BATCH_HEADER_SIZE, INT32_MAX, LOG_OVERHEAD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .choices import Choices
+    from tests.support.drawn_entries import Choices
 
     Damage = Callable[[Choices, list[bytes], int], None]
 

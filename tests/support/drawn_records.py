@@ -11,20 +11,23 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.support.choices import SPEC_BYTES, Choices
 from tests.support.damage import damage, with_checksum
-from tests.support.drawn_entries import CLOCKS, PRODUCERS, State, draw_entry
+from tests.support.drawn_entries import CLOCKS, PRODUCERS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.odd_entries import ODDITIES, ORDERLY_ODDITIES
-from tests.support.packing import LZ4, PACKERS, SNAPPY, snappy_block, xerial
 from tests.support.segments import (
     CONTROL,
     DELETE_HORIZON,
     INT32_MAX,
     LOG_APPEND_TIME,
+    LZ4,
+    PACKERS,
+    SNAPPY,
     TRANSACTIONAL,
     batch,
     message,
     record,
+    snappy_block,
+    xerial,
 )
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from tests.support.segments import (
 )
 
 if TYPE_CHECKING:
-    from .choices import Choices
-    from .drawn_entries import Entry, State
+    from tests.support.drawn_entries import Choices, Entry, State
 
 _ANY_PRODUCER = (-1, *PRODUCERS, 10)
 _CROWD = 40

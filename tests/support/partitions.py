@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import strategies as st
 
 from kafka_index.config import IndexConfig
 from kafka_index.reading.answers import Resolve, UpperBound
@@ -20,8 +22,8 @@ from kafka_index.reading.partition_log import PartitionLog
 from kafka_index.storage import SegmentFile
 from tests.support import segments as build
 from tests.support import twins
-from tests.support.packed import packed_batch
-from tests.support.packed import wrapper as wrapped_messages
+from tests.support.segments import CODECS, WRAPPER_CODECS, packed_batch
+from tests.support.segments import wrapper as wrapped_messages
 
 DIRECTORY = "topic-0"
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -358,3 +360,72 @@ def ask_offset(log: PartitionLog, offset: int, resolve: Resolve = Resolve.RECORD
 def ask_time(log: PartitionLog, time: int, resolve: Resolve = Resolve.RECORD) -> Row:
     """The answer to a timestamp."""
     return ask_times(log, [time], resolve)[0]
+
+
+# Neither 0, whose entry may be taken for padding, nor the least, which stands for null: both have
+# tests of their own.
+_SMALL_TIMES = st.sampled_from((-2, -1, *range(1, 25)))
+_EXTREME_TIMES = st.sampled_from((INT64_MIN + 1, -1, 1, INT64_MAX))
+_DELTAS = st.sets(st.integers(0, 5), max_size=4).map(sorted)
+
+
+@st.composite
+def partitions(
+    draw: st.DrawFn, *, start_inside: bool = True, bounded: bool = True, rising: bool = False
+) -> Partition:
+    """Any partition that brokers and their cleaners may leave.
+
+    `start_inside` and `bounded`: the log may start, and answers may end, in the middle of it.
+    `rising`: each timestamp is above all before it.
+    """
+    times = draw(st.sampled_from((_SMALL_TIMES, _SMALL_TIMES, _EXTREME_TIMES)))
+    if rising:
+        clock = count(1)
+        times = st.just(None).map(lambda _: next(clock))
+    following = first = draw(st.sampled_from((0, 0, 5, 2**40)))
+    segments = []
+    for _ in range(draw(st.integers(1, 4))):
+        base_offset = following
+        batches = []
+        for _ in range(draw(st.integers(0, 6))):
+            offset = following + draw(st.sampled_from((0, 0, 0, 3)))
+            batches.append(_batch(draw, offset, times))
+            following = batches[-1].last_offset + 1
+        segments.append(Segment(base_offset, tuple(batches)))
+        following = max(following, base_offset + 1) + draw(st.sampled_from((0, 0, 4)))
+    end = segments[-1].next_offset
+    start = draw(st.integers(first, max(first, end))) if start_inside else first
+    start = draw(st.sampled_from((first, start)))
+    watermark = None
+    if bounded and draw(st.integers(0, 2)) == 0:
+        watermark = draw(st.integers(start, max(start, end)))
+    return Partition(
+        tuple(segments), draw(st.sampled_from((0, 0, 120, 400, 4096))), start, watermark
+    )
+
+
+def _batch(draw: st.DrawFn, offset: int, times: st.SearchStrategy[int]) -> Batch:
+    kind = draw(st.integers(0, 7))
+    if kind == 0:
+        return message(offset, draw(st.integers(0, 1)), draw(times))
+    if kind == 1:
+        return control(offset, draw(times))
+    if kind == 2:
+        delta = draw(st.sampled_from((0, 6)))
+        return of_records(offset, [], last_delta=delta, max_timestamp=draw(times))
+    records = [(delta, draw(times)) for delta in draw(_DELTAS)]
+    if kind == 3 and records:
+        magic = draw(st.integers(0, 1))
+        append_ms = draw(times) if magic and draw(st.booleans()) else None
+        return wrapper(offset, magic, records, draw(st.sampled_from(WRAPPER_CODECS)), append_ms)
+    deltas = [delta for delta, _ in records]
+    return of_records(
+        offset,
+        records,
+        codec=draw(st.sampled_from((0, 0, *CODECS))) if records else 0,
+        last_delta=max(deltas, default=0) + draw(st.sampled_from((0, 0, 2))),
+        append_ms=draw(times) if draw(st.integers(0, 5)) == 0 else None,
+        # Compaction leaves the header's when it takes the record that had it.
+        max_timestamp=draw(times) if draw(st.integers(0, 5)) == 0 else None,
+        leader_epoch=draw(st.sampled_from((0, 3, -1))),
+    )

@@ -7,17 +7,65 @@ Any header field can be given a value that a broker would not write; the checksu
 
 from __future__ import annotations
 
+import gzip
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import google_crc32c
-
-from tests.support.packing import PACKERS
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+LZ4_BLOCK = 64 * 1024
+XERIAL_MAGIC = b"\x82SNAPPY\0"
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+
+
+def snappy_block(data: bytes) -> bytes:
+    """One block without framing."""
+    packed: bytes = pa.compress(data, "snappy", asbytes=True)
+    return packed
+
+
+def xerial(data: bytes, chunk_bytes: int = 16) -> bytes:
+    """Snappy in the framing of Kafka's Java clients."""
+    parts = [XERIAL_HEADER]
+    for start in range(0, len(data), chunk_bytes):
+        block = snappy_block(data[start : start + chunk_bytes])
+        parts.append(struct.pack(">i", len(block)) + block)
+    return b"".join(parts)
+
+
+def lz4(data: bytes) -> bytes:
+    """An lz4 frame of blocks that do not depend on one another, as Kafka wants them."""
+    frames = [
+        pa.compress(data[start : start + LZ4_BLOCK], "lz4", asbytes=True)
+        for start in range(0, max(len(data), 1), LZ4_BLOCK)
+    ]
+    header_bytes, end_mark_bytes = 7, 4
+    blocks = b"".join(frame[header_bytes:-end_mark_bytes] for frame in frames)
+    packed: bytes = frames[0][:header_bytes] + blocks + bytes(end_mark_bytes)
+    return packed
+
+
+def zstd(data: bytes) -> bytes:
+    """A zstd frame."""
+    packed: bytes = pa.compress(data, "zstd", asbytes=True)
+    return packed
+
+
+def gzipped(data: bytes) -> bytes:
+    """A gzip stream."""
+    return gzip.compress(data, mtime=0)
+
+
+PACKERS: dict[int, Callable[[bytes], bytes]] = {GZIP: gzipped, SNAPPY: xerial, LZ4: lz4, ZSTD: zstd}
+
 
 INT32_MAX = 2**31 - 1
 BATCH_HEADER_SIZE = 61
@@ -231,3 +279,81 @@ def segment(
 
 def _sized(data: bytes | None) -> bytes:
     return varint(-1) if data is None else varint(len(data)) + data
+
+
+CODECS = tuple(PACKERS)
+#: zstd came after magic 1.
+WRAPPER_CODECS = CODECS[:3]
+
+_LZ4_CHECKSUM_AT = 6
+
+
+def packed_batch(
+    base_offset: int,
+    records: Sequence[tuple[int, int]],
+    codec: int = 0,
+    *,
+    value_size: int = 20,
+    last_offset_delta: int | None = None,
+    log_append_ms: int | None = None,
+    max_timestamp: int | None = None,
+    unframed: bool = False,
+    leader_epoch: int = 0,
+) -> bytes:
+    """A magic 2 batch of records with any offsets, as compaction leaves them.
+
+    `base_offset`, `last_offset_delta`, `max_timestamp`, `leader_epoch`: header fields; the middle
+    ones follow from the records unless given. `records`: offset delta and timestamp of each.
+    `codec`, `unframed`: what the records are really compressed with; with snappy, without xerial's
+    framing. `log_append_ms`: the broker's time, which stands for the records' own.
+    """
+    first = records[0][1] if records else -1
+    payload = b"".join(
+        record(delta, time - first, None, bytes(value_size)) for delta, time in records
+    )
+    if codec:
+        payload = snappy_block(payload) if unframed else PACKERS[codec](payload)
+    delta = max((delta for delta, _ in records), default=0)
+    if log_append_ms is not None:
+        max_timestamp = log_append_ms
+    return batch(
+        base_offset,
+        timestamps=[time for _, time in records],
+        attributes=codec | (0 if log_append_ms is None else LOG_APPEND_TIME),
+        last_offset_delta=delta if last_offset_delta is None else last_offset_delta,
+        max_timestamp=max_timestamp,
+        payload=payload,
+        leader_epoch=leader_epoch,
+    )
+
+
+def wrapper(
+    last_offset: int,
+    magic: int,
+    messages: Sequence[tuple[int, int]],
+    codec: int,
+    *,
+    timestamp: int | None = None,
+    log_append_ms: int | None = None,
+    value_size: int = 10,
+) -> bytes:
+    """A message of magic 0 or 1 that holds others, compressed.
+
+    `last_offset`: offset of the wrapper: that of the last message, or what a producer left there.
+    `messages`: offset (relative in magic 1, absolute in magic 0) and timestamp of each. `codec`:
+    one of `WRAPPER_CODECS`. Magic 0 gets the frame checksum that Kafka's first lz4 wrote.
+    `timestamp`, `log_append_ms`: the wrapper's own; by default the latest of the messages. With the
+    broker's time, that stands for theirs.
+    """
+    packed = PACKERS[codec](
+        b"".join(message(offset, magic, time, bytes(value_size)) for offset, time in messages)
+    )
+    if magic == 0 and codec == LZ4:
+        wrong = packed[_LZ4_CHECKSUM_AT] ^ 0x5A
+        packed = packed[:_LZ4_CHECKSUM_AT] + bytes([wrong]) + packed[_LZ4_CHECKSUM_AT + 1 :]
+    if log_append_ms is not None:
+        timestamp = log_append_ms
+    elif timestamp is None:
+        timestamp = max((time for _, time in messages), default=-1)
+    bits = codec | (0 if log_append_ms is None else LOG_APPEND_TIME)
+    return message(last_offset, magic, timestamp, packed, attributes=bits)

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from tests.support.choices import SPEC_BYTES, Choices
 from tests.support.damage import damage
-from tests.support.drawn_entries import CLOCKS, State, draw_entry
+from tests.support.drawn_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.odd_entries import ODDITIES
 from tests.support.segments import INT32_MAX, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .drawn_entries import Entry
+    from tests.support.drawn_entries import Entry
 
 DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
 MAX_ENTRIES = 30

@@ -1,6 +1,6 @@
 """Every reader delivers what is sound of a damaged log, names the damage, and ends with 1.
 
-Compared with a plain walk over the bytes (`tests.support.log_end_twin`): the batches that are
+Compared with a plain walk over the bytes (`tests.support.partition_twin`): the batches that are
 delivered, and the first place of damage.
 """
 
@@ -21,14 +21,13 @@ from kafka_index.tables import OnDamage, RecordReader, plan_read
 from kafka_index.tables.settings import ReadSettings
 from tests.servers.s3 import S3Server
 from tests.support.campaign import drawn
-from tests.support.choices import Choices
 from tests.support.command_line import json_rows, run_here
 from tests.support.damage import damage
-from tests.support.log_end_twin import Expected, expected_read
-from tests.support.packing import GZIP, PACKERS
+from tests.support.drawn_entries import Choices
+from tests.support.partition_twin import Expected, expected_read
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.remote import new_bucket, upload
-from tests.support.segments import INT32_MAX, message
+from tests.support.segments import GZIP, INT32_MAX, PACKERS, message
 
 BATCHES, RECORDS = 60, 5
 LOG = f"topic-0/{0:020d}.log"

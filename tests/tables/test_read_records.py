@@ -27,11 +27,13 @@ from kafka_index.tables.records import list_partitions, plan_partitions
 from kafka_index.tables.settings import ReadSettings
 from tests.servers.s3 import S3Server
 from tests.support.command_line import DUMP, copy_partitions, run_here
-from tests.support.packing import GZIP, PACKERS, ZSTD
 from tests.support.record_tables import CODECS, batch_of, rows_of, write_partition
 from tests.support.remote import new_bucket, upload
 from tests.support.segments import (
+    GZIP,
     LOG_APPEND_TIME,
+    PACKERS,
+    ZSTD,
     batch,
     control_batch,
     control_key,

@@ -9,11 +9,9 @@ import pytest
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.verification import FileClass
 from kafka_index.verification.copies import CopySegments, comparison_finding
-from tests.support.cleaned_logs import CleanedLogs, read_cleaned_logs
 from tests.support.command_line import run_here
-from tests.support.missing_offsets import within, write_partition
-from tests.support.packed import packed_batch
-from tests.support.segments import batch
+from tests.support.missing_offsets import CleanedLogs, read_cleaned_logs, within, write_partition
+from tests.support.segments import batch, packed_batch
 
 Batches = dict[int, list[bytes]]
 

@@ -17,7 +17,7 @@ import pytest
 import kafka_index
 from kafka_index.errors import ConfigError, InputError
 from tests.support.command_line import run_here
-from tests.support.packing import xerial
+from tests.support.segments import xerial
 
 STRINGS = {"key.converter": "string", "value.converter": "string", "header.converter": "string"}
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import environment
-from tests.support.packing import GZIP, ZSTD
 from tests.support.record_tables import write_partition
-from tests.support.segments import batch, packed, record
+from tests.support.segments import GZIP, ZSTD, batch, packed, record
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 _MIB = 1 << 20

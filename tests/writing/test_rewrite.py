@@ -19,9 +19,8 @@ from kafka_index.growing import GrowingPartitionLog
 from kafka_index.records import BatchFields, Record, write_empty_batch, write_record_batch
 from kafka_index.storage import DirectoryLock
 from tests.support.command_line import DUMP, build_here, environment, run_here
-from tests.support.packing import PACKERS
 from tests.support.record_tables import write_partition
-from tests.support.segments import marker, message
+from tests.support.segments import PACKERS, marker, message
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COLUMNS = (
