@@ -9,7 +9,7 @@ equal pieces, wherever they are now.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple, Self
@@ -53,6 +53,8 @@ _CRC_VALUES = 1 << 32
 _MOST_IN_FLIGHT_BYTES = 3 * MAX_PIECE_BYTES
 _HEADERS_BYTES = 1 << 20
 _BATCH_ROWS = 5
+# Small pieces become one when there are so many, and it is so many times as large as each.
+_MANY_PIECES, _GROWTH = 16, 8
 
 
 @contextmanager
@@ -343,6 +345,24 @@ def _walk_to(file: PoliteFile, log: CutLog, last_offset: int, header: bytes) -> 
             continue
         position = int(after)
     return None
+
+
+def small_pieces(pieces: Sequence[Piece], base_offset: int) -> int:
+    """Return how many of the last pieces are worth being one piece; 0 for none.
+
+    They are from a base offset on, as many as one piece may have, and far smaller than all of them
+    together: so a byte is stored again a few times, and a log of many small appends has pieces by
+    the dozen, not as many as there were runs.
+    """
+    found = total = largest = 0
+    for count, piece in enumerate(reversed(pieces), 1):
+        total += piece.size_bytes
+        largest = max(largest, piece.size_bytes)
+        if piece.base_offset < base_offset or total > MAX_PIECE_BYTES:
+            break
+        if count >= _MANY_PIECES and total >= _GROWTH * largest:
+            found = count
+    return found
 
 
 def holds_piece(log: CutLog, position_bytes: int, piece: Piece, bandwidth: Bandwidth) -> bool:

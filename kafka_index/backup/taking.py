@@ -46,6 +46,7 @@ from kafka_index.backup.pieces import (
     holds_piece,
     last_offset_in,
     put_object,
+    small_pieces,
 )
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest, Broker
@@ -421,6 +422,10 @@ class Taking:
                 stored.last_header = base64.b64decode(earlier.last_header)
                 next_offset = last_offset_in(stored.last_header) + 1
                 stored.has_gap = earlier.is_compacted
+                if not stored.has_gap:
+                    position, next_offset = self._give_up_small(
+                        stored, logs[first], position, next_offset
+                    )
             else:
                 # The log has lost batches that were stored: from there on it has another history.
                 stored.settled_offset = 0
@@ -439,6 +444,33 @@ class Taking:
             if stored.is_cut_short:
                 break
         self._end(stored, next_offset)
+
+    def _give_up_small(
+        self, stored: _Stored, log: CutLog, position: int, next_offset: int
+    ) -> tuple[int, int]:
+        """Give up small pieces that a log ends with, so that they are read again as a large one.
+
+        Return the position from which it is read, and the next offset there. What is not in the log
+        as it is stored, or not below the high watermark, is kept.
+        """
+        count = small_pieces(stored.kept, log.base_offset)
+        small = stored.kept[len(stored.kept) - count :]
+        start = position - sum(piece.size_bytes for piece in small)
+        is_below = stored.high_watermark is None or next_offset <= stored.high_watermark
+        if not small or start < 0 or not is_below:
+            return position, next_offset
+        at = start
+        for piece in small:
+            stored.read_bytes += piece.size_bytes
+            try:
+                is_there = holds_piece(log, at, piece, self._bandwidth)
+            except LeftOutError:
+                is_there = False
+            if not is_there:
+                return position, next_offset
+            at += piece.size_bytes
+        del stored.kept[-count:]
+        return start, small[0].base_offset
 
     def _keep_first(self, stored: _Stored, earlier: PartitionBackup) -> tuple[int, int, int]:
         """Keep the pieces that the log still begins with, but for the last of them.

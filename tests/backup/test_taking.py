@@ -153,6 +153,38 @@ def delete_first(broker: StandIn) -> None:
     log.rename(f"{log}.deleted").unlink()
 
 
+def test_small_pieces_become_large_ones(broker: StandIn, repository: Path) -> None:
+    counts, new = [], 0
+    for _ in range(40):
+        broker.append(ORDERS, 1)
+        taken, manifest = back_up(broker, repository)
+        found = partition_in(manifest, ORDERS)
+        counts.append(len(found.pieces))
+        new += taken.sizes_bytes["new"]
+        assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+    assert max(counts) < 20
+    assert new < 3 * len(broker.logs[ORDERS])
+    assert [piece.base_offset for piece in found.pieces[1:]] == [
+        piece.last_offset + 1 for piece in found.pieces[:-1]
+    ]
+
+
+def test_small_pieces_stay_that_the_log_no_longer_holds(broker: StandIn, repository: Path) -> None:
+    for _ in range(16):
+        broker.append(ORDERS, 1)
+        _, manifest = back_up(broker, repository)
+    before = partition_in(manifest, ORDERS).pieces
+    expected = broker.logs[ORDERS]
+    log = broker.last_log(ORDERS)
+    with log.open("r+b") as file:
+        file.seek(before[3].size_bytes * 3 + before[0].size_bytes)
+        file.write(b"damaged")
+    appended = broker.append(ORDERS, 1)
+    _, manifest = back_up(broker, repository)
+    assert partition_in(manifest, ORDERS).pieces[:-1] == before
+    assert has(repository, manifest, ORDERS, expected + appended)
+
+
 def test_a_log_that_is_deleted_after_the_cut_is_read(broker: StandIn, repository: Path) -> None:
     broker.roll(ORDERS)
     broker.append(ORDERS)
