@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from tests.support.command_line import (
     run_here,
 )
 from tests.support.remote import download, storage_options, upload
-from tests.support.restoring import contents, copy_dump
+from tests.support.restoring import contents, copy_dump, damage, logs
 from tests.support.tiered import ENCRYPTED, setting
 
+_DROPPING = "--drop-where offset<100 --allow-revive"
 ON_SPARK = ("--engine", "spark", "--master", "local[2]")
 #: Reasons of bad queries, by row.
 REASONS = [
@@ -55,11 +57,59 @@ def test_a_link_out_of_the_dump_is_followed_where_that_is_asked_for(
     assert followed.returncode == 0, followed.stderr
 
 
-def test_remote_segments_are_built_as_on_threads(tmp_path: Path) -> None:
+#: Commands, a pattern that a row of the report has, and how many files they write at least.
+COMMANDS: dict[str, tuple[str, str, int]] = {
+    "verify": ("verify --input DUMP", '"class":"bad_crc"', 1),
+    "restore": ("restore --input DUMP --output OUT/data", '"status":"lost"', 80),
+    "restore without keys": (
+        "restore --input DUMP --output OUT/data --drop-keys KEYS",
+        '"dropped":[1-9]',
+        80,
+    ),
+    "rewrite": (f"rewrite --input {DUMP} --output OUT/data {_DROPPING}", '"dropped":100', 300),
+    "rewrite remote": (
+        f"rewrite REMOTE --output OUT/data --topics cut_front|wallet_tx {_DROPPING}",
+        '"dropped":[1-9]',
+        40,
+    ),
+}
+
+
+def remote_segments() -> list[Argument]:
     at = setting(ENCRYPTED)
-    keys = [text for name, path in at.keys for text in ("--tiered-key", f"{name}={path}")]
-    given: list[Argument] = ["--input", at.data, "--tiered", at.remote, *keys]
-    given += ["--index-interval-bytes", 1000, "--topics", "wallet_tx|log_gz|turnover"]
+    keys = [word for name, path in at.keys for word in ("--tiered-key", f"{name}={path}")]
+    return ["--input", at.data, "--tiered", at.remote, *keys]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_writes_and_reports_what_it_does_on_threads(name: str, tmp_path: Path) -> None:
+    line, shown, least = COMMANDS[name]
+    data, keys, out = tmp_path / "dump", tmp_path / "keys", tmp_path / "out"
+    copy_dump(data, "payments-0", "audit.trail-0", "shipments.tracking-0", "customer-profiles-0")
+    damage(logs(data / "audit.trail-0")[1])
+    keys.write_text("".join(f"key-{number}\n" for number in range(10_000, 12_000, 3)))
+    given: list[Argument] = []
+    for word in line.split():
+        path = word.replace("OUT", str(out)).replace("KEYS", str(keys))
+        given += remote_segments() if word == "REMOTE" else [data if word == "DUMP" else path]
+
+    def run(*engine: str) -> tuple[int, dict[str, bytes], list[str]]:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        done = run_here(*map(str, given), "--report", out / "report.json", *engine)
+        assert done.returncode in (0, 1), done.stderr
+        files = contents(out)
+        return done.returncode, files, sorted(files.pop("report.json").decode().splitlines())
+
+    here, there = run(), run(*ON_SPARK)
+
+    assert there == here
+    assert any(re.search(shown, row) for row in here[2])
+    assert len(here[1]) + 1 >= least
+
+
+def test_remote_segments_are_built_as_on_threads(tmp_path: Path) -> None:
+    given = [*remote_segments(), "--index-interval-bytes", 1000, "--topics", "wallet_tx|log_gz"]
     for name, engine in (("threads", ()), ("spark", ON_SPARK)):
         done = build_here(*given, "--output", tmp_path / name, *engine)
         assert done.returncode == 0, done.stderr
