@@ -13,9 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import kafka_index
-from kafka_index.lookup import By
 from tests.cluster.conftest import check_warm, event_log, finish, run, start
-from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.builds import published, rubbish, state_files
 from tests.support.command_line import SETTINGS, index_files
 from tests.support.gates import Gate, Step
@@ -86,26 +84,6 @@ def descriptions(events: Path) -> set[str]:
             if event.get("Event") == "SparkListenerJobStart":
                 found.add(event["Properties"].get("spark.job.description", ""))
     return found
-
-
-def test_lookups_give_the_answers_of_the_local_engine(
-    cluster: Cluster, python: Path, tmp_path: Path
-) -> None:
-    inventory = make_dump(tmp_path)
-    tables = [make_queries("offset", 200, seed) for seed in range(3)]
-    queries = write_queries(tmp_path / "queries", tables)
-    answer(queries, inventory, By.OFFSET, tmp_path / "local")
-
-    done = run(
-        python,
-        *("lookup", "--engine", "spark", "--master", cluster.master, "--by", "offset"),
-        *("--logs", tmp_path / "logs", "--indexes", tmp_path / "indexes"),
-        *("--queries", queries, "--output", tmp_path / "out"),
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "600 queries in " in done.stdout
-    assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
 PUBLISHED = 4

@@ -43,15 +43,12 @@ def make_dump(folder: Path, segments: Mapping[Segment, Log] | None = None) -> In
     return collect_inventory([str(logs)], indexes=str(folder / "indexes"))
 
 
-def make_queries(by: str, count: int, seed: int = 0, *, tail_share: float = 0.0) -> pa.Table:
-    """Queries of all kinds; some share of them asks for the last offsets of one partition."""
+def make_queries(by: str, count: int, seed: int = 0) -> pa.Table:
+    """Queries of all kinds."""
     random = np.random.default_rng(seed)
     which = random.integers(0, len(PARTITIONS), count)
     # Of `dump`: its batches are of three records, 1 ms apart, and times follow offsets.
     keys = random.integers(-4, 3000, count) + (0 if by == "offset" else 1000)
-    in_tail = random.random(count) < tail_share
-    which[in_tail] = 0
-    keys[in_tail] = 2800 + keys[in_tail] % 30 + (0 if by == "offset" else 1000)
     topics = [PARTITIONS[number][0] for number in which]
     partitions = [PARTITIONS[number][1] for number in which]
     return pa.table(

@@ -18,20 +18,26 @@ from kafka_index.spark.workers import session_workers
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.dumps import dump, leftovers
 
-BY = pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
 
-
-@BY
-@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+@pytest.mark.parametrize(
+    ("by", "form", "resolve"),
+    [
+        (By.OFFSET, "parquet", Resolve.BATCH),
+        (By.OFFSET, "csv", Resolve.RECORD),
+        (By.OFFSET, "json", Resolve.INDEX),
+        (By.TIMESTAMP, "parquet", Resolve.RECORD),
+        (By.TIMESTAMP, "json", Resolve.BATCH),
+    ],
+)
 def test_spark_writes_and_reports_what_the_local_engine_does(
-    spark: SparkSession, tmp_path: Path, by: By, form: str
+    spark: SparkSession, tmp_path: Path, by: By, form: str, resolve: Resolve
 ) -> None:
     inventory = make_dump(tmp_path)
     tables = list(starmap(make_queries, ((by.value, 700 * n, n) for n in range(1, 4))))
     queries = write_queries(tmp_path / "queries", tables, form)
-    expected = answer(queries, inventory, by, tmp_path / "local")
+    expected = answer(queries, inventory, by, tmp_path / "local", resolve=resolve)
 
-    totals = answer(queries, inventory, by, tmp_path / "out", spark=spark)
+    totals = answer(queries, inventory, by, tmp_path / "out", spark=spark, resolve=resolve)
 
     assert files(tmp_path / "out") == files(tmp_path / "local")
     assert totals.report_table() == expected.report_table()
@@ -42,27 +48,6 @@ def test_spark_writes_and_reports_what_the_local_engine_does(
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("resolve", [Resolve.INDEX, Resolve.RECORD])
-def test_every_level_is_the_local_engines(
-    spark: SparkSession, tmp_path: Path, resolve: Resolve
-) -> None:
-    inventory = make_dump(tmp_path)
-    queries = write_queries(tmp_path / "queries", [make_queries("offset", 500)])
-    answer(queries, inventory, By.OFFSET, tmp_path / "local", resolve=resolve)
-    out = tmp_path / "out"
-    answer(queries, inventory, By.OFFSET, out, spark=spark, resolve=resolve)
-    assert files(out) == files(tmp_path / "local")
-
-
-def test_nine_queries_in_ten_about_one_tail(spark: SparkSession, tmp_path: Path) -> None:
-    inventory = make_dump(tmp_path)
-    tables = [make_queries("offset", 3000, seed, tail_share=0.9) for seed in range(4)]
-    queries = write_queries(tmp_path / "queries", tables)
-    answer(queries, inventory, By.OFFSET, tmp_path / "local")
-    answer(queries, inventory, By.OFFSET, tmp_path / "out", spark=spark)
-    assert files(tmp_path / "out") == files(tmp_path / "local")
-
-
 def test_files_without_queries_are_answered_too(spark: SparkSession, tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     some = make_queries("offset", 50)
@@ -71,15 +56,6 @@ def test_files_without_queries_are_answered_too(spark: SparkSession, tmp_path: P
     totals = answer(queries, inventory, By.OFFSET, out, spark=spark)
     assert dict(totals.rows_of_split) == {0: 0, 1: 50, 2: 0}
     assert [pq.read_metadata(part).num_rows for part in sorted(out.glob("part*"))] == [0, 50, 0]
-
-
-def test_queries_that_no_log_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
-    inventory = make_dump(tmp_path)
-    strangers = pa.table({"topic": ["x", None], "partition": [1, 2], "offset": [3, 4]})
-    queries = write_queries(tmp_path / "queries", [strangers])
-    answer(queries, inventory, By.OFFSET, tmp_path / "out", spark=spark)
-    found = pq.read_table(tmp_path / "out")["status"].to_pylist()
-    assert found == ["unknown_partition", "invalid_query"]
 
 
 def test_one_output_file_holds_the_splits_in_order(spark: SparkSession, tmp_path: Path) -> None:
