@@ -3,27 +3,25 @@
 On threads, the segments of a partition are scanned close together, by whichever are free, and the
 partition is published by the thread that scans the last of them: an interrupted run keeps every
 partition that it has scanned. Small partitions are published in groups, which share the cost of
-making files durable. `build_segments` and `build_segment_files` make the two indexes of segments
-alone, which need nothing from earlier segments.
+making files durable.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from os import PathLike
 from typing import Protocol
 
-from kafka_index.build.plan import by_partition, partition_groups, partition_of, plan_waves
+from kafka_index.build.plan import by_partition, partition_groups, plan_waves
 from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions, publish_segment
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segment, stage_segments
-from kafka_index.build.settings import BuildSettings
+from kafka_index.build.settings import INDEX_OUTPUTS, BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.build.waves import build_waves
 from kafka_index.config import IndexConfig, LogConfig
@@ -212,21 +210,6 @@ class Publisher:
 DEFAULT_CONFIG = IndexConfig()
 
 
-def build_segments(
-    segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
-) -> Iterator[SegmentReport]:
-    """Build the offset and time indexes of listed logs, which come by partition.
-
-    Yields a row for each segment, once the files of its partition are durably in place. Two
-    attempts of a run that may overlap differ in their attempt id, of letters, digits and
-    underscores.
-    """
-    settings = settings.indexes_alone()
-    for _, members in groupby(segments, key=partition_of):
-        staged = list(stage_segments(members, settings, attempt_id=attempt_id))
-        yield from publish_partitions([staged], settings, attempt_id=attempt_id)
-
-
 def build_segment_files(
     log_path: str | PathLike[str],
     target_directory: str | PathLike[str],
@@ -277,7 +260,9 @@ def build_segment_files(
         found.st_size,
         found.st_mtime_ns,
     )
-    settings = BuildSettings(LogConfig(config), directory, verify_crc=verify_crc).indexes_alone()
+    settings = BuildSettings(
+        LogConfig(config), directory, outputs=INDEX_OUTPUTS, verify_crc=verify_crc
+    )
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc)
     staged = stage_segment(segment, source, settings, "single", directory)
     return publish_segment(staged, settings)

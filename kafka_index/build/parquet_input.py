@@ -239,14 +239,9 @@ class ParquetForm(Enum):
 def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
     """Return the form that the files of an input have in common."""
     with_batch = [BATCH in schema.names for schema in schemas]
-    if all(with_batch) or (any(with_batch) and not all(map(has_metadata, schemas))):
-        return ParquetForm.RAW
-    return ParquetForm.METADATA
-
-
-def has_metadata(schema: pa.Schema) -> bool:
-    """Return whether there are the columns of batch metadata."""
-    return set(METADATA_COLUMNS).issubset(schema.names)
+    with_metadata = [set(METADATA_COLUMNS).issubset(schema.names) for schema in schemas]
+    is_raw = all(with_batch) or (any(with_batch) and not all(with_metadata))
+    return ParquetForm.RAW if is_raw else ParquetForm.METADATA
 
 
 def check_columns(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kafka_index.config import LogConfig
@@ -89,10 +89,6 @@ class BuildSettings:
             return self.work_path(final_path, attempt_id)
         root = f"{self.target_root}/{RUNS_FOLDER}/{self.run_id}"
         return scratch_path(_moved(final_path, root), self.run_id, attempt_id)
-
-    def indexes_alone(self) -> BuildSettings:
-        """Return these settings without the files that depend on other segments."""
-        return replace(self, outputs=self.outputs & INDEX_OUTPUTS)
 
     def attributes_of(self, log_path: str) -> str | None:
         """Return the log whose mode and owner the files beside it take; None for another folder."""

@@ -214,11 +214,6 @@ class TransactionIndex(SelfClosing):
         return self._file.path
 
     @property
-    def writable(self) -> bool:
-        """Whether entries can be appended and dropped."""
-        return self._file.writable
-
-    @property
     def length(self) -> int:
         """Size of the file in bytes, 0 when there is none."""
         return self._file.size_bytes

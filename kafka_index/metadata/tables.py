@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -25,6 +25,11 @@ _RECOVERY = ("recovered", "recovering")
 
 _IDS = pa.list_(pa.int32())
 _NAMES = pa.list_(pa.string())
+
+
+def _fields(one: Any) -> Row:
+    """Return the fields of a dataclass with slots by name: a table takes its columns from them."""
+    return {name: getattr(one, name) for name in one.__slots__}
 
 
 def topics_rows(found: ClusterMetadata) -> list[Row] | None:
@@ -51,19 +56,11 @@ def partitions_rows(found: ClusterMetadata) -> list[Row] | None:
         return None
     return [
         {
+            **_fields(one),
             "topic": topic.name,
             "topic_id": topic.topic_id,
             "partition": number,
             "leader": None if one.leader < 0 else one.leader,
-            "leader_epoch": one.leader_epoch,
-            "partition_epoch": one.partition_epoch,
-            "replicas": one.replicas,
-            "isr": one.isr,
-            "adding_replicas": one.adding_replicas,
-            "removing_replicas": one.removing_replicas,
-            "eligible_leader_replicas": one.eligible_leader_replicas,
-            "last_known_elr": one.last_known_elr,
-            "directories": one.directories,
             "leader_recovery_state": _RECOVERY[one.leader_recovery_state == 1],
         }
         for topic in sorted(found.cluster.topics.values(), key=lambda topic: topic.name)
@@ -75,19 +72,7 @@ def brokers_rows(found: ClusterMetadata) -> list[Row] | None:
     """Return a row per registered broker; None where it is not known."""
     if found.cluster is None:
         return None
-    return [
-        {
-            "broker_id": one.broker_id,
-            "broker_epoch": one.broker_epoch,
-            "incarnation_id": one.incarnation_id,
-            "endpoints": one.endpoints,
-            "rack": one.rack,
-            "is_fenced": one.is_fenced,
-            "in_controlled_shutdown": one.in_controlled_shutdown,
-            "directories": one.directories,
-        }
-        for _, one in sorted(found.cluster.brokers.items())
-    ]
+    return [_fields(one) for _, one in sorted(found.cluster.brokers.items())]
 
 
 def groups_rows(found: ClusterMetadata) -> list[Row] | None:
@@ -99,14 +84,9 @@ def groups_rows(found: ClusterMetadata) -> list[Row] | None:
         committed[offset.group] = committed.get(offset.group, 0) + 1
     return [
         {
+            **_fields(group),
             "group": group.name,
             "type": group.kind,
-            "epoch": group.epoch,
-            "assignment_epoch": group.assignment_epoch,
-            "protocol_type": group.protocol_type,
-            "protocol": group.protocol,
-            "leader": group.leader,
-            "state_timestamp_ms": group.state_timestamp_ms,
             "committed_offsets": committed.get(group.name, 0),
             "members": [
                 {
@@ -132,20 +112,7 @@ def offsets_rows(found: ClusterMetadata) -> list[Row] | None:
     """Return a row per committed offset; None where it is not known."""
     if found.offsets is None:
         return None
-    return [
-        {
-            "group": one.group,
-            "topic": one.topic,
-            "topic_id": one.topic_id,
-            "partition": one.partition,
-            "offset": one.offset,
-            "leader_epoch": one.leader_epoch,
-            "metadata": one.metadata,
-            "commit_timestamp_ms": one.commit_timestamp_ms,
-            "expire_timestamp_ms": one.expire_timestamp_ms,
-        }
-        for one in found.offsets
-    ]
+    return [_fields(one) for one in found.offsets]
 
 
 def transactions_rows(found: ClusterMetadata) -> list[Row] | None:
@@ -154,15 +121,7 @@ def transactions_rows(found: ClusterMetadata) -> list[Row] | None:
         return None
     return [
         {
-            "transactional_id": one.transactional_id,
-            "state": one.state,
-            "producer_id": one.producer_id,
-            "producer_epoch": one.producer_epoch,
-            "previous_producer_id": one.previous_producer_id,
-            "next_producer_id": one.next_producer_id,
-            "timeout_ms": one.timeout_ms,
-            "start_timestamp_ms": one.start_timestamp_ms,
-            "last_update_timestamp_ms": one.last_update_timestamp_ms,
+            **_fields(one),
             "partitions": [
                 {"topic": topic, "partition": partition} for topic, partition in one.partitions
             ],
@@ -175,8 +134,10 @@ def producers_rows(found: ClusterMetadata) -> list[Row] | None:
     """Return producers of transactions, and the last block of ids that a broker was given."""
     if found.transactions is None and found.cluster is None:
         return None
+    unknown: Row = dict.fromkeys(_PRODUCERS.names)
     rows: list[Row] = [
         {
+            **unknown,
             "kind": "transactional",
             "producer_id": one.producer_id,
             "producer_epoch": one.producer_epoch,
@@ -188,6 +149,7 @@ def producers_rows(found: ClusterMetadata) -> list[Row] | None:
     if block is not None:
         rows.append(
             {
+                **unknown,
                 "kind": "block",
                 "producer_id": max(block.next_producer_id - PRODUCER_ID_BLOCK, 0),
                 "next_producer_id": block.next_producer_id,
@@ -204,23 +166,15 @@ def remote_segments_rows(found: ClusterMetadata) -> list[Row] | None:
         return None
     return [
         {
-            "topic": one.topic,
+            **_fields(one),
             "topic_id": one.id.topic_id,
             "partition": one.id.partition,
             "segment_id": one.id.segment_id,
             "state": one.state.name,
-            "start_offset": one.start_offset,
-            "end_offset": one.end_offset,
-            "size_bytes": one.size_bytes,
-            "max_timestamp_ms": one.max_timestamp_ms,
-            "broker_id": one.broker_id,
-            "event_timestamp_ms": one.event_timestamp_ms,
             "leader_epochs": [
                 {"leader_epoch": entry.epoch, "start_offset": entry.start_offset}
                 for entry in one.epochs
             ],
-            "custom_metadata": one.custom_metadata,
-            "is_txn_index_empty": one.is_txn_index_empty,
         }
         for one in found.remote_segments
     ]
@@ -267,8 +221,16 @@ class MetadataTable:
                 f"no partition of {topics} in the input, and so no {self.name}",
                 hint="give the metadata log directory or the data directories that hold it",
             )
-        return pa.Table.from_pylist(rows, schema=self.schema)
+        columns = [
+            pa.array([row[column.name] for row in rows], column.type) for column in self.schema
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
+
+_PRODUCERS = _schema(
+    "kind:string producer_id:int64 producer_epoch:int16 transactional_id:string "
+    "next_producer_id:int64 broker_id:int32 broker_epoch:int64"
+)
 
 _ALL: Final = (
     MetadataTable(
@@ -343,10 +305,7 @@ _ALL: Final = (
     MetadataTable(
         "producers",
         (TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC),
-        _schema(
-            "kind:string producer_id:int64 producer_epoch:int16 transactional_id:string "
-            "next_producer_id:int64 broker_id:int32 broker_epoch:int64"
-        ),
+        _PRODUCERS,
         producers_rows,
     ),
     MetadataTable(

@@ -151,11 +151,7 @@ def _content_of(staged: StagedFile) -> bytes:
     try:
         return store_of(staged.scratch_path).read(staged.scratch_path)
     except FileNotFoundError as error:
-        raise PublishError(
-            "the finished file is gone before it was published",
-            path=staged.scratch_path,
-            hint="is another run writing to the same target?",
-        ) from error
+        raise _gone(staged) from error
     except InputError as error:
         raise PublishError(
             f"cannot read the finished file: {error.message}", path=staged.scratch_path
@@ -174,14 +170,18 @@ def _prepare(publication: Publication) -> PublishError | None:
             if publication.attributes_of is not None:
                 take_attributes(staged.scratch_path, publication.attributes_of)
             elif not os.path.exists(staged.scratch_path):
-                return PublishError(
-                    "the finished file is gone before it was published",
-                    path=staged.scratch_path,
-                    hint="is another run writing to the same target?",
-                )
+                return _gone(staged)
         except PublishError as error:
             return error
     return None
+
+
+def _gone(staged: StagedFile) -> PublishError:
+    return PublishError(
+        "the finished file is gone before it was published",
+        path=staged.scratch_path,
+        hint="is another run writing to the same target?",
+    )
 
 
 def _first_failure(publication: Publication, failures: dict[str, OSError]) -> PublishError | None:

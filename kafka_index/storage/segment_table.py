@@ -194,10 +194,6 @@ class SegmentTable(Sequence[SegmentFile]):
         """Size of all logs."""
         return sum(each.size_bytes for each in self.partitions)
 
-    def rows(self) -> pa.Table:
-        """Return all segments as rows of `SEGMENT_SCHEMA`."""
-        return pa.Table.from_batches((each.rows() for each in self.partitions), SEGMENT_SCHEMA)
-
     def __len__(self) -> int:
         """Return the number of segments."""
         return int(self._ends[-1]) if len(self._ends) else 0

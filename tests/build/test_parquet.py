@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.build import build_segments
+from kafka_index.build import INDEX_OUTPUTS
 from kafka_index.build.parquet_input import ParquetForm, open_parquet
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError, PublishError
@@ -19,6 +19,7 @@ from tests.support.dumps import (
     Log,
     Segment,
     built_parquet_rows,
+    built_rows,
     change,
     dump,
     index_files,
@@ -37,14 +38,14 @@ ONE = {("t", 3, 30): dump()["orders", 0, 0][10:60]}
 
 def _build(table: pa.Table, tmp_path: Path, *, fail_fast: bool = False) -> list[SegmentReport]:
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
-    target = settings(tmp_path / "out").indexes_alone()
+    target = settings(tmp_path / "out", outputs=INDEX_OUTPUTS)
     return built_parquet_rows(source, target, fail_fast=fail_fast)
 
 
 def _from_logs(tmp_path: Path, segments: dict[Segment, Log]) -> dict[str, bytes]:
     logs = write_logs(tmp_path / "logs", segments)
     listed = list_dump([str(logs)], topics=None).segments
-    list(build_segments(listed, settings(tmp_path / "expected"), attempt_id="local"))
+    built_rows(listed, settings(tmp_path / "expected"))
     return index_files(tmp_path / "expected")
 
 
@@ -267,7 +268,7 @@ def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path:
         file.seek(column.data_page_offset)
         file.write(b"\xff" * column.total_compressed_size)
 
-    rows = built_parquet_rows(source, settings(tmp_path / "out").indexes_alone(), threads=1)
+    rows = built_parquet_rows(source, settings(tmp_path / "out", outputs=INDEX_OUTPUTS), threads=1)
 
     assert [row.status for row in rows] == ["failed"] * 4
     assert index_files(tmp_path) == {}
@@ -285,6 +286,6 @@ def test_a_table_in_no_order_that_there_is_no_room_to_sort_is_the_environment(
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table, 20_000)])
 
     with pytest.raises(PublishError, match="cannot sort the batches of the input"):
-        built_parquet_rows(source, settings(tmp_path / "out").indexes_alone())
+        built_parquet_rows(source, settings(tmp_path / "out", outputs=INDEX_OUTPUTS))
 
     assert index_files(tmp_path) == {}

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kafka_index.build import INDEX_OUTPUTS
 from kafka_index.build.parquet_input import ParquetInput, open_parquet
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError
@@ -47,7 +48,7 @@ def write_folder(folder: Path, form: _Form) -> Path:
 
 
 def build(source: ParquetInput, target: Path) -> list[SegmentReport]:
-    return built_parquet_rows(source, settings(target).indexes_alone())
+    return built_parquet_rows(source, settings(target, outputs=INDEX_OUTPUTS))
 
 
 @FORMS

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from kafka_index.build import (
-    BuildSettings,
-    SegmentReport,
-    build_segment_files,
-    build_segments,
-)
+from kafka_index.build import INDEX_OUTPUTS, BuildSettings, SegmentReport, build_segment_files
 from kafka_index.build.report import report_table
 from kafka_index.errors import InputError
-from kafka_index.storage import list_dump
+from kafka_index.storage import SegmentFile, list_dump
+from tests.support.dumps import built_rows
 from tests.support.segments import batch
 
 INT64_MAX = 2**63 - 1
@@ -30,8 +26,12 @@ def log_of(directory: Path, base_offset: int, content: bytes) -> Path:
 
 def built(tmp_path: Path) -> list[SegmentReport]:
     listing = list_dump([str(tmp_path / "dump")], topics=None)
-    target = BuildSettings(target_root=str(tmp_path / "out"))
-    return list(build_segments(listing.segments, target, attempt_id="test"))
+    return built_indexes(listing.segments, tmp_path / "out")
+
+
+def built_indexes(segments: Iterable[SegmentFile], target: Path) -> list[SegmentReport]:
+    settings = BuildSettings(target_root=str(target), outputs=INDEX_OUTPUTS)
+    return sorted(built_rows(segments, settings), key=lambda row: row.segment_base_offset)
 
 
 def test_zeros_at_the_end_of_the_last_segment_are_preallocation(tmp_path: Path) -> None:
@@ -61,29 +61,9 @@ def test_a_log_that_is_gone_is_a_failed_row_and_the_next_is_built(tmp_path: Path
     log_of(tmp_path / "dump" / "t-0", 3, batch(3))
     segments = list_dump([str(tmp_path / "dump")], topics=None).segments
     gone.unlink()
-    rows = list(
-        build_segments(
-            segments, BuildSettings(target_root=str(tmp_path / "out")), attempt_id="test"
-        )
-    )
+    rows = built_indexes(segments, tmp_path / "out")
     assert [row.status for row in rows] == ["failed", "built"]
     assert str(gone) in str(rows[0].reason)
-
-
-def test_partitions_whose_rows_are_not_asked_for_are_not_begun(tmp_path: Path) -> None:
-    for name in ("t-0", "t-1"):
-        for base_offset in range(0, 900, 3):
-            log_of(tmp_path / "dump" / name, base_offset, batch(base_offset))
-    segments = list_dump([str(tmp_path / "dump")], topics=None).segments
-    rows = build_segments(
-        segments, BuildSettings(target_root=str(tmp_path / "out")), attempt_id="test"
-    )
-    next(rows)
-    del rows
-    names = os.listdir(tmp_path / "out" / "t-0")
-    assert not [name for name in names if name.endswith(".tmp")]
-    assert len([name for name in names if name.endswith(".index")]) == 300
-    assert not (tmp_path / "out" / "t-1").exists()
 
 
 def test_one_log_is_built_whatever_its_folder_is_called(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from kafka_index.build import build_segments
 from kafka_index.execution import Listener, ThreadEngine, Workers
 from kafka_index.lookup import (
     AnswerTarget,
@@ -29,7 +28,7 @@ from kafka_index.lookup import (
 from kafka_index.reading.answers import Resolve
 from kafka_index.spark.workers import session_workers
 from kafka_index.storage import list_dump
-from tests.support.dumps import Log, Segment, dump, settings, write_logs
+from tests.support.dumps import Log, Segment, built_rows, dump, settings, write_logs
 
 #: Partitions of `dump` and, at the end, two that it does not have.
 PARTITIONS = [("orders", 0), ("orders", 1), ("a.b-c", 7), ("orders", 9), ("nobody", 0)]
@@ -39,7 +38,7 @@ def make_dump(folder: Path, segments: Mapping[Segment, Log] | None = None) -> In
     """Write a dump and its indexes."""
     logs = write_logs(folder / "logs", dump() if segments is None else segments)
     listed = list_dump([str(logs)], topics=None).segments
-    list(build_segments(listed, settings(folder / "indexes"), attempt_id="local"))
+    built_rows(listed, settings(folder / "indexes"))
     return collect_inventory([str(logs)], indexes=str(folder / "indexes"))
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.build import SegmentReport, build_logs, build_segments
+from kafka_index.build import SegmentReport, build_logs
 from kafka_index.build.report import report_table
 from kafka_index.spark import workers as spark_workers
 from kafka_index.spark.workers import session_workers
 from kafka_index.storage import SegmentFile, create_scratch, list_dump, scratch_path, sweep
 from tests.support.dumps import (
     CollectedRows,
+    built_rows,
     dump,
     index_files,
     leftovers,
@@ -30,7 +31,7 @@ def _listed(logs: Path) -> Sequence[SegmentFile]:
 
 
 def _local(logs: Path, target: Path) -> list[SegmentReport]:
-    return list(build_segments(_listed(logs), settings(target), attempt_id="local"))
+    return built_rows(_listed(logs), settings(target))
 
 
 def _build(

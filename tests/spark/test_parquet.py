@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.build import BuildSettings, SegmentReport, build_segments
+from kafka_index.build import INDEX_OUTPUTS, BuildSettings, SegmentReport
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
 from kafka_index.build.report import report_table
@@ -57,7 +57,7 @@ def _build(spark: SparkSession, source: ParquetInput, target: BuildSettings) -> 
 def _from_logs(tmp_path: Path) -> dict[str, bytes]:
     logs = write_logs(tmp_path / "logs", dump())
     segments = list_dump([str(logs)], topics=None).segments
-    list(build_segments(segments, settings(tmp_path / "expected"), attempt_id="local"))
+    built_rows(segments, settings(tmp_path / "expected"))
     return index_files(tmp_path / "expected")
 
 
@@ -71,7 +71,7 @@ def test_parquet_gives_the_bytes_that_the_logs_give(
         table = table.take(pa.array(np.random.default_rng(7).permutation(table.num_rows)))
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
-    rows = _build(spark, source, settings(tmp_path / "spark").indexes_alone())
+    rows = _build(spark, source, settings(tmp_path / "spark", outputs=INDEX_OUTPUTS))
 
     assert index_files(tmp_path / "spark") == _from_logs(tmp_path)
     assert {row.status for row in rows} == {"built"}
@@ -120,9 +120,9 @@ def test_both_engines_report_the_same_of_bad_rows(
         table = change(table, row, "topic", "../up")
     table = change(table, 945, "position_bytes", None)
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
-    local = built_parquet_rows(source, settings(tmp_path / "local").indexes_alone())
+    local = built_parquet_rows(source, settings(tmp_path / "local", outputs=INDEX_OUTPUTS))
 
-    rows = _build(spark, source, settings(tmp_path / "spark").indexes_alone())
+    rows = _build(spark, source, settings(tmp_path / "spark", outputs=INDEX_OUTPUTS))
 
     assert outcomes(report_table(rows)) == outcomes(report_table(local))
     assert sorted(row.status for row in rows) == ["built", "failed", "failed", "failed"]
@@ -137,7 +137,7 @@ def test_rows_without_a_segment_stop_the_run_before_it_writes(
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
     with pytest.raises(InputError, match="null in column topic"):
-        _build(spark, source, settings(tmp_path / "spark").indexes_alone())
+        _build(spark, source, settings(tmp_path / "spark", outputs=INDEX_OUTPUTS))
 
     assert index_files(tmp_path) == {}
 
@@ -156,7 +156,7 @@ def test_a_segment_whose_rows_did_not_all_come_is_not_published(
     batches = stage_rows(
         iter(rows.to_batches(max_chunksize=70)),
         source=source,
-        settings=settings(tmp_path / "out").indexes_alone(),
+        settings=settings(tmp_path / "out", outputs=INDEX_OUTPUTS),
         fail_fast=False,
     )
 
@@ -181,7 +181,7 @@ def test_rows_arrive_chunk_by_chunk_and_are_let_go(tmp_path: Path) -> None:
     batches = stage_rows(
         stream(),
         source=source,
-        settings=settings(tmp_path / "out").indexes_alone(),
+        settings=settings(tmp_path / "out", outputs=INDEX_OUTPUTS),
         fail_fast=False,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.build import BuildSettings, SegmentReport, build_logs
+from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output, SegmentReport, build_logs
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.config import LogConfig
@@ -151,10 +151,17 @@ def write_parquet(path: Path, table: pa.Table, row_group_size: int = 100) -> str
     return str(path)
 
 
-def settings(target: Path, run_id: str = "run") -> BuildSettings:
+def settings(
+    target: Path, run_id: str = "run", *, outputs: frozenset[Output] = ALL_OUTPUTS
+) -> BuildSettings:
     """Kafka's defaults, to a folder."""
     return BuildSettings(
-        config=LogConfig(), target_root=str(target), verify_crc=True, force=False, run_id=run_id
+        config=LogConfig(),
+        target_root=str(target),
+        outputs=outputs,
+        verify_crc=True,
+        force=False,
+        run_id=run_id,
     )
 
 
