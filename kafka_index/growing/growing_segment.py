@@ -375,14 +375,8 @@ class GrowingLogSegment(SegmentFiles):
         builder = IndexBuilder(
             self.offset_index, self.time_index, self.settings.index_interval_bytes
         )
-        stop = None
-        batches = LogBatches(self.log.view, 0, self.base_offset, verify_crc=True)
-        for chunk in batches:
-            stop = builder.append(chunk)
-            if stop is not None:
-                break
+        stop = builder.recover(LogBatches(self.log.view, 0, self.base_offset, verify_crc=True))
         # Nothing is cut of a log that a broker does not start over.
-        stop = stop or batches.refusal or builder.finish()
         if stop is not None:
             raise CorruptLogError(
                 f"the segment cannot be recovered: {stop.name}",

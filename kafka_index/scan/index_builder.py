@@ -23,7 +23,7 @@ from kafka_index.kernels.index_entries import (
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.batch_table import BatchColumns, ScanStop
-from kafka_index.scan.file_records import NO_OFFSET, next_offset
+from kafka_index.scan.file_records import NO_OFFSET, LogBatches, next_offset
 from kafka_index.state.segment_state import ProducerTable
 
 _REFUSALS: dict[type[KafkaIndexError], str] = {
@@ -88,6 +88,17 @@ class IndexBuilder:
         self.valid_bytes = batches.end_bytes
         self._last_offset = int(batches.last_offset[-1])
         return refusal or stop
+
+    def recover(self, batches: LogBatches) -> ScanStop | None:
+        """Append all batches of a log and finish; return why recovery fails over it, if so.
+
+        Source: ``LogSegment.recover``.
+        """
+        for chunk in batches:
+            stop = self.append(chunk)
+            if stop is not None:
+                return stop
+        return batches.refusal or self.finish()
 
     def finish(self) -> ScanStop | None:
         """Make the last time entry and trim both files; return why recovery fails here, if so."""

@@ -288,14 +288,7 @@ class LoadedSegment:
         index = OffsetIndex(IN_MEMORY, self.base_offset, size, growing=True)
         times = TimeIndex(IN_MEMORY, self.base_offset, size, growing=True)
         builder = IndexBuilder(index, times, self.settings.index_interval_bytes)
-        stop = None
-        batches = LogBatches(self.log, 0, self.base_offset, verify_crc=True)
-        for chunk in batches:
-            stop = builder.append(chunk)
-            if stop is not None:
-                break
-        if stop is None:
-            stop = batches.refusal or builder.finish()
+        stop = builder.recover(LogBatches(self.log, 0, self.base_offset, verify_crc=True))
         self.is_rebuilt = True
         self._max_timestamp_ms = builder.max_timestamp_ms
         self.bytes_read += self.size_bytes

@@ -70,14 +70,12 @@ def judge_offset_index(
     misfit: Misfit | None,
     place: SegmentPlace,
 ) -> Judgement:
-    """Judge an ``.index``.
+    """Judge an ``.index`` that differs from the built one.
 
     `built` is None if the segment cannot be built; the misfit is the first entry that does not fit
     the log, for ordered entries only.
     """
     size = OFFSET_ENTRY.itemsize
-    if data == built:
-        return IDENTICAL
     judgement = _misfit(entries, misfit, size, _OFFSET_EFFECTS)
     if judgement is None and entries.torn_bytes:
         judgement = _torn(data, entries, size, _OFFSET_EFFECTS, harmful=False)
@@ -99,8 +97,6 @@ def judge_time_index(
 ) -> Judgement:
     """Judge a ``.timeindex``; parameters are those of `judge_offset_index`."""
     size = TIME_ENTRY.itemsize
-    if data == built:
-        return IDENTICAL
     judgement = _misfit(entries, misfit, size, _TIME_EFFECTS)
     is_short = judgement is not None and judgement.file_class is FileClass.INCOMPLETE
     if (judgement is None or is_short) and entries.torn_bytes:
