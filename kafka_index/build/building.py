@@ -38,6 +38,8 @@ from kafka_index.storage.segment_table import SegmentTable
 _GROUP_BYTES = 256 << 20
 _GROUPS_PER_THREAD = 8
 
+DEFAULT_CONFIG = IndexConfig()
+
 
 class BuildListener(Protocol):
     """Callbacks of a build; called by one thread at a time."""
@@ -205,9 +207,6 @@ class Publisher:
         for staged in waiting:
             # What was only there for the fold.
             staged.remove_scratch(self._settings)
-
-
-DEFAULT_CONFIG = IndexConfig()
 
 
 def build_segment_files(

@@ -44,6 +44,9 @@ from kafka_index.stores.tiered.segment_paths import is_segment_path
 _CREATED_FIRST = frozenset({*OFFSET_CHECKPOINTS, LEADER_EPOCH_CHECKPOINT})
 _SPLIT = re.compile(r":[ \t\n\v\f\r]+")
 
+# Java's trim cuts these and nothing else.
+_CONTROLS = "".join(map(chr, range(33)))
+
 
 def read_file(path: str) -> bytes | None:
     """Return the bytes of a file, by its path or URI; None where there is none.
@@ -180,10 +183,6 @@ def _value(lines: list[str], at: int, path: str) -> str:
             line=at + 1,
         )
     return parts[1]
-
-
-# Java's trim cuts these and nothing else.
-_CONTROLS = "".join(map(chr, range(33)))
 
 
 def read_properties(path: str) -> dict[str, str] | None:

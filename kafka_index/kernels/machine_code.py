@@ -26,6 +26,30 @@ import numpy as np
 # Machine code lives as long as its engine, and its address is held elsewhere: none is ever freed.
 _engines: list[Any] = []
 
+_X86_64_V3 = (
+    "cmov cx8 cx16 fxsr mmx sse sse2 sse3 ssse3 sse4.1 sse4.2 crc32 popcnt sahf "
+    "avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
+)
+
+#: By machine, the levels that wheels have code for, the best first: LLVM's name of the level, and
+#: of the features that a CPU must have.
+#: The code for aarch64 needs nothing that not every CPU of Linux has there.
+LEVELS: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "x86_64": MappingProxyType({"x86-64-v3": frozenset(_X86_64_V3.split())}),
+        "aarch64": MappingProxyType({"generic": frozenset()}),
+    }
+)
+
+#: The versions that the code is compiled by, by the names of their packages.
+COMPILED_BY = MappingProxyType(
+    {
+        "numba": numba.__version__,
+        "llvmlite": metadata.version("llvmlite"),
+        "numpy": np.__version__,
+    }
+)
+
 
 def host_has(*features: str) -> bool:
     """Return whether this CPU has all of these features, by LLVM's names."""
@@ -51,31 +75,6 @@ def compile_function(name: str, source: str) -> int:
     engine.finalize_object()
     _engines.append(engine)
     return int(engine.get_function_address(name))
-
-
-_X86_64_V3 = (
-    "cmov cx8 cx16 fxsr mmx sse sse2 sse3 ssse3 sse4.1 sse4.2 crc32 popcnt sahf "
-    "avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
-)
-
-#: By machine, the levels that wheels have code for, the best first: LLVM's name of the level, and
-#: of the features that a CPU must have.
-#: The code for aarch64 needs nothing that not every CPU of Linux has there.
-LEVELS: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "x86_64": MappingProxyType({"x86-64-v3": frozenset(_X86_64_V3.split())}),
-        "aarch64": MappingProxyType({"generic": frozenset()}),
-    }
-)
-
-#: The versions that the code is compiled by, by the names of their packages.
-COMPILED_BY = MappingProxyType(
-    {
-        "numba": numba.__version__,
-        "llvmlite": metadata.version("llvmlite"),
-        "numpy": np.__version__,
-    }
-)
 
 
 def folder_for(machine: str) -> str:

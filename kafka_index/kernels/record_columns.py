@@ -104,6 +104,18 @@ HEADER_ROWS = 4
 #: Bytes after the end of an output that `copy_fields` may overwrite.
 COPY_SLACK_BYTES = UNPACK_SLACK_BYTES
 
+#: A chunk ends after the record with which its headers exceed the first number. No record may have
+#: more than the second: headers take as much memory as they have in bytes sixteen times over.
+MAX_CHUNK_HEADERS, MAX_HEADERS = 256 * 1024, 1024 * 1024
+#: The most bytes of headers of a chunk, unless they are of one record.
+MAX_CHUNK_HEADER_BYTES = 4 * 1024 * 1024
+
+#: So few records of a batch are not worth a call.
+_FEW_RECORDS = 3
+
+_INT32_BYTES = np.uint64(4)
+_LONG_BYTES = np.uint64(8)
+
 
 @compiled
 def find_headers(places: NDArray[np.int64], headers: NDArray[np.int64]) -> None:
@@ -159,19 +171,6 @@ def copy_fields(
             total += size
         ends[row + 1] = total
     return nulls
-
-
-#: A chunk ends after the record with which its headers exceed the first number. No record may have
-#: more than the second: headers take as much memory as they have in bytes sixteen times over.
-MAX_CHUNK_HEADERS, MAX_HEADERS = 256 * 1024, 1024 * 1024
-#: The most bytes of headers of a chunk, unless they are of one record.
-MAX_CHUNK_HEADER_BYTES = 4 * 1024 * 1024
-
-#: So few records of a batch are not worth a call.
-_FEW_RECORDS = 3
-
-_INT32_BYTES = np.uint64(4)
-_LONG_BYTES = np.uint64(8)
 
 
 @compiled

@@ -14,6 +14,21 @@ from kafka_index.layout.names import split_directory_name
 
 _QUOTED_CHARACTERS = 60
 
+_HEX, _BASE64 = "hex:", "base64:"
+
+_ERRORS = "kafka_index.java"
+_REPLACEMENT = "\ufffd"
+_SURROGATE_LEAD = 0xED
+
+# Base64 of 16 bytes in the alphabet for URLs. Padding may be missing, not be wrong.
+_UUID = re.compile(r"([A-Za-z0-9_-]{22})(?:==)?")
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_KEY_END = re.compile(r"(?<!\\)(?:\\\\)*([=: \t\f])")
+_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.|$)", re.DOTALL)
+_BLANKS = " \t\f"
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
 
 def quote_content(text: str | bytes, path: str | os.PathLike[str] | None) -> str:
     """Return the quotation of a malformed text, such as a line, from a file.
@@ -35,9 +50,6 @@ def is_linked(path: str) -> bool:
     return os.path.islink(path) or (is_partition and os.path.islink(directory))
 
 
-_HEX, _BASE64 = "hex:", "base64:"
-
-
 def parse_bytes(text: str) -> bytes:
     """Return the bytes that a text means: its UTF-8, or bytes in hex or base64 after a prefix.
 
@@ -54,11 +66,6 @@ def parse_bytes(text: str) -> bytes:
             "malformed bytes", expected="hex:00ff or base64:AP8=", found=text
         ) from error
     return text.encode(errors="surrogateescape")
-
-
-_ERRORS = "kafka_index.java"
-_REPLACEMENT = "\ufffd"
-_SURROGATE_LEAD = 0xED
 
 
 def decode_utf8(data: bytes) -> str:
@@ -87,16 +94,6 @@ def _continues(byte: int) -> bool:
 
 
 codecs.register_error(_ERRORS, _replace)
-
-
-# Base64 of 16 bytes in the alphabet for URLs. Padding may be missing, not be wrong.
-_UUID = re.compile(r"([A-Za-z0-9_-]{22})(?:==)?")
-_LINE_END = re.compile(r"\r\n|\n|\r")
-_KEY_END = re.compile(r"(?<!\\)(?:\\\\)*([=: \t\f])")
-_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.|$)", re.DOTALL)
-_BLANKS = " \t\f"
-_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Property(NamedTuple):

@@ -27,6 +27,14 @@ from kafka_index.startup.found_files import parse_log_directory
 from kafka_index.startup.prediction import Refusal
 from kafka_index.storage.directories import scan_directory
 
+# As a broker reads them: the first that it fails on is the reason.
+_IN_ORDER = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    CLEANER_CHECKPOINT,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -249,15 +257,6 @@ def _disagreements(found: Mapping[str, MetaProperties], node_id: int | None) -> 
         if text:
             refused.append(Refusal(each.path, each.line("directory.id"), text))
     return refused
-
-
-# As a broker reads them: the first that it fails on is the reason.
-_IN_ORDER = (
-    RECOVERY_POINT_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-    CLEANER_CHECKPOINT,
-)
 
 
 @dataclass(slots=True)

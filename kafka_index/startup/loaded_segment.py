@@ -63,6 +63,10 @@ from kafka_index.stores.inputs import refuse_linked_out
 
 _TORN = (TORN_HEADER, TORN_BATCH)
 
+#: Of an index in memory that gets no entry.
+_NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
+_NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
+
 
 def find_batch(
     log: Bytes, path: str, offset_index: OffsetIndex, offset: int
@@ -133,11 +137,6 @@ def _check_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
                 expected=error.expected,
                 found=error.found,
             ) from error
-
-
-#: Of an index in memory that gets no entry.
-_NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
-_NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 
 
 class LoadedSegment:

@@ -66,6 +66,25 @@ _UNKNOWN = -1
 # Jackson's blanks; Python's parser skips none before the first token.
 _BLANKS = " \t\r\n"
 
+_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+#: ``Uuid.METADATA_TOPIC_ID``.
+_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+_SNAPSHOT_SUFFIXES = (".checkpoint", ".checkpoint.part", ".checkpoint.deleted")
+#: The digits of the offset and of the epoch in a snapshot's name, with a character between them.
+_OFFSET_WIDTH, _EPOCH_WIDTH = 20, 10
+_VERSION = "metadata.version"
+_NO_LEVEL = f"it has no feature level of {_VERSION}"
+#: The control records that a broker reads there, by type (``BatchFileReader``).
+_BOOTSTRAP_CONTROLS = {
+    kind: next(schema for schema in KRAFT_CONTROL if schema.name == name)
+    for kind, name in (
+        (2, "LeaderChangeMessage"),
+        (3, "SnapshotHeaderRecord"),
+        (4, "SnapshotFooterRecord"),
+    )
+}
+_SIZE = struct.Struct(">8xi")
+
 
 def why_not_quorum_state(metadata_log: str) -> Refusal | None:
     """Return why a node exits over the quorum state of its metadata log; None where it does not.
@@ -180,26 +199,6 @@ def _short(value: object) -> int:
     if type(value) is not int:
         return 0
     return (value + 0x8000) % 0x10000 - 0x8000
-
-
-_PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-#: ``Uuid.METADATA_TOPIC_ID``.
-_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-_SNAPSHOT_SUFFIXES = (".checkpoint", ".checkpoint.part", ".checkpoint.deleted")
-#: The digits of the offset and of the epoch in a snapshot's name, with a character between them.
-_OFFSET_WIDTH, _EPOCH_WIDTH = 20, 10
-_VERSION = "metadata.version"
-_NO_LEVEL = f"it has no feature level of {_VERSION}"
-#: The control records that a broker reads there, by type (``BatchFileReader``).
-_BOOTSTRAP_CONTROLS = {
-    kind: next(schema for schema in KRAFT_CONTROL if schema.name == name)
-    for kind, name in (
-        (2, "LeaderChangeMessage"),
-        (3, "SnapshotHeaderRecord"),
-        (4, "SnapshotFooterRecord"),
-    )
-}
-_SIZE = struct.Struct(">8xi")
 
 
 def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) -> Refusal | None:

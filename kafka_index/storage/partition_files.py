@@ -29,6 +29,25 @@ from kafka_index.storage.directories import Entry
 from kafka_index.stores import ByteSource, store_of
 from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE, Skipped, note_unread
 
+#: Segments that are rows of a table have no log: their modification times are at most this.
+NO_LOG_MTIME_NS = -(1 << 62)
+
+_DEAD = {
+    CLEANED_SUFFIX: "an unfinished compaction or split",
+    DELETED_SUFFIX: "marked for deletion",
+}
+_LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
+
+# Base offset @0, length @8, magic @16, last offset delta @23: all a next offset needs.
+_HEADER = struct.Struct(">qi4xb6xi")
+_OVERHEAD_BYTES = 12
+_SHORT_HEADER_BYTES = 17
+_MIN_LENGTH = 14
+_MAGIC_2 = 2
+_MAGIC_2_HEADER_BYTES = 61
+# What one request to a store reads of a log whose headers are wanted.
+_HEADERS_WINDOW_BYTES = 64 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class TieredPartition:
@@ -48,26 +67,6 @@ class TieredPartition:
     local_start_offset: int | None
     tiered_end_offset: int
     epochs: tuple[EpochEntry, ...]
-
-
-#: Segments that are rows of a table have no log: their modification times are at most this.
-NO_LOG_MTIME_NS = -(1 << 62)
-
-_DEAD = {
-    CLEANED_SUFFIX: "an unfinished compaction or split",
-    DELETED_SUFFIX: "marked for deletion",
-}
-_LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
-
-# Base offset @0, length @8, magic @16, last offset delta @23: all a next offset needs.
-_HEADER = struct.Struct(">qi4xb6xi")
-_OVERHEAD_BYTES = 12
-_SHORT_HEADER_BYTES = 17
-_MIN_LENGTH = 14
-_MAGIC_2 = 2
-_MAGIC_2_HEADER_BYTES = 61
-# What one request to a store reads of a log whose headers are wanted.
-_HEADERS_WINDOW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,26 +15,6 @@ from kafka_index.verification.findings import FileClass, Judgement
 
 _REBUILT = "A broker that starts here recovers the segment and rebuilds the file."
 
-
-@dataclass(frozen=True, slots=True)
-class SegmentPlace:
-    """The treatment of a segment by a broker that starts on the directory as it lies.
-
-    `is_last`: it is the active one. `is_recovered`: its indexes are rebuilt. `is_clean`: the data
-    directory has the marker of a clean shutdown.
-    """
-
-    is_last: bool
-    is_recovered: bool
-    is_clean: bool
-
-    def softened(self, judgement: Judgement) -> Judgement:
-        """Return the judgement of an index file, harmless where a start rebuilds it."""
-        if not self.is_recovered or judgement.file_class is FileClass.IDENTICAL:
-            return judgement
-        return replace(judgement, harmful=False, effect=_REBUILT)
-
-
 IDENTICAL = Judgement(FileClass.IDENTICAL)
 NOT_JUDGED = Judgement(FileClass.VALID, found="not judged: the log before it is damaged")
 
@@ -61,6 +41,33 @@ _SHORT_LAST = (
     "The log end is read as the segment's base offset: all of its records are hidden, and new "
     "ones reuse their offsets."
 )
+
+_TXN_FIELDS = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+_EXPOSES = "Consumers that read committed records get aborted ones."
+_HIDES = "Consumers that read committed records do not get records of the transaction."
+_REBUILDS_SEGMENT = "A broker that starts here recovers the segment and rebuilds its indexes."
+
+#: Whether batches of a producer's transactions are left in a range of offsets.
+HasData = Callable[[int, int, int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlace:
+    """The treatment of a segment by a broker that starts on the directory as it lies.
+
+    `is_last`: it is the active one. `is_recovered`: its indexes are rebuilt. `is_clean`: the data
+    directory has the marker of a clean shutdown.
+    """
+
+    is_last: bool
+    is_recovered: bool
+    is_clean: bool
+
+    def softened(self, judgement: Judgement) -> Judgement:
+        """Return the judgement of an index file, harmless where a start rebuilds it."""
+        if not self.is_recovered or judgement.file_class is FileClass.IDENTICAL:
+            return judgement
+        return replace(judgement, harmful=False, effect=_REBUILT)
 
 
 def judge_offset_index(
@@ -209,15 +216,6 @@ def _shorter_or_valid(
         expected=f"{len(built) // size} entries as recovery makes them",
         found=f"{len(data) // size} that fit the log as well",
     )
-
-
-_TXN_FIELDS = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
-_EXPOSES = "Consumers that read committed records get aborted ones."
-_HIDES = "Consumers that read committed records do not get records of the transaction."
-_REBUILDS_SEGMENT = "A broker that starts here recovers the segment and rebuilds its indexes."
-
-#: Whether batches of a producer's transactions are left in a range of offsets.
-HasData = Callable[[int, int, int], bool]
 
 
 def judge_transaction_index(
