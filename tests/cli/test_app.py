@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import re
 import subprocess
 import sys
@@ -238,3 +240,24 @@ def test_the_help_names_every_command_once() -> None:
 def test_a_logs_option_means_the_input() -> None:
     asked = ("--topic", "app-logs", "--partition", 0, "--offset", 1, "--json")
     assert lookup("--logs", DUMP, *asked).stdout == lookup("--input", DUMP, *asked).stdout != ""
+
+
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+
+
+@pytest.mark.parametrize("name", ["lookup", "lookup-tables"])
+def test_a_page_is_printed_as_it_is(name: str) -> None:
+    done = run_here("help", name)
+    assert (done.returncode, done.stdout) == (0, PAGES[name])
+
+
+def test_without_a_page_each_is_listed_with_its_title() -> None:
+    lines = run_here("help").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(PAGES)
+    assert next(line for line in lines if line.startswith("dump ")).endswith("  Look into files")
+
+
+def test_a_page_that_is_not_there_is_wrong_usage_and_the_error_names_those_that_are() -> None:
+    done = run_here("help", "look")
+    assert done.returncode == 2
+    assert "lookup, " in done.stderr

@@ -1,12 +1,15 @@
-"""Further header fields against struct."""
+"""The fields of a batch's header and its size, against struct."""
 
 from __future__ import annotations
 
 import struct
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kafka_index.kernels import batch_header
 from kafka_index.kernels.headers import (
     CONTROL_COMPRESSED,
     CONTROL_EMPTY,
@@ -14,7 +17,7 @@ from kafka_index.kernels.headers import (
     HEADER_CONTROL_TYPE,
     read_headers,
 )
-from tests.support import twins
+from tests.support import twins, walk_twin
 from tests.support.segments import (
     LOG_APPEND_TIME,
     Segment,
@@ -26,6 +29,7 @@ from tests.support.segments import (
     message,
 )
 from tests.support.strategies import segments
+from tests.support.walking import UNTOUCHED, Log, address_of, logs, longs
 
 
 def headers(*entries: bytes, start: int = 0) -> list[list[int]]:
@@ -81,3 +85,108 @@ def test_control_batches_without_a_plain_record_are_reported() -> None:
     packed = control_batch(0, 7, 0, control_key(0), marker_value(), attributes=1)
     kinds = [row[HEADER_CONTROL_TYPE] for row in headers(empty, packed)]
     assert kinds == [CONTROL_EMPTY, CONTROL_COMPRESSED]
+
+
+HEADERS = [
+    batch(7, 3, last_offset_delta=9, max_timestamp=50, attributes=4, payload=b""),
+    message(7, 0, value=b"v", attributes=2),
+    message(7, 1, 50, b"v", attributes=3),
+    message(7, -5, 50, b"v"),
+    batch(7, 3, magic=100),
+]
+
+
+@pytest.mark.parametrize("entry", HEADERS, ids=["2", "0", "1", "-5", "100"])
+def test_fields_of_a_header_are_read_as_with_struct(entry: bytes) -> None:
+    data = np.frombuffer(entry, np.uint8)
+    start = address_of(data)
+    header = walk_twin.header_at(entry, 0)
+    assert (
+        batch_header.batch_size(start, len(entry)),
+        batch_header.magic_of(start),
+        batch_header.last_offset_of(start),
+        batch_header.max_timestamp_of(start),
+        batch_header.codec_of(start),
+    ) == (header.size, header.magic, header.last_offset, header.max_timestamp, header.codec)
+
+
+def size_at(entry: bytes, log_size: int | None = None, position: int = 0) -> int:
+    data = np.frombuffer(entry, np.uint8)
+    size = len(entry) if log_size is None else log_size
+    return int(batch_header.batch_size(address_of(data) + np.uint64(position), size - position))
+
+
+def test_after_the_last_byte_is_the_end() -> None:
+    assert size_at(batch(0), position=len(batch(0))) == batch_header.AT_END
+
+
+@pytest.mark.parametrize("left", range(1, 18))
+def test_less_than_a_header_is_torn(left: int) -> None:
+    assert size_at(batch(0) * 2, log_size=len(batch(0)) + left, position=len(batch(0))) == (
+        batch_header.TORN_HEADER
+    )
+
+
+@pytest.mark.parametrize("length", [-(2**31), -13, -1, 0, 13])
+def test_a_length_below_any_batch_is_bad(length: int) -> None:
+    assert size_at(batch(0, length=length)) == batch_header.BAD_LENGTH
+
+
+@pytest.mark.parametrize("over", [1, 2, 50])
+def test_a_batch_that_ends_after_the_log_is_torn(over: int) -> None:
+    whole = batch(0)
+    assert size_at(whole, log_size=len(whole) - over) == batch_header.TORN_BATCH
+
+
+def test_the_largest_length_does_not_overflow() -> None:
+    assert size_at(batch(0, length=2**31 - 1)) == batch_header.TORN_BATCH
+
+
+def empty_entry(magic: int, size: int) -> bytes:
+    entry = bytearray(size + 20)
+    struct.pack_into(">i", entry, 8, size - 12)
+    struct.pack_into(">b", entry, 16, magic)
+    return bytes(entry)
+
+
+@pytest.mark.parametrize(("magic", "size"), [(0, 26), (1, 60), (2, 61), (127, 61), (-1, 26)])
+def test_the_smallest_batch_of_each_magic_has_its_size(magic: int, size: int) -> None:
+    assert size_at(empty_entry(magic, size)) == size
+
+
+@pytest.mark.parametrize("magic", [2, 3, 127])
+def test_a_record_batch_smaller_than_its_header_has_a_bad_size(magic: int) -> None:
+    assert size_at(empty_entry(magic, 60)) == batch_header.BAD_SIZE
+
+
+@pytest.mark.parametrize(
+    "entry", [batch(0), batch(0, crc=5), message(0, 1, 9, b"v"), message(0, 0, crc=6)]
+)
+def test_checksums_of_both_formats_are_those_of_the_libraries(entry: bytes) -> None:
+    window = np.frombuffer(b"xyz" + entry, np.uint8)
+    assert batch_header.batch_checksums(window, 3, len(entry)) == twins.checksums(entry)
+
+
+@given(st.integers(0, 2**62))
+def test_damage_encodes_its_position(position: int) -> None:
+    assert batch_header.damage_at(batch_header.damage_at(position)) == position
+    assert batch_header.damage_at(position) < batch_header.AT_END
+
+
+@given(logs(), st.data())
+def test_headers_are_read_where_there_is_a_position(log: Log, data: st.DataObject) -> None:
+    by_position = {one.position: one for one in log.headers}
+    asked = data.draw(st.lists(st.sampled_from([-1, -2, -40, *by_position])))
+    fields = np.full((3, len(asked)), UNTOUCHED, np.int64)
+    batch_header.read_batch_fields(
+        address_of(log.array), longs(asked), fields[0], fields[1], fields[2]
+    )
+    expected = []
+    for position in asked:
+        one = by_position.get(position)
+        if one is None:
+            expected.append([UNTOUCHED] * 3)
+        else:
+            base = batch_header.NOT_IN_HEADER if one.is_packed_legacy else one.base_offset
+            expected.append([base, one.last_offset, one.size])
+    assert fields.T.tolist() == expected

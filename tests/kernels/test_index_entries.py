@@ -1,12 +1,14 @@
-"""The choice of index entries against a loop over tuples."""
+"""Index entries, runs of answers and the radix sort, against plain Python."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.kernels.index_entries import choose_entries
+from kafka_index.kernels.search import number_runs, put_back_runs, radix_sort
 from tests.support import twins
 
 Batch = tuple[int, int, int]
@@ -65,3 +67,42 @@ def test_exactly_the_interval_is_not_yet_enough() -> None:
 def test_the_entry_of_a_later_timestamp_names_the_batch_that_holds_it() -> None:
     rows = [(0, 4, 90), (200, 9, 30), (400, 12, 91)]
     assert chosen([rows], 100)[0] == [(1, 90, 4), (2, 91, 12)]
+
+
+@pytest.mark.parametrize("high_bits", [0, 1, 10, 11, 20, 21, 40])
+@pytest.mark.parametrize("low_bits", [0, 5, 23])
+def test_keys_are_sorted_by_their_high_bits_and_else_keep_their_order(
+    low_bits: int, high_bits: int
+) -> None:
+    drawn = np.random.default_rng(high_bits).integers(0, 1 << (low_bits + high_bits), 3000)
+    expected = sorted(drawn.tolist(), key=lambda key: key >> low_bits)
+
+    found = radix_sort(drawn.copy(), np.empty_like(drawn), low_bits, high_bits)
+
+    assert found.tolist() == expected
+
+
+def test_neighbours_that_found_the_same_share_a_run() -> None:
+    batches = np.array([0, 0, 40, 40, 40, 0])
+    entries = np.array([-1, -1, -1, 7, 7, 7])
+    runs, firsts = np.empty(6, np.int64), np.empty(6, np.int64)
+
+    count = number_runs(batches, entries, runs, firsts)
+
+    assert runs.tolist() == [0, 0, 1, 2, 2, 3]
+    assert firsts[:count].tolist() == [0, 2, 3, 5]
+
+
+@pytest.mark.parametrize("answers", [6, 9])
+def test_runs_are_put_back_where_their_queries_were(answers: int) -> None:
+    runs = np.array([0, 0, 1, 2, 2, 3])
+    values = np.arange(8).reshape(2, 4) * 10
+    rows = np.random.default_rng(3).permutation(answers)[:6]
+    found = np.full((3, answers), -1)
+    scratch = np.empty(6 if answers == 6 else 0, np.int32)
+
+    put_back_runs(values, runs, rows, scratch, found)
+
+    expected = np.full((3, answers), -1)
+    expected[:2, rows] = values[:, runs]
+    assert found.tolist() == expected.tolist()

@@ -1,7 +1,10 @@
-"""Checkpoint texts."""
+"""Checkpoint texts, and layouts of what is kept of producers."""
 
 from __future__ import annotations
 
+import struct
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +19,12 @@ from kafka_index.layout.checkpoints import (
 )
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.records import (
+    ABORTED_TXN,
+    PRODUCER_STATE_ENTRY,
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEADER,
+)
 
 PARTITIONS = st.builds(
     TopicPartition,
@@ -93,3 +102,23 @@ def test_a_number_of_any_length_out_of_range_is_refused(line: str) -> None:
 def test_an_epoch_line_has_two_integers() -> None:
     with pytest.raises(InputError, match="line 3"):
         parse_leader_epoch_checkpoint("0\n1\n4 77 1\n")
+
+
+@pytest.mark.parametrize(
+    ("layout", "form", "values"),
+    [
+        (ABORTED_TXN, ">hqqqq", (0, -2, 3, 2**40, 5)),
+        (SNAPSHOT_HEADER, ">hIi", (1, 2**32 - 2, 7)),
+        (SNAPSHOT_ENTRY, ">qhiqiqiq", (2**33, 2, 3, 2**34, 5, 2**35, 7, -1)),
+    ],
+)
+def test_fields_follow_each_other_without_gaps_in_big_endian(
+    layout: np.dtype[np.void], form: str, values: tuple[int, ...]
+) -> None:
+    assert layout.itemsize == struct.calcsize(form)
+    assert np.array([values], layout).tobytes() == struct.pack(form, *values)
+
+
+def test_entries_in_memory_have_the_fields_of_those_in_files() -> None:
+    assert PRODUCER_STATE_ENTRY.names == SNAPSHOT_ENTRY.names
+    assert all(PRODUCER_STATE_ENTRY[name].isnative for name in PRODUCER_STATE_ENTRY.names or ())

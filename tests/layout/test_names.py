@@ -1,4 +1,4 @@
-"""Names of partition directories and segment files."""
+"""Names of partition directories and segment files, and URIs with a password."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kafka_index.layout.names import (
     segment_file_name,
     split_directory_name,
 )
+from kafka_index.layout.uri_passwords import has_password, hide_passwords
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(is_legal_topic)
 UUID = "0f3c1f6a9c9b4b0c8d7e6f5a4b3c2d1e"
@@ -114,3 +115,54 @@ def test_the_index_of_a_swapped_log_is_swapped_too() -> None:
 def test_only_a_log_has_index_names() -> None:
     with pytest.raises(ValueError, match="not the name of a log"):
         index_name_for("00000000000000000005.index", ".timeindex")
+
+
+CANARY = "canary"
+WITH_PASSWORD = [
+    f"s3://user:{CANARY}@bucket/key",
+    f"S3A://user:{CANARY}@bucket",
+    f"s3://user:12/{CANARY}@bucket",
+    f"s3://user:ab/{CANARY}@bucket",
+    f"s3://user:a@{CANARY}@bucket",
+    f"s3://user%3A{CANARY}@bucket",
+    f"s3:/user:{CANARY}@bucket",
+    f" s3://user:{CANARY}@bucket",
+    f"gs://:{CANARY}@bucket",
+    f"abfs://user:{CANARY}@account.dfs.core.windows.net/key",
+    f"abfss://container@account.dfs.core.windows.net/key?sv=1&sig={CANARY}",
+    f"hdfs://user:{CANARY}@namenode:8020/key",
+    f"file://user:{CANARY}@host/key",
+    f"https://user:{CANARY}@host/key",
+    f"https://bucket.host/key?X-Amz-Signature={CANARY}",
+    f"id=s3://user:{CANARY}@bucket/key",
+]
+
+
+@pytest.mark.parametrize("uri", WITH_PASSWORD)
+def test_a_password_is_found_and_hidden(uri: str) -> None:
+    assert has_password(uri)
+    hidden = hide_passwords(f"cannot read '{uri}': it is not there")
+    assert CANARY not in hidden
+    assert hidden.startswith("cannot read '")
+    assert hidden.endswith("': it is not there")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://bucket/a:b@c",
+        "hdfs://namenode:8020/a@b:c",
+        "hdfs://namenode:8020",
+        "hdfs:///a",
+        "hdfs://user@namenode:8020/a",
+        "abfss://container@account.dfs.core.windows.net/a",
+        "/a/b:c@d",
+        "file:///a:b@c",
+        "file:/a",
+        "a:b@c",
+        "id=/a/b",
+    ],
+)
+def test_other_paths_hold_none(path: str) -> None:
+    assert not has_password(path)
+    assert hide_passwords(path) == path

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -19,14 +20,14 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from kafka_index.execution import Parts, ThreadEngine
+from kafka_index.execution import Listener, Parts, ThreadEngine
 from kafka_index.restore import LostRange, RestoreResult
 from kafka_index.restore import partition_restoring as units
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_restoring import PartitionTask, divide, restore_on
 from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
-from tests.spark.session_engine import SessionEngine
+from kafka_index.spark.workers import SparkWorkers, session_workers
 from tests.support.builds import kill, start
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
@@ -36,6 +37,28 @@ from tests.support.restoring import MARKER, contents, copy_dump, damage, logs, r
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "customer-profiles-0")
 _CALLS = 190
 _DRAWN = drawn(300, one_in=150)
+
+
+@dataclass(frozen=True)
+class SessionEngine:
+    """Runs works in a session that is there, and stays."""
+
+    session: SparkSession
+    on_spark: bool = True
+
+    def start(
+        self,
+        command: str,  # noqa: ARG002
+        *,
+        after_failure: str,  # noqa: ARG002
+        listener: Listener | None = None,
+        works: int = 0,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+    ) -> AbstractContextManager[SparkWorkers]:
+        return session_workers(
+            self.session, listener=listener, works=works, inputs=inputs, outputs=outputs
+        )
 
 
 class Failure(Enum):
@@ -134,7 +157,7 @@ def failing_at(
             for name, call in kept.items():
                 setattr(os, name, call)
 
-    return lambda group: Parts([partial(restore, group)], lambda pieces, _: pieces[0])
+    return lambda group, **_: Parts([partial(restore, group)], lambda pieces, _: pieces[0])
 
 
 @pytest.mark.parametrize("failure", list(Failure))

@@ -1,4 +1,4 @@
-"""Listing a dump that lies in an object store gives what listing a local copy of it gives."""
+"""Listing a dump in an object store, and as columns, gives what listing a local copy gives."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import Listing, list_dump
+from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.paged_listing import scan_directories
+from kafka_index.storage.partition_files import list_partition
 from kafka_index.storage.paths import expand_input, refuse_overlap
+from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
 from kafka_index.stores import store_of
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
@@ -142,3 +147,96 @@ def test_an_output_that_overlaps_the_input_is_refused(
     target = f"{bucket}/{output}".rstrip("/").replace("s3://", "s3a://")
     with pytest.raises(InputError, match="the output"):
         refuse_overlap(target, target, [f"{bucket}/dump"])
+
+
+COUNT = 30
+
+
+def entries(directories: list[str]) -> dict[str, list[tuple[str, bool]]]:
+    return {
+        directory: sorted((entry.path, entry.is_directory()) for entry in found)
+        for directory, found in scan_directories(directories)
+    }
+
+
+def test_directories_of_a_bucket_share_requests(s3: S3Server, tmp_path: Path) -> None:
+    for number in range(COUNT):
+        folder = tmp_path / f"topic-{number}" / "inner"
+        folder.mkdir(parents=True)
+        (folder.parent / "a.index").touch()
+        (folder / "b").touch()
+    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.through(proxy.endpoint)) as bucket:
+        root = upload(tmp_path, f"{bucket}/dump")
+        directories = [f"{root}/topic-{number}" for number in range(COUNT)]
+        proxy.clear()
+
+        most = entries(directories)
+        assert len(proxy.requests) <= 4
+        few = entries(directories[:3])
+
+    assert few == {each: most[each] for each in directories[:3]}
+    assert most == {
+        each: [(f"{each}/a.index", False), (f"{each}/inner", True)] for each in directories
+    }
+
+
+def test_a_directory_that_is_not_there_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a-0").mkdir()
+
+    assert entries([str(tmp_path / "a-0"), str(tmp_path / "b-0")]) == {str(tmp_path / "a-0"): []}
+
+
+PARTITION = TopicPartition("t", 3)
+
+
+def test_a_plain_directory_gives_the_segments_of_a_listing_entry_by_entry(tmp_path: Path) -> None:
+    put(tmp_path / "t-3", name(9), name(0), name(2**63 - 1), data=b"123")
+    put(tmp_path / "t-3", name(0, ".index"), "leader-epoch-checkpoint", "partition.metadata")
+    directory = str(tmp_path / "t-3")
+    found = list_plain_partition(PARTITION, directory)
+    assert found is not None
+    expected, _ = list_partition(PARTITION, scan_directory(directory))
+    assert found.files() == sorted(expected, key=lambda each: each.base_offset)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        name(5, ".log.swap"),
+        name(5, ".index.cleaned"),
+        name(5, ".log.deleted"),
+        "5.log",
+        "9" * 20 + ".log",
+        "٣" * 20 + ".log",
+    ],
+)
+def test_a_directory_with_an_odd_entry_is_listed_entry_by_entry(tmp_path: Path, odd: str) -> None:
+    put(tmp_path / "t-3", name(0), odd)
+    assert list_plain_partition(PARTITION, str(tmp_path / "t-3")) is None
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("elsewhere")])
+def test_a_log_that_is_no_plain_file_is_listed_entry_by_entry(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+    put(tmp_path / "t-3", name(0))
+    make(tmp_path / "t-3" / name(7))
+    assert list_plain_partition(PARTITION, str(tmp_path / "t-3")) is None
+
+
+def test_a_table_is_the_sequence_of_its_segments(tmp_path: Path) -> None:
+    partitions = []
+    for number, offsets in ((0, (0, 5)), (3, (7,)), (4, (1, 2, 3))):
+        put(tmp_path / f"t-{number}", *map(name, offsets), data=b"12")
+        found = list_plain_partition(TopicPartition("t", number), str(tmp_path / f"t-{number}"))
+        assert found is not None
+        partitions.append(found)
+    table = SegmentTable(partitions)
+    files = [file for each in partitions for file in each.files()]
+    assert len(table) == 6
+    assert list(table) == files
+    assert [table[number] for number in range(-6, 6)] == files + files
+    assert table[1:4] == files[1:4]
+    assert table.total_bytes == 12
+    again = SegmentTable.of(files)
+    assert list(again) == files
+    assert [each.partition for each in again.partitions] == [each.partition for each in partitions]
+    assert isinstance(again.partitions[0], PartitionSegments)

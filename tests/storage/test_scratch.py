@@ -1,8 +1,11 @@
-"""Scratch names, and sweeping what runs left behind."""
+"""Scratch names, the workspace of a process, and sweeping what runs left behind."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ import pytest
 from kafka_index.errors import PublishError
 from kafka_index.layout.names import parse_segment_file
 from kafka_index.storage import is_scratch, scratch_path, sweep, write_scratch
+from tests.support.command_line import environment
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 BASE = "00000000000000000005"
 FINAL_NAMES = [f"{BASE}.index", f"{BASE}.timeindex.swap", f".{BASE}.kafka-index-state"]
@@ -79,3 +84,32 @@ def test_a_sweep_that_cannot_remove_says_so(tmp_path: Path) -> None:
     (tmp_path / f".{BASE}.index.1.2.tmp").mkdir()
     with pytest.raises(PublishError, match="cannot remove a leftover"):
         sweep([str(tmp_path)], run_id=None)
+
+
+_SCRIPT = """
+import os, signal, sys
+from kafka_index.storage import workspace
+folder = workspace()
+open(os.path.join(folder, "file"), "w").close()
+assert workspace() == folder and os.listdir(os.path.dirname(folder))
+if len(sys.argv) > 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _run(folder: Path, *arguments: str) -> int:
+    environ = {**environment(), "TMPDIR": str(folder)}
+    command = [sys.executable, "-c", _SCRIPT, *arguments]
+    return subprocess.run(command, env=environ, check=False, timeout=TIMEOUT_SECONDS).returncode
+
+
+def test_a_workspace_lies_below_tmpdir_and_goes_with_its_process(tmp_path: Path) -> None:
+    assert _run(tmp_path) == 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    assert _run(tmp_path, "killed") == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 2
+    assert _run(tmp_path) == 0
+    assert os.listdir(tmp_path) == []

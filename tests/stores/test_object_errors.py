@@ -1,4 +1,4 @@
-"""Errors between us and a store: their kinds, and no secrets in them."""
+"""Errors of stores, and their objects: no secrets, versions, and markers of directories."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from kafka_index.errors import (
@@ -17,7 +18,7 @@ from kafka_index.errors import (
     is_retriable,
 )
 from kafka_index.stores import StorageOptions
-from kafka_index.stores.object_store import ObjectStore
+from kafka_index.stores.object_store import ObjectStore, _all_quoted, _quoted
 from tests.servers.faults import Faults, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.stores.stores import HASTY, object_store, s3_environment
@@ -202,3 +203,32 @@ def test_options_of_other_stores_are_theirs(s3: S3Server) -> None:
     others = StorageOptions((("azure_endpoint", "x"), ("dfs.client.use.datanode.hostname", "true")))
     with object_store(s3, bucket, others) as store:
         assert store.list_directory(f"s3://{bucket}") == []
+
+
+@pytest.mark.parametrize(
+    ("e_tag", "version"),
+    [("0x8D2A", '"0x8D2A"'), ('"0x8D2A"', '"0x8D2A"'), ('W/"a"', 'W/"a"'), ("", "")],
+    ids=["as Azure lists it", "as HTTP has it", "weak", "none"],
+)
+def test_an_etag_has_its_quotes(e_tag: str, version: str) -> None:
+    assert _quoted(e_tag) == version
+    assert _all_quoted(pa.array([e_tag, '"b"'])).to_pylist() == [version, '"b"']
+
+
+def test_they_are_directories_and_not_files_of_themselves(s3: S3Server) -> None:
+    bucket = s3.new_bucket()
+    for directory in ("dump", "dump/orders-0", "dump/empty-0"):
+        s3.filesystem().create_dir(f"{bucket}/{directory}")
+    root = f"s3://{bucket}/dump"
+    with object_store(s3, bucket) as store:
+        store.put(f"{root}/orders-0/a.log", b"1")
+
+        entries = [(entry.path, entry.is_directory) for entry in store.list_directory(root)]
+        assert entries == [(f"{root}/empty-0", True), (f"{root}/orders-0", True)]
+        inner = store.list_directory(f"{root}/orders-0")
+        assert [entry.path for entry in inner] == [f"{root}/orders-0/a.log"]
+        assert store.list_directory(f"{root}/empty-0") == []
+
+        names = [name for page in store.list_tree(root) for name in page["path"].to_pylist()]
+        assert "" not in names
+        assert "orders-0/a.log" in names

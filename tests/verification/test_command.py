@@ -1,4 +1,4 @@
-"""``kafka-index verify``: what it prints, reports, and exits with."""
+"""``kafka-index verify``: what it prints, reports, and exits with, of local and remote dumps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_index import verify
 from kafka_index.cli.run_end import ExitCode
-from kafka_index.verification import VERIFY_SCHEMA
+from kafka_index.verification import VERIFY_SCHEMA, FileClass, Verification
 from tests.support.builds import small_disk
-from tests.support.command_line import COMMAND, DUMP, copy_partitions, environment, run_here
+from tests.support.command_line import (
+    COMMAND,
+    DUMP,
+    Argument,
+    copy_partitions,
+    environment,
+    run_here,
+)
 from tests.support.gates import Gate, Step
+from tests.support.remote import upload
 from tests.support.restoring import copy_dump
+from tests.support.tiered import SETTINGS, Setting, setting
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITION = "app-logs-0"
@@ -231,3 +241,66 @@ def test_a_harmful_file_says_what_was_expected_and_found(tmp_path: Path) -> None
         f"timeindex: corrupt at byte {size - size % 12}: "
         f"expected a multiple of 12 bytes, found {size} bytes"
     ) in done.stdout
+
+
+#: ``index.interval.bytes`` of the brokers' topics.
+_INTERVAL = 600
+
+
+def arguments(at: Setting) -> list[Argument]:
+    pairs = [text for name, path in at.keys for text in ("--tiered-key", f"{name}={path}")]
+    return ["--tiered", at.remote, *pairs, "--index-interval-bytes", _INTERVAL]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_brokers_uploaded_is_right(name: str) -> None:
+    at = setting(name)
+
+    done = run_here("verify", "--input", at.data, *arguments(at))
+
+    assert done.returncode == ExitCode.DONE, done.stdout
+    assert "identical" in done.stdout
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_remote_segments_are_verified_without_the_directory_of_a_broker(name: str) -> None:
+    done = run_here("verify", *arguments(setting(name)))
+
+    assert done.returncode == ExitCode.DONE, done.stdout
+    assert "identical" in done.stdout
+
+
+def test_an_uploaded_index_that_leads_astray_is_found() -> None:
+    at = setting("local")
+    indexes = sorted(Path(at.remote).rglob("*.timeindex"), key=lambda path: path.stat().st_size)
+    path = indexes[-1]
+    content = path.read_bytes()
+    path.write_bytes(content[:-12])
+    try:
+        done = run_here("verify", *arguments(at), "--input", at.data)
+    finally:
+        path.write_bytes(content)
+
+    assert done.returncode == ExitCode.DAMAGE
+    assert "timeindex: incomplete" in done.stdout
+
+
+def classes(found: Verification) -> list[tuple[str, str, FileClass, bool]]:
+    rows = [row for one in found.partitions for row in one.findings]
+    return sorted(
+        (Path(row.path).name, row.kind.value, row.file_class, row.harmful) for row in rows
+    )
+
+
+def test_rows_are_those_of_the_same_files_on_a_disk(configured_bucket: str, tmp_path: Path) -> None:
+    data = copy_dump(tmp_path / "data", "payments-0")
+    index = min((data / "payments-0").glob("*.index"))
+    index.write_bytes(index.read_bytes()[:-3])
+    log = max((data / "payments-0").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    uri = upload(data, f"{configured_bucket}/data")
+
+    remote, local = verify([uri], threads=2), verify([data], threads=2)
+
+    assert remote.is_harmful
+    assert classes(remote) == classes(local)
