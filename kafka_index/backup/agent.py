@@ -99,11 +99,21 @@ def _meeting(taking: Taking, brokers: tuple[int, ...], manners: Manners) -> Meet
 
 
 def _store_led(taking: Taking, meeting: Meeting) -> None:
-    """Store what this broker leads, then what no other broker of the run has stored."""
-    node_id, leaders = taking.broker.node_id, taking.leaders
-    taking.store(lambda folder: leaders[folder] == node_id)
-    others = {folder: leader for folder, leader in leaders.items() if leader != node_id}
+    """Store what this broker leads, then what no other broker of the run has stored.
+
+    A broker that does not run leads nothing: others may have more of what it led.
+    """
+    leaders = taking.leaders
+    led = {
+        folder
+        for folder, leader in leaders.items()
+        if leader == taking.broker.node_id and taking.is_running
+    }
+    taking.store(led.__contains__)
+    others = {folder: leader for folder, leader in leaders.items() if folder not in led}
     lacking = meeting.await_leaders(taking.stored_folders, others)
+    if any(others[folder] is not None for folder in lacking):
+        taking.await_elections()
     taking.store(lacking.__contains__)
 
 

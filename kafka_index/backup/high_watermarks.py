@@ -35,6 +35,7 @@ _INTERVALS_HELD, _INTERVALS = 12, 3
 _POLL_S = 0.05
 # An answer takes milliseconds, unless a topic was deleted meanwhile.
 _ASKED_MS = 5000
+_MS_NS = 1_000_000
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -109,14 +110,17 @@ class Replacements:
         return not late
 
     def read(self, source: Source) -> HighWatermarks:
-        """Return what the checkpoints say now."""
+        """Return what the checkpoints say now; old ones were known when they were written."""
         offsets: dict[TopicPartition, int] = {}
+        time_ms = now_ms()
         for directory in self._partitions:
             checkpoint = BrokerCheckpoint.read(directory, REPLICATION_CHECKPOINT)
+            if source is Source.OLD_CHECKPOINT and checkpoint.offsets:
+                time_ms = min(time_ms, checkpoint.mtime_ns // _MS_NS)
             for partition, offset in checkpoint.offsets.items():
                 # A partition that has moved meanwhile is in both; its high watermark only rises.
                 offsets[partition] = max(offset, offsets.get(partition, 0))
-        return HighWatermarks(offsets, source, now_ms())
+        return HighWatermarks(offsets, source, time_ms)
 
 
 def _identity(directory: str) -> tuple[int, int, int] | None:

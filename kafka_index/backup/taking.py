@@ -187,12 +187,15 @@ class Taking:
         self._times["others_begun_ms"] = now_ms()
         self._cutting.cut(others_than=COORDINATOR_TOPICS)
         self._times["ended_ms"] = now_ms()
+        self._replacements = self._next_replacements()
+
+    def _next_replacements(self) -> Replacements:
         partitions: dict[str, list[str]] = {}
         for found in self._cutting.partitions.values():
             if found.partition.topic != CLUSTER_METADATA_TOPIC:
                 directory = self.broker.paths[found.directory]
                 partitions.setdefault(directory, []).append(found.path)
-        self._replacements = Replacements(partitions, self._request.interval_ms)
+        return Replacements(partitions, self._request.interval_ms)
 
     def await_high_watermarks(self) -> None:
         """Wait for high watermarks from after the cut, if a log has anything new."""
@@ -201,6 +204,15 @@ class Taking:
             self._high_watermarks = HighWatermarks({}, Source.EARLIER_RUN, now_ms())
         else:
             self._high_watermarks = self._ask_broker() or self._replacements.wait()
+
+    def await_elections(self) -> None:
+        """Wait for high watermarks once more, for partitions whose leader was killed.
+
+        A follower learns the last one of the old leader from the new leader. The agent of the
+        killed broker has waited for longer than an election takes.
+        """
+        if self._high_watermarks.source in (Source.CHECKPOINT, Source.BROKER):
+            self._high_watermarks = self._next_replacements().wait()
 
     def _ask_broker(self) -> HighWatermarks | None:
         """Return the high watermarks that a running broker tells; None where none is asked, or is.
@@ -228,6 +240,11 @@ class Taking:
             partition_folder(partition, found.topic_id): partition
             for partition, found in self._cutting.partitions.items()
         }
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker was seen to run, or was stopped in an orderly way."""
+        return self._high_watermarks.source is not Source.OLD_CHECKPOINT
 
     @property
     def leaders(self) -> dict[str, int | None]:
@@ -627,7 +644,9 @@ class Taking:
             partition=partition.partition,
             topic_id=found.topic_id,
             directory=found.directory,
-            is_leader=None if leader is None else leader == self.broker.node_id,
+            is_leader=(
+                None if leader is None else leader == self.broker.node_id and self.is_running
+            ),
             is_compacted=stored.is_compacted or stored.has_gap,
             start_offset=start,
             end_offset=stored.end_offset,

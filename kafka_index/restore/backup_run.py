@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kafka_index.backup.clamp import Clamp, RunLog, clamp_ends
 from kafka_index.dump.replicas import Dump, Replica, read_dumps
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.errors import ConfigError, InputError, plural
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     CONSUMER_OFFSETS_TOPIC,
@@ -27,6 +27,7 @@ from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.seed import NOT_IN_DUMP
 from kafka_index.stores.backup.manifest import (
+    Manifest,
     Missed,
     PartitionBackup,
     is_consistent,
@@ -36,6 +37,11 @@ from kafka_index.stores.backup.manifest import (
 from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.backup.run_paths import parse_run_path, run_path
 from kafka_index.stores.backup.store import Run
+
+# More than an election takes. What is counted as newer than it is costs nothing, unless a
+# transactional id has expired since.
+_BEHIND_MS = 60_000
+_MAX_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ class BackupRun:
 
     def _clamp(self, request: RestoreRequest, dump: Dump, budget: DecompressionBudget) -> Clamp:
         until = request.until
-        begun_ms = min(each.cut.begun_ms for each in self.run.manifests)
+        begun_ms = self._states_ms()
         settled = _settled(self.run)
         is_until = request.consistent and until.is_given
         if is_until:
@@ -167,6 +173,12 @@ class BackupRun:
                 )
             logs.append(log)
         return clamp_ends(logs, begun_ms, budget)
+
+    def _states_ms(self) -> int:
+        """Return a time at which ``__transaction_state`` knew all transactions before it."""
+        begun_ms = min(each.cut.begun_ms for each in self.run.manifests)
+        late = [manifest.cut.high_watermarks_ms for manifest in _states_behind(self.run)]
+        return min([begun_ms, *(each - _BEHIND_MS for each in late)])
 
     def _settled_before(self, time_ms: int) -> _Settled:
         """Return what an earlier run had before it cut anything, which was before a time."""
@@ -211,6 +223,14 @@ class BackupRun:
                 f"the brokers of run {self.run.name} did not wait for each other: transactions and "
                 "groups are not consistent in it"
             )
+        behind = [partition for partition, _ in _behind(self.run)]
+        if behind:
+            names = ", ".join(each.directory_name for each in behind[:_MAX_NAMES])
+            yield (
+                f"{plural(len(behind), 'log')} of run {self.run.name} end before they were cut, "
+                f"as a broker was killed shortly before: {names}; what was acknowledged last may "
+                "be missing, and transactions and groups are not consistent"
+            )
 
     def _copy(self, partition: TopicPartition) -> PartitionBackup:
         return self.run.copies[partition][1]
@@ -222,14 +242,30 @@ _Settled = dict[tuple[TopicPartition, str], int]
 def _settled(run: Run) -> _Settled:
     """Return what was settled before a run had cut anything, by partition and topic id.
 
-    Nothing is, where brokers did not wait for each other.
+    Nothing is, where brokers did not wait for each other, or what ``__transaction_state`` had then
+    is not all there.
     """
-    if not is_consistent(run.manifests):
+    if not is_consistent(run.manifests) or _states_behind(run):
         return {}
     return {
         (partition, copy.topic_id): copy.settled_offset
         for partition, (_, copy) in run.copies.items()
     }
+
+
+def _behind(run: Run) -> Iterator[tuple[TopicPartition, Manifest]]:
+    """Yield the logs that end before they were cut, with their manifests.
+
+    The high watermark of a broker that was killed is older than the cut, and that of its followers
+    may be until one of them leads.
+    """
+    for partition, (manifest, copy) in sorted(run.copies.items(), key=lambda each: each[0]):
+        if not all(segment.is_done for segment in copy.segments):
+            yield partition, manifest
+
+
+def _states_behind(run: Run) -> list[Manifest]:
+    return [found for key, found in _behind(run) if key.topic == TRANSACTION_STATE_TOPIC]
 
 
 def following_run(request: RestoreRequest) -> RestoreRequest:

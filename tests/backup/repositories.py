@@ -145,8 +145,8 @@ def _partition(
             "pieces": tuple(pieces),
             "files": tuple(files),
             "segments": tuple(
-                SeenSegment(int(log.stem), 0, 0, 0, log.stat().st_size, log.stat().st_size)
-                for log in logs
+                SeenSegment(int(log.stem), 0, 0, 0, size, covered_bytes=size, is_done=True)
+                for log, size in ((log, log.stat().st_size) for log in logs)
             ),
         }
     )

@@ -7,17 +7,19 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kafka_index.backup import agent
 from kafka_index.backup.agent import Manners, TakenRun, take
 from kafka_index.backup.barrier import Barrier, LateError
 from kafka_index.backup.cut import CutPartition
+from kafka_index.backup.high_watermarks import INTERVAL_SETTING
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest
 from kafka_index.backup.result import BackupResult
@@ -26,6 +28,7 @@ from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.times import now_ms
 from kafka_index.stores.backup.manifest import is_consistent, run_name
 from kafka_index.stores.backup.repository import Repository
+from kafka_index.stores.backup.store import Run
 from tests.support.command_line import COMMAND, DUMP, environment, kafka_index
 from tests.support.restoring import restore
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
@@ -64,10 +67,16 @@ def back_up(
     *,
     patience_s: float = 60.0,
     cut_at_ms: int | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> list[TakenRun]:
     manners = Manners(patience_s=patience_s, cut_at_ms=cut_at_ms)
     requests = [
-        BackupRequest(inputs=[str(brokers[node])], output=str(repository), brokers=THREE)
+        BackupRequest(
+            inputs=[str(brokers[node])],
+            output=str(repository),
+            brokers=THREE,
+            properties=properties or {},
+        )
         for node in nodes
     ]
     with ThreadPoolExecutor(len(requests)) as threads:
@@ -94,6 +103,55 @@ def test_brokers_share_a_run_which_the_leader_stores(
     assert [each.manifest.new_bytes for each in again] == [0, 0, 0]
     assert again[0].manifest.run > first[0].manifest.run
     assert topics(again[0]) == topics(first[0])
+
+
+def test_others_store_what_a_killed_leader_had(brokers: dict[int, Path], tmp_path: Path) -> None:
+    killed = shutil.copytree(brokers[LEADER], tmp_path / "killed")
+    (killed / ".kafka_cleanshutdown").unlink()
+    checkpoint = killed / "replication-offset-checkpoint"
+    lines = checkpoint.read_text().splitlines()
+    ends = {tuple(line.split()[:2]): int(line.split()[2]) for line in lines[2:]}
+    # Its last high watermarks are from before the cut.
+    text = [f"{topic} {number} {end // 2}" for (topic, number), end in ends.items()]
+    checkpoint.write_text("\n".join([*lines[:2], *text, ""]))
+
+    given = {**brokers, LEADER: killed}
+    taken = back_up(given, tmp_path / "r", properties={INTERVAL_SETTING: "100"})
+
+    assert [each.result.high_watermarks_from for each in taken] == [
+        "old checkpoint",
+        "log end",
+        "log end",
+    ]
+    copies = Run(str(tmp_path / "r"), taken[0].manifest.run).copies.values()
+    found = {
+        (each.topic, str(each.partition)): each.end_offset
+        for _, each in copies
+        if each.topic != CLUSTER_METADATA_TOPIC
+    }
+    assert found == ends
+
+
+def test_the_copy_of_the_later_leader_is_read(brokers: dict[int, Path], tmp_path: Path) -> None:
+    """The old one, which was cut off, says that it leads, and has the longer log."""
+    (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.1)
+    repository, manifest = Repository(str(tmp_path / "r")), taken.manifest
+    old = next(each for each in manifest.partitions if each.topic == "payments")
+    shorter = old.pieces[:-1]
+    later = structs.replace(
+        old,
+        pieces=shorter,
+        end_offset=shorter[-1].last_offset + 1 if shorter else 0,
+        epochs=(*old.epochs, (9, 0)),
+    )
+    elected = structs.replace(manifest, node_id=2, partitions=(later,))
+    repository.put_manifest(elected)
+
+    copies = Run(str(tmp_path / "r"), manifest.run).copies
+
+    node_ids = {key: found.node_id for key, (found, _) in copies.items()}
+    assert node_ids.pop(later.topic_partition) == 2
+    assert set(node_ids.values()) == {LEADER}
 
 
 def test_others_store_what_an_absent_leader_does_not(

@@ -222,9 +222,14 @@ class Run:
         return dict(sorted(files.items()))
 
 
-def _order(manifest: Manifest, partition: PartitionBackup) -> tuple[bool, int, int]:
-    """Return what orders the copies of a partition: the greatest is read."""
-    return partition.is_leader is True, partition.end_offset, -manifest.node_id
+def _order(manifest: Manifest, partition: PartitionBackup) -> tuple[bool, int, int, int]:
+    """Return what orders the copies of a partition: the greatest is read.
+
+    A broker that is cut off or stopped does not know that another one leads now: the epoch of the
+    last one is higher, and its log may be shorter after an unclean election.
+    """
+    last_epoch = partition.epochs[-1][0] if partition.epochs else -1
+    return partition.is_leader is True, last_epoch, partition.end_offset, -manifest.node_id
 
 
 def joined_pieces(partition: PartitionBackup) -> Iterator[tuple[Piece, ...]]:

@@ -8,8 +8,13 @@ brokers met. ``make campaign`` kills far more of them.
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
+
+import kafka_index
 from kafka_index.stores.backup.repository import Repository
 from tests.support.campaign import drawn
 
@@ -22,8 +27,14 @@ from .backed_up import (
     leaders_copies,
     own_settings,
 )
+from .broker import Broker
+from .client import Client
 from .three_brokers import NODES, Three, await_load, create_topics, loading
+from .topics import Topic
 
+_LOOSE = Topic(
+    "loose", (), {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}, 1
+)
 _ROUNDS = drawn(36, one_in=18)
 _RECORDS = 300
 #: A process imports, looks, meets, cuts, waits up to ten seconds, and stores.
@@ -61,3 +72,51 @@ def test_runs_of_three_brokers_hold_what_was_acknowledged(room: Path) -> None:
     )
     assert all(len(each.directories) == 2 + (each.node_id == 2) for each in last)
     print(f"{sum(len(each.killed) for each in rounds)} kills, {counts}")
+
+
+@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+def test_an_unclean_election_begins_another_history(room: Path) -> None:
+    """A run has the history of the leader of its time, also beside the agent of the old one."""
+    root, repository, nothing = room / "elected", room / "elected-backups", room / "elected.ledger"
+    nothing.touch()
+    cluster = Three(root, {node: {"broker.session.timeout.ms": "3000"} for node in NODES})
+    homes = dict(zip(NODES, cluster.homes, strict=True))
+    old, new, _ = cluster.brokers
+    logs: list[Path] = []
+
+    def back_up_log(broker: Broker) -> None:
+        found = back_up(homes, repository, nothing)
+        assert set(found.codes.values()) == {0}, found.outputs
+        folder = room / f"log-{len(logs)}" / f"{_LOOSE.name}-0"
+        shutil.copytree(broker.home.data / folder.name, folder)
+        logs.append(folder)
+
+    with cluster, Client(cluster.bootstrap, room) as client:
+        client.create(_LOOSE, (1, 2))
+        client.open_producer("first", transactional=False)
+        client.send("first", _LOOSE.name, 20)
+        back_up_log(old)
+        new.kill()
+        # Acknowledged by one broker, once the other is no longer in sync.
+        client.send("first", _LOOSE.name, 30)
+        back_up_log(old)
+        old.kill()
+        new.start()
+        client.open_producer("second", transactional=False)
+        client.send("second", _LOOSE.name, 10)
+        back_up_log(new)
+        old.start()
+        client.await_in_sync(2, [_LOOSE.name])
+        client.send("second", _LOOSE.name, 5)
+        back_up_log(new)
+    counts = []
+    for run, log in zip(Repository(str(repository)).brokers_of_runs(), logs, strict=True):
+        found, expected = (
+            pa.table(kafka_index.read_records(path, topics=_LOOSE.name)).select(
+                ["offset", "timestamp", "value"]
+            )
+            for path in (f"backup:{repository}@{run}", str(log.parent))
+        )
+        assert found == expected, run
+        counts.append(len(found))
+    assert counts == [20, 50, 30, 35]
