@@ -39,7 +39,8 @@ class StandIn:
         self.high_watermarks: dict[str, int | None] = {}
         self.ends: dict[str, int] = {}
         self.logs: dict[str, bytes] = {}
-        self.is_paused = False
+        self._is_paused = False
+        self._writing = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._write_high_watermarks)
         for number, path in enumerate(self.paths):
@@ -56,6 +57,16 @@ class StandIn:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no high watermarks are written; once it is set, none is being written."""
+        return self._is_paused
+
+    @is_paused.setter
+    def is_paused(self, value: bool) -> None:
+        with self._writing:
+            self._is_paused = value
 
     def create(self, name: str, topic_id: int = 1, directory: int = 0) -> Path:
         """Create a partition with an empty log."""
@@ -101,15 +112,18 @@ class StandIn:
 
     def _write_high_watermarks(self) -> None:
         while not self._stop.wait(_WRITES_S):
-            if self.is_paused:
-                continue
-            for number, path in enumerate(self.paths):
-                offsets = {}
-                for name, end in [*self.ends.items()]:
-                    offset = self.high_watermarks.get(name, end)
-                    if offset is not None and (path / name).is_dir():
-                        offsets[name] = offset
-                self.checkpoint("replication-offset-checkpoint", offsets, number)
+            with self._writing:
+                if not self._is_paused:
+                    self._write_once()
+
+    def _write_once(self) -> None:
+        for number, path in enumerate(self.paths):
+            offsets = {}
+            for name, end in [*self.ends.items()]:
+                offset = self.high_watermarks.get(name, end)
+                if offset is not None and (path / name).is_dir():
+                    offsets[name] = offset
+            self.checkpoint("replication-offset-checkpoint", offsets, number)
 
 
 def _partition(name: str) -> TopicPartition:
