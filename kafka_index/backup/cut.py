@@ -3,7 +3,8 @@
 A broker appends, rolls, cleans, deletes and moves logs meanwhile. So each partition is looked at
 until a look meets no change (`look_at`), before anything is cut. The cut of a partition then asks
 for two things alone: that its directory has not changed since, or else it is looked at again, and
-the size of its last log, as no other grows. Nothing is written, locked or linked, and the files
+where its last log ends, as no other grows: its size, or, in a preallocated one, the zeros after its
+last batch. Nothing is written, locked or linked, and the files
 that are read keep their times of access where the platform allows that.
 """
 
@@ -43,6 +44,7 @@ from kafka_index.layout.names import (
     parse_segment_file,
     segment_file_name,
 )
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.stores.backup.manifest import PartitionBackup, SeenSegment
 
 #: The topics that are cut first, in this order.
@@ -50,6 +52,9 @@ COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)
 
 _LOOKS = 60
 _BETWEEN_LOOKS_S = 0.02
+_END_LOOKS, _BETWEEN_END_LOOKS_S = 5, 0.001
+# A message of magic 0 without key and value.
+_LEAST_BATCH_BYTES = LOG_OVERHEAD_BYTES + 14
 # A directory that changed no longer ago may change again without a later time: clocks of file
 # systems tick every few milliseconds.
 _TICK_NS = 100_000_000
@@ -76,8 +81,9 @@ class _GoneError(Exception):
 class CutLog:
     """A log, as it was cut.
 
-    `settled_bytes` were there before anything was cut. The descriptor is -1 for a log that is not
-    open: nothing of it has to be read, or the process may not open more.
+    `end_bytes`: the batches end there, before the zeros of a preallocated log. `settled_bytes` were
+    there before anything was cut. The descriptor is -1 for a log that is not open: nothing of it
+    has to be read, or the process may not open more.
     """
 
     path: str
@@ -86,6 +92,7 @@ class CutLog:
     inode: int
     ctime_ns: int
     size_bytes: int
+    end_bytes: int
     settled_bytes: int = 0
     descriptor: int = -1
 
@@ -120,6 +127,29 @@ class CutLog:
                 return descriptor
             os.close(descriptor)
         raise LeftOutError(f"{self.path}: it was deleted or replaced before it was read")
+
+    def find_end(self, start_bytes: int) -> None:
+        """Find the end of the batches, by their headers from one of them on.
+
+        What cannot be read, or is damaged, is for the reading to say.
+        """
+        self.end_bytes = self.size_bytes
+        was_open = self.descriptor >= 0
+        with suppress(LeftOutError, OSError):
+            last = max(self.size_bytes - RECORD_BATCH_OVERHEAD_BYTES, 0)
+            if not any(os.pread(self.opened(), RECORD_BATCH_OVERHEAD_BYTES, last)):
+                for start in (start_bytes, 0):
+                    end = _end_of_batches(self.descriptor, start, self.size_bytes)
+                    if end is not None:
+                        self.end_bytes = end
+                        break
+        if not was_open:
+            self.close()
+
+    @property
+    def is_preallocated(self) -> bool:
+        """Whether it can grow without another size."""
+        return self.end_bytes < self.size_bytes
 
     def close(self) -> None:
         """Close the log."""
@@ -301,6 +331,8 @@ class Cutting:
         self._listed: list[tuple[TopicPartition, int, int]] = []
         self._listed_at: list[tuple[int, int, int]] | None = None
         self._open_files = OpenFiles()
+        # Where batches of last logs ended, by device and inode.
+        self._ends: dict[tuple[int, int], int] = {}
         self._looked: dict[TopicPartition, CutPartition] = {}
         self.partitions: dict[TopicPartition, CutPartition] = {}
         self.left_out: dict[TopicPartition, LeftOutError] = {}
@@ -321,7 +353,7 @@ class Cutting:
             with suppress(LeftOutError, _GoneError):
                 found = self._look_at(partition, directory)
                 for log in found.logs:
-                    log.settled_bytes = log.size_bytes
+                    log.settled_bytes = log.end_bytes
                 self._looked[partition] = found
         self.left_out.clear()
 
@@ -381,11 +413,19 @@ class Cutting:
             return False
         if now.st_size < log.settled_bytes:
             log.settled_bytes = 0
+        is_preallocated = log.is_preallocated
         log.size_bytes, log.ctime_ns = now.st_size, now.st_ctime_ns
         if is_grown and log.descriptor < 0:
             with suppress(LeftOutError):
                 log.opened()
+        if is_grown or is_preallocated:
+            self._find_end(log, log.end_bytes)
         return True
+
+    def _find_end(self, log: CutLog, start_bytes: int) -> None:
+        key = log.device, log.inode
+        log.find_end(self._ends.get(key, start_bytes))
+        self._ends[key] = log.end_bytes
 
     def _look_at(self, partition: TopicPartition, directory: int) -> CutPartition:
         """Return a partition by a look that met no change."""
@@ -467,6 +507,9 @@ class Cutting:
             for base in bases:
                 # One by one: logs that are open are closed if the next one fails.
                 logs += [self._log(held, path, base, seen.get(base))]
+            if logs and not logs[-1].is_as(seen.get(bases[-1])):
+                before_it = seen.get(bases[-1])
+                self._find_end(logs[-1], before_it.covered_bytes if before_it else 0)
             epochs = _read_epochs(held, names, path)
             snapshot = _read_snapshot(held, names, bases)
             files = {}
@@ -618,13 +661,32 @@ def _bases(names: Sequence[str]) -> list[int]:
 def _log_of(path: str, base: int, found: os.stat_result) -> CutLog:
     if not stat.S_ISREG(found.st_mode):
         raise LeftOutError(f"{path}: not a regular file", is_fault=True)
-    return CutLog(path, base, found.st_dev, found.st_ino, found.st_ctime_ns, found.st_size)
+    size = found.st_size
+    return CutLog(path, base, found.st_dev, found.st_ino, found.st_ctime_ns, size, size)
 
 
 def _log_of_seen(path: str, seen: SeenSegment) -> CutLog:
     name = segment_file_name(seen.base_offset, LOG_SUFFIX)
     file = seen.device, seen.inode, seen.ctime_ns, seen.size_bytes
-    return CutLog(f"{path}/{name}", seen.base_offset, *file)
+    return CutLog(f"{path}/{name}", seen.base_offset, *file, end_bytes=seen.size_bytes)
+
+
+def _end_of_batches(descriptor: int, position: int, size_bytes: int) -> int | None:
+    """Return where zeros follow the batches from one of them on; None if something else does."""
+    if position > size_bytes:
+        return None
+    for _ in range(_END_LOOKS):
+        while True:
+            header = os.pread(descriptor, RECORD_BATCH_OVERHEAD_BYTES, position)
+            if not any(header):
+                return position
+            after = position + LOG_OVERHEAD_BYTES + int.from_bytes(header[8:12], "big", signed=True)
+            if after - position < _LEAST_BATCH_BYTES or after > size_bytes:
+                break
+            position = after
+        # The header may be just being written.
+        time.sleep(_BETWEEN_END_LOOKS_S)
+    return None
 
 
 def _read_epochs(held: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:

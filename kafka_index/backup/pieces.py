@@ -99,7 +99,7 @@ class LogReading:
         self._high_watermark = high_watermark
         self._end_offset = end_offset
         self._bandwidth = bandwidth
-        self._size_bytes = log.size_bytes
+        self._size_bytes = log.end_bytes
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
         self.position = position_bytes
         self.next_offset = next_offset

@@ -357,7 +357,7 @@ class Taking:
         known: set[str] = set()
         if earlier is not None and not self._is_stored(found):
             known = {piece.object_name for piece in earlier.pieces}
-        sizes = sum(log.size_bytes for log in found.logs)
+        sizes = sum(log.end_bytes for log in found.logs)
         before = sum(each.covered_bytes for each in earlier.segments) if earlier is not None else 0
         if earlier is None or sizes - before > _WORTH_LISTING_BYTES:
             known |= self.repository.names(stored.folder)
@@ -448,7 +448,7 @@ class Taking:
                 stored.settled_offset = 0
                 first, position, next_offset = self._keep_first(stored, earlier)
         for log in logs[:first]:
-            stored.segments.append(_seen(log, log.size_bytes, is_done=True))
+            stored.segments.append(_seen(log, log.end_bytes, is_done=True))
         for number in range(first, len(logs)):
             log = logs[number]
             before = seen.get(log.base_offset)
@@ -806,8 +806,9 @@ def _seen(log: CutLog, covered_bytes: int, *, is_done: bool) -> SeenSegment:
         log.base_offset,
         log.device,
         log.inode,
-        log.ctime_ns,
-        log.size_bytes,
+        # A preallocated log that is written to twice between two ticks of the clock looks the same.
+        0 if log.is_preallocated else log.ctime_ns,
+        log.end_bytes,
         covered_bytes,
         is_done,
     )

@@ -96,6 +96,34 @@ def test_a_preallocated_log_may_shrink_while_it_is_read(broker: StandIn, reposit
     assert result.sizes_bytes["log_read"] == 0
 
 
+def test_a_preallocated_log_ends_where_it_was_cut(broker: StandIn, repository: Path) -> None:
+    log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
+    os.truncate(log, 1 << 20)
+    later = [batch(15, RECORDS), batch(18, RECORDS)]
+    written = [*whole]
+
+    def write() -> None:
+        data = later[len(written) > len(whole)]
+        with log.open("r+b") as file:
+            file.seek(len(written))
+            file.write(data)
+        written.extend(data)
+
+    broker.high_watermarks[ORDERS] = 21
+    # Both, most times, within a tick of the clock: then neither size nor times tell them apart.
+    before = {"cut_others": write, "await_high_watermarks": write}
+    _, manifest = back_up(broker, repository, before=before)
+    found = partition_in(manifest, ORDERS)
+    assert (found.settled_offset, found.end_offset) == (15, 18)
+    assert has(repository, manifest, ORDERS, whole + later[0])
+    _, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, bytes(written))
+    os.truncate(log, len(written))
+    result, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, bytes(written))
+    assert result.sizes_bytes["new"] == 0
+
+
 def test_a_roll_goes_on_in_the_next_log(broker: StandIn, repository: Path) -> None:
     before = broker.logs[ORDERS]
     _, manifest = back_up(
