@@ -2,7 +2,8 @@
 
 The load has transfers between accounts, whose amounts sum to 0 in each transaction, and what
 `three_brokers` has: idempotent records, transactions with offsets of groups, a compacted topic. Log
-starts move, and a topic is deleted and made again all the time. Agents are killed at random.
+starts move, and a topic is deleted and made again all the time. Agents are killed at random,
+and so are brokers, where there are three; replicas move between directories and brokers.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kafka_index.stores.backup.repository import Repository
 
+from .backed_up import SECOND
 from .broker import Broker, Home
 from .client import Client
 from .three_brokers import (
     COPIES,
+    INTERNAL,
     PAYMENTS,
     PLAIN,
     PROFILES,
@@ -50,11 +54,14 @@ _MORE_TOPICS = (
 )
 _CONSUMED = [PLAIN, PAYMENTS, PROFILES, COPIES, BANK, TRIMMED]
 _SETTINGS = {
-    "replica.high.watermark.checkpoint.interval.ms": "700",
+    "replica.high.watermark.checkpoint.interval.ms": "1500",
     "transaction.state.log.num.partitions": "3",
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
 }
+_MOVED = (PLAIN, PROFILES, BANK)
 _PRODUCERS = "6"
 _RUN_SECONDS = 120
 
@@ -74,13 +81,11 @@ class Backed:
     root: Path
     nodes: tuple[int, ...]
     features: Mapping[str, int]
+    #: The folder or the URI of the repository.
+    repository: str
     runs: list[Taken] = field(default_factory=list)
-    killed: int = 0
-
-    @property
-    def repository(self) -> Path:
-        """The folder of the repository."""
-        return self.root / "repository"
+    #: How often there was a change of each kind, or an agent was killed.
+    changes: Counter[str] = field(default_factory=Counter)
 
     @property
     def ledgers(self) -> tuple[Path, Path]:
@@ -96,15 +101,27 @@ class Backed:
 
 @contextmanager
 def _cluster(
-    root: Path, nodes: Sequence[int], features: Mapping[str, int]
+    root: Path, nodes: Sequence[int], features: Mapping[str, int], more: Mapping[str, str]
 ) -> Iterator[tuple[str, list[Broker]]]:
-    """Yield the addresses of a running cluster, and its brokers."""
+    """Yield the addresses of a running cluster, and its brokers of two directories each."""
+    own = {
+        node: {
+            **_SETTINGS,
+            "log.dirs": ",".join(map(str, _directories(Home(root / str(node))))),
+            **more,
+        }
+        for node in nodes
+    }
     if len(nodes) == 1:
-        with Broker(Home(root / "1"), more_settings=_SETTINGS, features=features) as broker:
+        with Broker(Home(root / "1"), more_settings=own[1], features=features) as broker:
             yield broker.bootstrap, [broker]
     else:
-        with Three(root, dict.fromkeys(nodes, _SETTINGS), features) as cluster:
+        with Three(root, own, features) as cluster:
             yield cluster.bootstrap, cluster.brokers
+
+
+def _directories(home: Home) -> list[Path]:
+    return [home.data, home.root / SECOND]
 
 
 @contextmanager
@@ -126,23 +143,27 @@ def back_up(
     runs: int,
     nodes: tuple[int, ...] = (1,),
     features: Mapping[str, int] | None = None,
+    settings: Mapping[str, str] | None = None,
+    repository: str | None = None,
 ) -> Backed:
     """Run a cluster under load, and take so many runs; one agent in three is killed."""
     rng = random.Random(seed)
-    backed = Backed(root, nodes, features or {})
+    backed = Backed(root, nodes, features or {}, repository or str(root / "repository"))
     root.mkdir()
-    with _cluster(root / "cluster", nodes, backed.features) as (bootstrap, brokers):
-        with Client(bootstrap, root) as client:
-            for topic in (*TOPICS, *_MORE_TOPICS):
-                client.create(topic, nodes)
+    cluster = _cluster(root / "cluster", nodes, backed.features, settings or {})
+    with cluster as (bootstrap, brokers), Client(bootstrap, root) as client:
+        for topic in (*TOPICS, *_MORE_TOPICS):
+            client.create(topic, nodes)
         with _loads(bootstrap, backed.ledgers, "a-"):
-            await_load(backed.ledgers[0], 400)
+            for ledger in backed.ledgers:
+                await_load(ledger, 400)
             while len(backed.runs) < runs:
-                _attempt(backed, brokers, rng)
+                _attempt(backed, brokers, client, rng)
+    print(f"{len(backed.runs)} runs, {dict(backed.changes)}")
     return backed
 
 
-def _attempt(backed: Backed, brokers: Sequence[Broker], rng: random.Random) -> None:
+def _attempt(backed: Backed, brokers: Sequence[Broker], client: Client, rng: random.Random) -> None:
     sizes = tuple(path.stat().st_size for path in backed.ledgers)
     agents = [
         subprocess.Popen(
@@ -150,25 +171,62 @@ def _attempt(backed: Backed, brokers: Sequence[Broker], rng: random.Random) -> N
         )
         for broker in brokers
     ]
-    if rng.random() < 1 / 3:
-        backed.killed += 1
-        time.sleep(rng.uniform(0.5, 6))
-        rng.choice(agents).send_signal(signal.SIGKILL)
-    said = [agent.communicate(timeout=_RUN_SECONDS)[0].decode() for agent in agents]
+    with ThreadPoolExecutor(1) as thread:
+        change = thread.submit(_change, backed, brokers, client, rng.randrange(1 << 30))
+        if rng.random() < 1 / 3:
+            backed.changes["agents killed"] += 1
+            time.sleep(rng.uniform(0.5, 6))
+            rng.choice(agents).send_signal(signal.SIGKILL)
+        said = [agent.communicate(timeout=_RUN_SECONDS)[0].decode() for agent in agents]
+        change.result()
     for agent, text in zip(agents, said, strict=True):
         assert agent.returncode in (0, -signal.SIGKILL), text
     before = {each.name for each in backed.runs}
-    repository = Repository(str(backed.repository))
+    repository = Repository(backed.repository)
     for name, found in sorted(repository.brokers_of_runs().items()):
         if name not in before and repository.complete_manifests(name, found):
             backed.runs.append(Taken(name, (sizes[0], sizes[1])))
 
 
+def _change(backed: Backed, brokers: Sequence[Broker], client: Client, seed: int) -> None:
+    """Move replicas, kill a broker and start it again, or expire runs, beside the agents."""
+    rng = random.Random(seed)
+    kinds = ["moved", "expired"]
+    if len(brokers) > 1:
+        kinds += ["reassigned", "brokers killed"]
+    kind = rng.choice(kinds)
+    backed.changes[kind] += 1
+    topic, node = rng.choice(_MOVED), rng.choice(backed.nodes)
+    broker = brokers[backed.nodes.index(node)]
+    time.sleep(rng.uniform(0, 4))
+    match kind:
+        case "moved":
+            client.move(node, rng.choice(_directories(broker.home)), [topic])
+        case "reassigned":
+            client.reassign(rng.sample(backed.nodes, rng.choice((2, 3))), [topic])
+        case "brokers killed":
+            broker.kill()
+            time.sleep(rng.uniform(0, 6))
+            broker.start()
+            # The next one is killed where the others have all that is acknowledged.
+            client.await_in_sync(0, [*_CONSUMED, *INTERNAL])
+        case _:
+            _expire(backed)
+
+
+def _expire(backed: Backed) -> None:
+    command = (sys.executable, "-m", "kafka_index", "backups", "expire", backed.repository)
+    keep = ("--keep-last", "20", *(f"--keep-{each}=0" for each in ("daily", "weekly", "monthly")))
+    done = subprocess.run([*command, *keep], capture_output=True, text=True, check=False)
+    # There is no run yet, or nothing to expire.
+    assert done.returncode in (0, 2), done.stdout + done.stderr
+
+
 def _agent(backed: Backed, home: Home) -> list[str]:
     return [
         *(sys.executable, "-m", "kafka_index", "backup", "--quiet"),
-        *("--input", str(home.data), str(home.metadata)),
-        *("--output", str(backed.repository)),
+        *("--input", *map(str, _directories(home)), str(home.metadata)),
+        *("--output", backed.repository),
         *("--config", str(home.root / "server.properties")),
         *("--brokers", ",".join(map(str, backed.nodes))),
     ]

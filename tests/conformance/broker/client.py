@@ -91,8 +91,12 @@ class Client:
         """Give every partition of some topics these replicas; does not wait for them."""
         self._ask("reassign", _comma(replicas), *topics)
 
+    def move(self, broker: int, directory: Path, topics: Iterable[str]) -> None:
+        """Have a broker move its replicas of some topics into one of its directories."""
+        self._ask("move", broker, directory, *topics)
+
     def await_in_sync(self, replicas: int, topics: Iterable[str]) -> None:
-        """Wait until every partition has so many replicas in sync."""
+        """Wait until every partition has so many replicas in sync; 0: all of its own."""
         self._ask("await-in-sync", replicas, *topics)
 
     def digests(self, isolation: str, topics: Iterable[str]) -> dict[str, Digest]:

@@ -49,6 +49,8 @@ public final class Client {
                     new Options(rest.subList(3, rest.size())));
             case "reassign":
                 return topics.reassign(replicas(rest.get(0)), rest.subList(1, rest.size()));
+            case "move":
+                return topics.move(Integer.parseInt(rest.get(0)), rest.get(1), rest.subList(2, rest.size()));
             case "await-in-sync":
                 return topics.awaitInSync(Integer.parseInt(rest.get(0)), rest.subList(1, rest.size()));
             case "delete-records":

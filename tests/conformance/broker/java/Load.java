@@ -16,6 +16,7 @@ import java.util.zip.CRC32;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -23,8 +24,13 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.InvalidTxnStateException;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
+import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.errors.TopicExistsException;
+import org.apache.kafka.common.errors.TransactionAbortableException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -99,7 +105,7 @@ public final class Load {
             start(() -> produce("p" + codec, codec));
         start(() -> pay("lz4"));
         start(this::profile);
-        start(this::read);
+        start(() -> read("readers", "classic", List.of(PLAIN + suffix, PAYMENTS)));
         start(this::copy);
         await();
     }
@@ -109,6 +115,7 @@ public final class Load {
             String who = "bank-" + i;
             start(() -> transfer(who));
         }
+        start(() -> read("members", "consumer", List.of(BANK)));
         start(this::deleteRecords);
         start(this::recreate);
         await();
@@ -176,24 +183,27 @@ public final class Load {
         try (KafkaProducer<String, String> producer = producer("none", who)) {
             producer.initTransactions();
             for (int round = 0; goesOn; round++) {
-                producer.beginTransaction();
-                List<Sent> sent = new ArrayList<>();
-                int transfers = 1 + random.nextInt(3);
-                for (int i = 0; i < transfers; i++) {
-                    int amount = 1 + random.nextInt(100);
-                    for (int sign : new int[] {-1, 1}) {
-                        String id = who + "-" + round + "-" + i + "=" + sign * amount;
-                        sent.add(send(producer, BANK, random.nextInt(BANK_PARTITIONS), null, id));
-                    }
-                    if (random.nextInt(3) == 0) {
-                        producer.flush();
-                        Thread.sleep(random.nextInt(20) == 0 ? 1000 : random.nextInt(30));
-                    }
-                }
-                end(producer, random.nextInt(4) != 0, sent);
+                String name = who + "-" + round;
+                transact(producer, () -> transfer(producer, name, random));
                 Thread.sleep(random.nextInt(15));
             }
         }
+    }
+
+    private void transfer(KafkaProducer<String, String> producer, String name, Random random) throws Exception {
+        producer.beginTransaction();
+        List<Sent> sent = new ArrayList<>();
+        int transfers = 1 + random.nextInt(3);
+        for (int i = 0; i < transfers; i++) {
+            int amount = 1 + random.nextInt(100);
+            for (int sign : new int[] {-1, 1})
+                sent.add(send(producer, BANK, random.nextInt(BANK_PARTITIONS), null, name + "-" + i + "=" + sign * amount));
+            if (random.nextInt(3) == 0) {
+                producer.flush();
+                Thread.sleep(random.nextInt(20) == 0 ? 1000 : random.nextInt(30));
+            }
+        }
+        end(producer, random.nextInt(4) != 0, sent);
     }
 
     /** Deletes records of a topic that has only such. */
@@ -208,7 +218,8 @@ public final class Load {
                 settle("ack", sent);
                 if (round % 10 == 9) {
                     long before = sent.get(random.nextInt(20)).future().get().offset();
-                    admin.deleteRecords(Map.of(new TopicPartition(TRIMMED, 0), RecordsToDelete.beforeOffset(before))).all().get();
+                    attempt(() ->
+                        admin.deleteRecords(Map.of(new TopicPartition(TRIMMED, 0), RecordsToDelete.beforeOffset(before))).all().get());
                 }
                 Thread.sleep(PAUSE_MS);
             }
@@ -221,17 +232,22 @@ public final class Load {
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
              KafkaProducer<String, String> producer = producer("none", null)) {
             while (goesOn) {
-                try {
-                    admin.createTopics(List.of(new NewTopic(FLEETING, 2, (short) -1))).all().get();
-                } catch (ExecutionException error) {
-                    if (!(error.getCause() instanceof TopicExistsException))
-                        throw error;
-                }
+                attempt(() -> admin.createTopics(List.of(new NewTopic(FLEETING, 2, (short) -1))).all().get());
                 Thread.sleep(random.nextInt(1500));
-                producer.send(new ProducerRecord<>(FLEETING, random.nextInt(2), null, "fleeting")).get();
-                admin.deleteTopics(List.of(FLEETING)).all().get();
+                attempt(() -> producer.send(new ProducerRecord<>(FLEETING, random.nextInt(2), null, "fleeting")).get());
+                attempt(() -> admin.deleteTopics(List.of(FLEETING)).all().get());
                 Thread.sleep(random.nextInt(500));
             }
+        }
+    }
+
+    /** Does what may fail while brokers are killed: the topic is there already, or no longer, or has no leader. */
+    private static void attempt(Work work) throws Exception {
+        try {
+            work.run();
+        } catch (ExecutionException error) {
+            if (!(error.getCause() instanceof TopicExistsException || error.getCause() instanceof RetriableException))
+                throw error;
         }
     }
 
@@ -251,25 +267,30 @@ public final class Load {
         }
     }
 
-    /** A group that commits after each poll. */
-    private void read() throws Exception {
-        try (KafkaConsumer<String, String> consumer = consumer("readers", "read_committed")) {
-            consumer.subscribe(List.of(PLAIN + suffix, PAYMENTS));
+    /** A group of a protocol that commits after each poll. */
+    private void read(String group, String protocol, List<String> topics) throws Exception {
+        try (KafkaConsumer<String, String> consumer = consumer(group, protocol, "read_committed")) {
+            consumer.subscribe(topics);
             while (goesOn) {
                 consumer.poll(POLL);
                 Map<TopicPartition, OffsetAndMetadata> reached = new HashMap<>();
                 for (TopicPartition partition : consumer.assignment())
                     reached.put(partition, new OffsetAndMetadata(consumer.position(partition)));
                 long began = System.currentTimeMillis();
-                consumer.commitSync(reached);
-                committed("readers", reached, began);
+                try {
+                    consumer.commitSync(reached);
+                } catch (CommitFailedException | RebalanceInProgressException error) {
+                    // The group has changed meanwhile: it polls again.
+                    continue;
+                }
+                committed(group, reached, began);
             }
         }
     }
 
     /** Consumes, produces, and commits the offsets in a transaction, one in four of which is aborted. */
     private void copy() throws Exception {
-        try (KafkaConsumer<String, String> consumer = consumer("copiers" + suffix, "read_committed");
+        try (KafkaConsumer<String, String> consumer = consumer("copiers" + suffix, "classic", "read_committed");
              KafkaProducer<String, String> producer = producer("snappy", "copy" + suffix)) {
             producer.initTransactions();
             List<TopicPartition> assigned = new ArrayList<>();
@@ -314,6 +335,20 @@ public final class Load {
         return new Sent(producer.send(new ProducerRecord<>(topic, partition, key, value)), id, value);
     }
 
+    /** Runs a transaction; aborts it where a replica that moves meanwhile has the broker refuse a part of it. */
+    private static void transact(KafkaProducer<String, String> producer, Work work) throws Exception {
+        try {
+            work.run();
+        } catch (KafkaException | ExecutionException error) {
+            Throwable cause = error;
+            while (cause != null && !(cause instanceof TransactionAbortableException || cause instanceof InvalidTxnStateException))
+                cause = cause.getCause();
+            if (cause == null)
+                throw error;
+            producer.abortTransaction();
+        }
+    }
+
     private void end(KafkaProducer<String, String> producer, boolean commits, List<Sent> sent) throws Exception {
         if (commits) {
             producer.commitTransaction();
@@ -343,7 +378,7 @@ public final class Load {
     }
 
     private void consume(String isolation, List<String> topics) throws Exception {
-        try (KafkaConsumer<String, String> consumer = consumer(null, isolation)) {
+        try (KafkaConsumer<String, String> consumer = consumer(null, "classic", isolation)) {
             List<TopicPartition> partitions = new ArrayList<>();
             for (String topic : topics)
                 consumer.partitionsFor(topic).forEach(one -> partitions.add(new TopicPartition(topic, one.partition())));
@@ -414,13 +449,16 @@ public final class Load {
         config.put("compression.type", codec);
         if (transactionalId != null)
             config.put("transactional.id", transactionalId);
+        // Brokers that are killed come back before a transaction ends for its age.
+        config.put("transaction.timeout.ms", "300000");
         return new KafkaProducer<>(config, new StringSerializer(), new StringSerializer());
     }
 
-    private KafkaConsumer<String, String> consumer(String group, String isolation) {
+    private KafkaConsumer<String, String> consumer(String group, String protocol, String isolation) {
         Properties config = new Properties();
         config.put("bootstrap.servers", bootstrap);
         config.put("isolation.level", isolation);
+        config.put("group.protocol", protocol);
         config.put("enable.auto.commit", "false");
         config.put("max.poll.records", "60");
         config.put("auto.offset.reset", group != null && prefix.startsWith("a") ? "earliest" : "none");

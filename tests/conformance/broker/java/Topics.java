@@ -11,6 +11,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionReplica;
 
 /** Topics, and where their replicas are. */
 final class Topics {
@@ -41,6 +42,18 @@ final class Topics {
         return List.of();
     }
 
+    /** Moves the replicas of a broker into one of its directories. */
+    List<String> move(int broker, String directory, List<String> names) throws Exception {
+        Map<TopicPartitionReplica, String> moves = new HashMap<>();
+        for (TopicDescription topic : admin.describeTopics(names).allTopicNames().get().values())
+            topic.partitions().stream()
+                .filter(partition -> partition.replicas().stream().anyMatch(replica -> replica.id() == broker))
+                .forEach(partition -> moves.put(new TopicPartitionReplica(topic.name(), partition.partition(), broker), directory));
+        admin.alterReplicaLogDirs(moves).all().get();
+        return List.of();
+    }
+
+    /** Waits until each partition has so many replicas in sync; 0 is all that it has. */
     List<String> awaitInSync(int replicas, List<String> names) throws Exception {
         long end = System.currentTimeMillis() + WAIT_MS;
         while (!inSync(replicas, names)) {
@@ -80,7 +93,8 @@ final class Topics {
         return admin.listPartitionReassignments().reassignments().get().isEmpty()
             && admin.describeTopics(names).allTopicNames().get().values().stream()
                 .flatMap(topic -> topic.partitions().stream())
-                .allMatch(partition -> partition.isr().size() == replicas && partition.leader() != null);
+                .allMatch(partition -> partition.leader() != null
+                    && partition.isr().size() == (replicas == 0 ? partition.replicas().size() : replicas));
     }
 
     private static List<Integer> rotated(List<Integer> replicas, int by) {
