@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kafka_index.backup.clamp import Clamp, RunLog, clamp_ends
 from kafka_index.dump.replicas import Dump, Replica, read_dumps
-from kafka_index.errors import ConfigError, InputError, plural
+from kafka_index.errors import ConfigError, InputError, first_of, plural
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     CONSUMER_OFFSETS_TOPIC,
@@ -225,7 +225,7 @@ class BackupRun:
             )
         behind = [partition for partition, _ in _behind(self.run)]
         if behind:
-            names = ", ".join(each.directory_name for each in behind[:_MAX_NAMES])
+            names = first_of([each.directory_name for each in behind], _MAX_NAMES)
             yield (
                 f"{plural(len(behind), 'log')} of run {self.run.name} end before they were cut, "
                 f"as a broker was killed shortly before: {names}; what was acknowledged last may "

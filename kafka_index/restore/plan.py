@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
 from kafka_index.dump.missing_offsets import KnownOffsets
 from kafka_index.dump.replicas import Dump, Replica, base_replica
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.errors import ConfigError, InputError, first_of
 from kafka_index.layout.names import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_PREFIX,
@@ -293,13 +293,6 @@ def refuse_shared_ids(plan: RestorePlan) -> None:
             )
 
 
-def names_shown(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are."""
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    more = len(names) - _NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
 def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
     """Refuse names that are internal, taken, or not in the dump."""
     topics = {partition.topic for partition in (*dump.replicas, *dump.without_logs)}
@@ -338,8 +331,8 @@ def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
     link = next(filter(None, map(linked_out, paths)), None)
     if link is not None:
         return InputError(
-            f"the topic id of {names_shown(missing)} is not known, as this file is a link that "
-            "leads out of the input",
+            f"the topic id of {first_of(missing, _NAMES_SHOWN)} is not known, as this file is a "
+            "link that leads out of the input",
             path=link.path,
             found=link.target,
             hint="give --follow-links to read it, or --new-topic-ids",
@@ -348,7 +341,7 @@ def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
         "the topic id is not known: a broker takes a partition without one for stray, and an "
         "empty log takes its place",
         path=directories[0],
-        found=f"no partition.metadata of {names_shown(missing)}",
+        found=f"no partition.metadata of {first_of(missing, _NAMES_SHOWN)}",
         hint="add the partition.metadata files, or the metadata log or __consumer_offsets of "
         "the cluster to the input, or give --new-topic-ids",
     )
