@@ -64,5 +64,17 @@ def test_one_broker_whose_producers_keep_their_epochs(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+def test_one_broker_that_preallocates(tmp_path: Path) -> None:
+    settings = {"log.preallocate": "true"}
+    _check(back_up(tmp_path / "backed", 7, runs=_RUNS, settings=settings), tmp_path, 8)
+
+
+@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+def test_one_broker_and_a_bucket(tmp_path: Path, bucket: str) -> None:
+    repository = f"{bucket}/repository"
+    _check(back_up(tmp_path / "backed", 9, runs=_RUNS, repository=repository), tmp_path, 10)
+
+
+@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
 def test_three_brokers(tmp_path: Path) -> None:
     _check(back_up(tmp_path / "backed", 5, runs=_RUNS, nodes=NODES), tmp_path, 6)
