@@ -355,8 +355,9 @@ public final class Load {
             settle("commit", sent);
         } else {
             producer.flush();
-            producer.abortTransaction();
+            // Before the end, so that a record that was refused aborts it all the same.
             settle("abort", sent);
+            producer.abortTransaction();
         }
     }
 
