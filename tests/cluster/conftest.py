@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.spark_cluster import (
 from tests.support.timeouts import scaled
 
 _COMMAND_SECONDS = 90
+_PROGRESS = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z .*\n")
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +98,11 @@ def finish(
         stdout, stderr = process.communicate()
         raise AssertionError(f"a driver hangs: {stdout}{stderr}") from None
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the standard error of a command without progress, which only long ones show."""
+    return _PROGRESS.sub("", done.stderr)
 
 
 def run(
