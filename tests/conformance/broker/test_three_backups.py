@@ -66,7 +66,8 @@ def test_runs_of_three_brokers_hold_what_was_acknowledged(room: Path) -> None:
     *_, last = complete_runs(Repository(str(repository)))
     copies = sum(len(each.partitions) for each in last)
     metadata = len(NODES) - 1
-    assert copies == len(leaders_copies(last)) + metadata
+    # A broker that does not see in time what another one has stored, stores it, too.
+    assert len(leaders_copies(last)) + metadata <= copies <= len(NODES) * len(leaders_copies(last))
     assert {node: each.node_id for node, each in zip(NODES, last, strict=True)} == dict(
         zip(NODES, NODES, strict=True)
     )
