@@ -35,7 +35,7 @@ from .topics import Topic
 _LOOSE = Topic(
     "loose", (), {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}, 1
 )
-_ROUNDS = drawn(36, one_in=18)
+_ROUNDS = drawn(36, one_in=36)
 _RECORDS = 300
 #: A process imports, looks, meets, cuts, waits up to ten seconds, and stores.
 _LONGEST_S = 14.0
