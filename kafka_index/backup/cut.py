@@ -507,9 +507,9 @@ class Cutting:
             for base in bases:
                 # One by one: logs that are open are closed if the next one fails.
                 logs += [self._log(held, path, base, seen.get(base))]
-            if logs and not logs[-1].is_as(seen.get(bases[-1])):
-                before_it = seen.get(bases[-1])
-                self._find_end(logs[-1], before_it.covered_bytes if before_it else 0)
+            earlier = seen.get(bases[-1]) if bases else None
+            if logs and not logs[-1].is_as(earlier):
+                self._find_end(logs[-1], earlier.covered_bytes if earlier else 0)
             epochs = _read_epochs(held, names, path)
             snapshot = _read_snapshot(held, names, bases)
             files = {}

@@ -61,15 +61,21 @@ def test_a_listed_object_has_its_version(tmp_path: Path, bucket: str) -> None:
     assert segment.log_version == store_of(remote).info(segment.log_path).version != ""
 
 
+#: Names of files that are no segment's, however alike.
+_ODD_NAMES = (
+    name(5, ".log.swap"),
+    name(5, ".index.cleaned"),
+    name(5, ".log.deleted"),
+    "5.log",
+    "9" * 20 + ".log",
+    "٣" * 20 + ".log",
+)
+
+
 @pytest.mark.parametrize(
     "odd",
     [
-        name(5, ".log.swap"),
-        name(5, ".index.cleaned"),
-        name(5, ".log.deleted"),
-        "5.log",
-        "9" * 20 + ".log",
-        "٣" * 20 + ".log",
+        *_ODD_NAMES,
         f"{name(5)}/inside",
         f"{name(5, '.log.swap')}/inside",
         "deep/folder/" + name(7),
@@ -199,17 +205,7 @@ def test_a_plain_directory_gives_the_segments_of_a_listing_entry_by_entry(tmp_pa
     assert found.files() == sorted(expected, key=lambda each: each.base_offset)
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        name(5, ".log.swap"),
-        name(5, ".index.cleaned"),
-        name(5, ".log.deleted"),
-        "5.log",
-        "9" * 20 + ".log",
-        "٣" * 20 + ".log",
-    ],
-)
+@pytest.mark.parametrize("odd", _ODD_NAMES)
 def test_a_directory_with_an_odd_entry_is_listed_entry_by_entry(tmp_path: Path, odd: str) -> None:
     put(tmp_path / "t-3", name(0), odd)
     assert list_plain_partition(PARTITION, str(tmp_path / "t-3")) is None
