@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -124,14 +125,15 @@ class _Failing:
     """The n-th call below a folder fails in this process; the log has a line for each call."""
 
     def __init__(self, folder: str, step: Step, failure: Failure, log: int) -> None:
-        self._folder, self._step, self._left = folder, step, step.count
+        self._folder, self._step = folder, step
+        self._left = count(step.count - 1, -1)
         self._failure, self._log = failure, log
         self._write = os.write
 
     def begin(self) -> None:
         if self._failure is Failure.FILES:
             unused = os.open("/", os.O_RDONLY)
-            most = unused + self._left
+            most = unused + self._step.count
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             os.close(unused)
             return
@@ -145,9 +147,10 @@ class _Failing:
     def _fail(self, place: str, *, takes_room: bool) -> None:
         if self._folder not in place or (self._failure is Failure.FULL and not takes_room):
             return
-        self._left -= 1
+        # Each call has a number of its own, also where two threads come at once.
+        left = next(self._left)
         self._write(self._log, b".")
-        if self._left > 0 or (self._left < 0 and self._failure is not Failure.FULL):
+        if left > 0 or (left < 0 and self._failure is not Failure.FULL):
             return
         self._write(self._log, os.fsencode(f"\n{place}\n"))
         if self._failure is Failure.KILL:
