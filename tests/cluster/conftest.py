@@ -91,18 +91,15 @@ def start(
 def finish(
     process: subprocess.Popen[str], *, seconds: float = _COMMAND_SECONDS
 ) -> subprocess.CompletedProcess[str]:
+    """Wait for a command; its standard error comes without progress, which only long ones show."""
     try:
         stdout, stderr = process.communicate(timeout=scaled(seconds))
     except subprocess.TimeoutExpired:
         process.kill()
         stdout, stderr = process.communicate()
         raise AssertionError(f"a driver hangs: {stdout}{stderr}") from None
+    stderr = _PROGRESS.sub("", stderr)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-
-def complaints(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the standard error of a command without progress, which only long ones show."""
-    return _PROGRESS.sub("", done.stderr)
 
 
 def run(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.lookup import By
-from tests.cluster.conftest import complaints, finish, run
+from tests.cluster.conftest import finish, run
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.builds import rubbish, state_files
 from tests.support.command_line import SETTINGS, Argument, index_files
@@ -116,7 +116,7 @@ def test_a_build_gives_the_files_of_the_local_engine(
         *("build", "--engine", "spark", "--master", remote, "--config", SETTINGS),
         *("--input", data, "--output", out),
     )
-    assert (done.returncode, complaints(done)) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "")
     assert index_files(out) == expected
     for folder in sorted(data.with_name("undisturbed").iterdir()):
         assert state_files(out / folder.name) == state_files(folder)
@@ -137,7 +137,7 @@ def test_lookups_give_the_answers_of_the_local_engine(
         *("--queries", queries, "--output", tmp_path / "out"),
     )
 
-    assert (done.returncode, complaints(done)) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "")
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
