@@ -20,6 +20,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -317,20 +318,28 @@ def old_barriers(root: str, before_ms: int) -> list[str]:
             continue
         run = barrier if is_run_name(barrier) else None
         if run is None and f"{barrier}/{_OPEN}" in paths:
-            run = _read(f"{top}/{barrier}/{_OPEN}", _Opened).run
+            with suppress(FileNotFoundError):  # another expiring has deleted it
+                run = _decoded(f"{top}/{barrier}/{_OPEN}", _Opened).run
         if run is not None and run_time(run) < before_ms:
             found += [f"{top}/{path}" for path in paths]
     return found
 
 
 def _newest(root: str) -> tuple[int, str | None]:
-    """Return the number of the newest barrier, and its run; 0 where there is none."""
+    """Return the number of the newest barrier, and its run; 0 where there is none.
+
+    A folder is not a barrier before it is opened: whoever makes it may be killed before that.
+    """
     entries = store_of(root).list_directory(f"{root}/{BARRIERS_FOLDER}")
     names = [os.path.basename(each.path) for each in entries if each.is_directory]
     number = max((int(name) for name in names if name.isdecimal()), default=0)
     if not number:
         return 0, None
-    return number, _read(f"{root}/{BARRIERS_FOLDER}/{_name(number)}/{_OPEN}", _Opened).run
+    path = f"{root}/{BARRIERS_FOLDER}/{_name(number)}/{_OPEN}"
+    try:
+        return number, _decoded(path, _Opened).run
+    except FileNotFoundError:
+        return number - 1, None
 
 
 def _name(number: int) -> str:
@@ -353,10 +362,15 @@ def _read(path: str, kind: type[_Object]) -> _Object:
     deadline = time.monotonic() + _WRITER_S
     while True:
         try:
-            return msgspec.json.decode(store_of(path).read(path), type=kind)
+            return _decoded(path, kind)
         except FileNotFoundError:
             if time.monotonic() > deadline:
                 raise CorruptObjectError("the object of a barrier is gone", path=path) from None
             time.sleep(_SHORTEST_PAUSE_S)
-        except msgspec.MsgspecError as error:
-            raise CorruptObjectError(f"not the object of a barrier: {error}", path=path) from error
+
+
+def _decoded(path: str, kind: type[_Object]) -> _Object:
+    try:
+        return msgspec.json.decode(store_of(path).read(path), type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptObjectError(f"not the object of a barrier: {error}", path=path) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +25,9 @@ from kafka_index.results import RunOutcome, TableResult
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.backup import repository as rules
 from kafka_index.stores.backup.manifest import (
+    BARRIERS_FOLDER,
     DATA_FOLDER,
+    MANIFEST_SUFFIX,
     RUNS_FOLDER,
     KeptFile,
     PartitionBackup,
@@ -35,7 +37,7 @@ from kafka_index.stores.backup.manifest import (
     parse_manifest,
     run_time,
 )
-from kafka_index.stores.backup.repository import EXPIRED_FOLDER, Repository, expired_path
+from kafka_index.stores.backup.repository import ANNOUNCED_FOLDER, EXPIRED_FOLDER, Repository
 
 #: A row per run.
 EXPIRED_SCHEMA = pa.schema(
@@ -48,6 +50,8 @@ EXPIRED_SCHEMA = pa.schema(
 )
 
 _DELETED_AT_A_TIME = 500
+_ANNOUNCED_AT_A_TIME = 20_000
+_FOLDERS_OF_SMALL_FILES = (RUNS_FOLDER, EXPIRED_FOLDER, ANNOUNCED_FOLDER, BARRIERS_FOLDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +226,7 @@ def expire_backup(root: str, retention: Retention, *, dry_run: bool = False) -> 
         for each in runs
     ]
     if not dry_run:
-        _expire(root, gone)
+        _expire(repository, gone)
     swept = _Sweep(root, set() if not dry_run else {each.run for each in gone})
     swept.delete(dry_run=dry_run)
     return ExpiredBackup(
@@ -235,18 +239,13 @@ def expire_backup(root: str, retention: Retention, *, dry_run: bool = False) -> 
     )
 
 
-def _expire(root: str, runs: Iterable[_RunBrokers]) -> None:
+def _expire(repository: Repository, runs: Iterable[_RunBrokers]) -> None:
     """Move the manifests of runs to the expired ones: they are in both for a moment."""
-    store = store_of(root)
+    root = repository.root
     for each in runs:
-        paths = []
         for node_id in each.brokers:
-            path = manifest_path(root, each.run, node_id)
-            with suppress(FileNotFoundError):  # another expiring has moved it
-                data = store.read(path)
-                store.put(expired_path(root, each.run, node_id), data, if_absent=True)
-                paths.append(path)
-        store.delete(paths)
+            repository.expire(each.run, node_id)
+        store_of(root).delete([manifest_path(root, each.run, node) for node in each.brokers])
         _remove_folder(root, f"{root}/{RUNS_FOLDER}/{each.run}")
 
 
@@ -275,21 +274,23 @@ class _Sweep:
         self._store = store_of(root)
         # Runs of a dry run that are still there.
         self._leaving = leaving
+        self._folders: set[str] = set()
         self.objects = self.bytes = self.waiting = 0
 
     def delete(self, *, dry_run: bool) -> None:
         """Delete, or only count."""
         repository = Repository(self._root)
         # First the expired ones: a run that built on one of them, and is as old, has ended, and its
-        # manifest is listed then.
-        old, young = self._expired()
-        self.waiting = len(young) + len(self._leaving)
-        named: defaultdict[str, _Names] = defaultdict(_Names)
+        # manifest is listed then. Once more at last: another expiring may have moved one meanwhile.
+        old = {path for path, is_free in self._expired() if is_free}
         paths = [
             manifest_path(self._root, run, node_id)
             for run, brokers in repository.brokers_of_runs().items()
             for node_id in brokers
         ]
+        young = [path for path, _ in self._expired() if path not in old]
+        self.waiting = len(young) + len(self._leaving)
+        named: defaultdict[str, _Names] = defaultdict(_Names)
         for read in map_requests(
             self._read, [*paths, *young], threads=READS_AT_A_TIME, name="manifests"
         ):
@@ -297,28 +298,52 @@ class _Sweep:
                 for each in parse_manifest(*read).partitions:
                     named[each.folder].add(each)
         names = {folder: found.names for folder, found in named.items()}
-        for folder in self._folders_with_others(names):
-            self._sweep(folder, names.get(folder, set()), dry_run=dry_run)
         if dry_run:
+            for objects in self._doomed(names):
+                self._count(*objects.values())
             return
-        self._store.delete(old)
+        # Nobody can find the runs whose objects go.
+        self._store.delete(sorted(old))
         for path in old:
             _remove_folder(self._root, os.path.dirname(path))
-        longest_ms = rules.LONGEST_RUN_S * 1000
-        self._store.delete(old_barriers(self._root, now_ms() - longest_ms))
+        for objects in self._doomed(names):
+            self._delete(repository, objects)
+        for folder in self._folders - {*names}:
+            _remove_folder(self._root, f"{self._root}/{folder}")
+        longest_ms = int(rules.LONGEST_RUN_S * 1000)
+        self._delete_with_folders(old_barriers(self._root, now_ms() - longest_ms))
+        self._store.delete(repository.old_announcements())
+        self._delete_with_folders([*self._unfinished()])
 
-    def _expired(self) -> tuple[list[str], list[str]]:
-        """Return the paths of expired manifests whose objects are free, and of all others."""
+    def _unfinished(self) -> Iterator[str]:
+        """Yield what killed runs on a local disk have left of manifests and other small files."""
+        spared_ns = self._spared_ns()
+        for folder in () if is_remote(self._root) else _FOLDERS_OF_SMALL_FILES:
+            top = f"{self._root}/{folder}"
+            for page in self._store.list_tree(top):
+                columns = (page[each].to_pylist() for each in ("path", "mtime_ns"))
+                for path, mtime_ns in zip(*columns, strict=True):
+                    name = os.path.basename(path)
+                    is_scratch = name.startswith(".") and name.endswith(".tmp")
+                    if is_scratch and mtime_ns < spared_ns:
+                        yield f"{top}/{path}"
+
+    def _delete_with_folders(self, paths: Sequence[str]) -> None:
+        self._store.delete(paths)
+        for folder in sorted({os.path.dirname(path) for path in paths}):
+            _remove_folder(self._root, folder)
+            _remove_folder(self._root, os.path.dirname(folder))
+
+    def _expired(self) -> Iterator[tuple[str, bool]]:
+        """Yield the paths of expired manifests, and whether their objects are free."""
         free_ns = (now_ms() - int(rules.LONGEST_RUN_S * 1000)) * 1_000_000
-        old: list[str] = []
-        young: list[str] = []
         top = f"{self._root}/{EXPIRED_FOLDER}"
         for page in self._store.list_tree(top):
             for path, mtime_ns in zip(
                 page["path"].to_pylist(), page["mtime_ns"].to_pylist(), strict=True
             ):
-                (old if mtime_ns < free_ns else young).append(f"{top}/{path}")
-        return old, young
+                if path.endswith(MANIFEST_SUFFIX):
+                    yield f"{top}/{path}", mtime_ns < free_ns
 
     def _read(self, path: str) -> tuple[bytes, str] | None:
         """Return the bytes of a manifest and where it is; None where it is deleted."""
@@ -332,45 +357,65 @@ class _Sweep:
                 return self._store.read(moved), moved
             return None
 
-    def _folders_with_others(self, named: Mapping[str, set[str]]) -> list[str]:
-        """Return the folders with old objects that no manifest names."""
-        spared_ns = self._spared_ns()
-        found: dict[str, None] = {}
-        for page in self._store.list_tree(f"{self._root}/{DATA_FOLDER}"):
-            for path, mtime_ns in zip(
-                page["path"].to_pylist(), page["mtime_ns"].to_pylist(), strict=True
-            ):
-                folder, _, name = path.rpartition("/")
-                key = f"{DATA_FOLDER}/{folder}"
-                if mtime_ns < spared_ns and name not in named.get(key, ()):
-                    found[key] = None
-        return list(found)
+    def _doomed(self, named: Mapping[str, set[str]]) -> Iterator[dict[str, dict[str, int]]]:
+        """Yield old objects that no manifest names, with their sizes, by folders: some at a time.
 
-    def _sweep(self, folder: str, named: set[str], *, dry_run: bool) -> None:
-        """Delete old objects of a folder that are not named, soon after they are looked at."""
-        is_over = False
-        while not is_over:
-            looked_at = time.monotonic()
-            spared_ns = self._spared_ns()
-            entries = [
-                each
-                for each in self._store.list_directory(f"{self._root}/{folder}")
-                if not each.is_directory
-                and each.mtime_ns < spared_ns
-                and os.path.basename(each.path) not in named
-            ]
-            is_over = True
-            for first in range(0, len(entries), _DELETED_AT_A_TIME):
-                if time.monotonic() - looked_at > rules.SETTLED_S / 4:
-                    is_over = False
-                    break
-                some = entries[first : first + _DELETED_AT_A_TIME]
-                if not dry_run:
-                    self._store.delete([each.path for each in some])
-                self.objects += len(some)
-                self.bytes += sum(each.size_bytes for each in some)
-        if not dry_run and not named:
-            _remove_folder(self._root, f"{self._root}/{folder}")
+        Their folders are noted.
+        """
+        spared_ns = self._spared_ns()
+        found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        count = 0
+        for page in self._store.list_tree(f"{self._root}/{DATA_FOLDER}"):
+            columns = (page[each].to_pylist() for each in ("path", "size_bytes", "mtime_ns"))
+            for path, size, mtime_ns in zip(*columns, strict=True):
+                below, _, name = path.rpartition("/")
+                folder = f"{DATA_FOLDER}/{below}"
+                if mtime_ns < spared_ns and name not in named.get(folder, ()):
+                    found[folder][name] = size
+                    count += 1
+            if count >= _ANNOUNCED_AT_A_TIME:
+                yield found
+                found, count = defaultdict(dict), 0
+        yield found
+
+    def _delete(self, repository: Repository, objects: Mapping[str, Mapping[str, int]]) -> None:
+        """Announce the deletion of objects, and delete what is still as old afterwards."""
+        left = dict(objects)
+        announced_at: float | None = None
+        for folder, own in objects.items():
+            self._folders.add(folder)
+            is_over = False
+            while not is_over:
+                looked_at = time.monotonic()
+                # Backups read what was announced a short while before they began.
+                if announced_at is None or looked_at - announced_at > rules.CLOCKS_S / 4:
+                    repository.announce(left)
+                    announced_at = time.monotonic()
+                is_over = self._sweep(folder, own)
+            del left[folder]
+
+    def _sweep(self, folder: str, doomed: Mapping[str, int]) -> bool:
+        """Delete objects of a folder soon after they are looked at; return whether that was all."""
+        looked_at = time.monotonic()
+        spared_ns = self._spared_ns()
+        paths = [
+            each.path
+            for each in self._store.list_directory(f"{self._root}/{folder}")
+            if not each.is_directory
+            and each.mtime_ns < spared_ns
+            and os.path.basename(each.path) in doomed
+        ]
+        for first in range(0, len(paths), _DELETED_AT_A_TIME):
+            if time.monotonic() - looked_at > rules.SETTLED_S / 4:
+                return False
+            some = paths[first : first + _DELETED_AT_A_TIME]
+            self._store.delete(some)
+            self._count({path: doomed[os.path.basename(path)] for path in some})
+        return True
+
+    def _count(self, *objects: Mapping[str, int]) -> None:
+        self.objects += sum(map(len, objects))
+        self.bytes += sum(sum(each.values()) for each in objects)
 
     def _spared_ns(self) -> int:
         return (now_ms() - int(rules.SPARED_S * 1000)) * 1_000_000

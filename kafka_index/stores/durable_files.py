@@ -157,7 +157,13 @@ class AtomicFile:
                 if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                     raise
             # Its last holder may have renamed it after we opened it: then it is the final file.
-            if not os.path.samestat(os.fstat(descriptor), os.lstat(self.scratch_path)):
+            opened = os.fstat(descriptor)
+            if not os.path.samestat(opened, os.lstat(self.scratch_path)):
+                os.close(descriptor)
+                return -1
+            # So it is where a holder was killed that had linked it, and not removed its first name.
+            if opened.st_nlink > 1:
+                os.unlink(self.scratch_path)
                 os.close(descriptor)
                 return -1
             os.ftruncate(descriptor, 0)

@@ -6,6 +6,7 @@ Single requests are retried by the library; requests that it does not repeat, he
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -46,6 +47,8 @@ _ROWS_OF_PAGE = 1000
 _MAX_QUICK_PUT_BYTES = 4 << 20
 # S3's limit for a body of one request.
 _MAX_PUT_BYTES = 5 << 30
+#: Age of an object that a request may have written without an answer.
+JUST_WRITTEN_S = 3600.0
 _SECOND_NS = 1_000_000_000
 # Whoever wants the ETag of what was put asks soon.
 _MAX_WRITTEN = 16384
@@ -177,8 +180,8 @@ class ObjectStore:
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """Write an object by one request, so that it is there whole or not at all.
 
-        A repeated request may find what the one before it wrote: an object with these bytes
-        counts as written.
+        A repeated request may find what the one before it wrote: an object with these bytes that is
+        younger than an hour counts as written.
         """
         size = memoryview(data).nbytes
         store = self._store if size <= _MAX_QUICK_PUT_BYTES else self._upload_store
@@ -193,7 +196,7 @@ class ObjectStore:
                 )
             )
         except exceptions.AlreadyExistsError:
-            return self._holds(path, data, size)
+            return self._holds(path, data, size, within_s=JUST_WRITTEN_S)
         except LIBRARY_ERRORS as error:
             raise publish_error(error, path, "write the object") from None
         if put["e_tag"]:
@@ -250,9 +253,15 @@ class ObjectStore:
                 with suppress(FileNotFoundError):
                     obstore.delete(self._store, key)
 
-    def _holds(self, path: str, data: bytes | memoryview, size: int) -> bool:
+    def _holds(
+        self, path: str, data: bytes | memoryview, size: int, within_s: float | None = None
+    ) -> bool:
+        """Return whether an object has these bytes, and is younger than so many seconds."""
         try:
-            return self.info(path).size_bytes == size and self.read(path) == data
+            found = self.info(path)
+            if within_s is not None and found.mtime_ns < (time.time() - within_s) * _SECOND_NS:
+                return False
+            return found.size_bytes == size and self.read(path) == data
         except FileNotFoundError:
             return False
 

@@ -17,7 +17,7 @@ from kafka_index.backup.request import BackupRequest
 from kafka_index.backup.result import BackupResult
 from kafka_index.backup.taking import Taking
 from kafka_index.layout.checkpoints import format_offset_checkpoint
-from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.layout.names import CLEAN_SHUTDOWN, TopicPartition, parse_partition_directory
 from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, run_name
 from tests.support.segments import batch
 
@@ -28,13 +28,13 @@ _INTERVAL_MS, _WRITES_S = "3000", 0.02
 
 
 class StandIn:
-    """The data directories of broker 1; its logs end where their files do.
+    """The data directories of a broker; its logs end where their files do.
 
     `high_watermarks` are instead of the ends of logs, None for a partition without one. A context
     manager: the checkpoint of high watermarks is replaced meanwhile.
     """
 
-    def __init__(self, root: Path, directories: int = 1) -> None:
+    def __init__(self, root: Path, directories: int = 1, *, node_id: int = 1) -> None:
         self.paths = [root / f"disk{number}" for number in range(directories)]
         self.high_watermarks: dict[str, int | None] = {}
         self.ends: dict[str, int] = {}
@@ -47,7 +47,7 @@ class StandIn:
             path.mkdir(parents=True)
             directory_id = "ABCDEFGHIJKLMNOPQRSTU" + "AQgw"[number]
             (path / "meta.properties").write_text(
-                f"version=1\ncluster.id=stand-in\nnode.id=1\ndirectory.id={directory_id}\n"
+                f"version=1\ncluster.id=stand-in\nnode.id={node_id}\ndirectory.id={directory_id}\n"
             )
 
     def __enter__(self) -> Self:
@@ -97,6 +97,23 @@ class StandIn:
             file.write(data)
         self.logs[name] += data
         return data
+
+    def cut_back(self, name: str, end_offset: int) -> None:
+        """Cut a log where a batch ends, as a follower does, and delete later ones."""
+        self.logs[name] = self.logs[name][: len(batch(0, RECORDS)) * end_offset // RECORDS]
+        self.ends[name] = end_offset
+        for log in sorted(self.path_of(name).glob("*.log"))[::-1]:
+            base = int(log.stem)
+            if base > end_offset:
+                log.unlink()
+            else:
+                os.truncate(log, len(batch(0, RECORDS)) * (end_offset - base) // RECORDS)
+                break
+
+    def stop(self) -> None:
+        """Say that the broker was stopped in an orderly way: logs are committed to their ends."""
+        for path in self.paths:
+            (path / CLEAN_SHUTDOWN).touch()
 
     def last_log(self, name: str) -> Path:
         """The log that is appended to."""

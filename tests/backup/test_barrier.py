@@ -59,6 +59,15 @@ def test_brokers_that_come_at_once_are_in_one_run(tmp_path: Path) -> None:
         assert len({each.run for each in found}) == 1
 
 
+def test_a_barrier_whose_opener_was_killed_before_it_is_opened_by_the_next(tmp_path: Path) -> None:
+    opened(tmp_path, 1)
+    (tmp_path / "barriers" / "0000000002").mkdir()
+    later = now_ms() + 120_000
+    found = at_once(*(partial(opened, tmp_path, node, now=lambda: later) for node in THREE))
+    assert len({each.run for each in found}) == 1
+    assert (tmp_path / "barriers" / "0000000002" / "open.json").is_file()
+
+
 def test_nobody_cuts_the_rest_before_all_have_cut_the_first_topics(tmp_path: Path) -> None:
     cut: list[int] = []
     before: list[int] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import threading
 import time
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -442,91 +442,93 @@ def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
     own = put_run(Repository(root), NOON - 2)
     store_of(root).delete([manifest_path(root, own.run, 1)])
     aged(root, 3 * rules.SPARED_S)
-    again = Repository(root)
+    killed, again = Repository(root), Repository(root)
     folder = own.partitions[0].folder
-    again.names(folder)
+    path = f"{folder}/{own.partitions[0].pieces[0].object_name}"
     store = type(store_of(root))
     kept = store.delete
 
     def put_again_first(self: object, paths: list[str]) -> None:
-        # An expiring has looked, and has not deleted yet.
-        if any("/data/" in path for path in paths):
-            again.put(f"{folder}/{own.partitions[0].pieces[0].object_name}", b"of all runs")
+        # An expiring has looked, and has not deleted yet. The run that puts it again is killed, and
+        # the next one finds a young object.
+        if f"{root}/{path}" in paths:
+            killed.put(path, b"of all runs")
+            assert path.rpartition("/")[2] in again.names(folder)
         kept(self, paths)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store, "delete", put_again_first)
-    assert expire_backup(root, Retention()).deleted_objects == 2
-    monkeypatch.undo()
-    monkeypatch.setattr(rules, "SETTLED_S", 0.1)
-    with pytest.raises(PublishError, match="deleted an object at the moment"):
-        again.put_manifest(own)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", put_again_first)
+        assert expire_backup(root, Retention()).deleted_objects == 2
+    for each in (killed, again):
+        with pytest.raises(PublishError, match="deleted an object as it was put again, or found"):
+            each.put_manifest(own)
     assert again.runs() == []
 
 
-@pytest.fixture
-def hasty_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules by which a day lasts two seconds."""
-    monkeypatch.setattr(rules, "LONGEST_RUN_S", 2.0)
-    monkeypatch.setattr(rules, "SPARED_S", 4.0)
-    monkeypatch.setattr(rules, "SETTLED_S", 0.4)
-
-
-@pytest.mark.usefixtures("hasty_rules")
-def test_backups_and_expiring_beside_each_other_lose_nothing(tmp_path: Path) -> None:
-    """Runs come back to old objects all the time, while others expire and readers read."""
-    root = str(tmp_path / "repo")
+def test_what_comes_back_before_it_is_looked_at_again_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(tmp_path)
     Repository.create(root, cluster_id_of(DUMP))
-    until = time.monotonic() + 10
-    faults: list[BaseException] = []
-    done = dict.fromkeys(("runs", "expired", "deleted", "read"), 0)
+    own = put_run(Repository(root), NOON - 2)
+    store_of(root).delete([manifest_path(root, own.run, 1)])
+    aged(root, 3 * rules.SPARED_S)
+    again = Repository(root)
+    announce = Repository.announce
 
-    def looped(act: object) -> threading.Thread:
-        def run() -> None:
-            try:
-                while time.monotonic() < until and not faults:
-                    act()  # type: ignore[operator]
-            except BaseException as error:
-                faults.append(error)
-                raise
+    def commit_first(self: Repository, names: Mapping[str, Iterable[str]]) -> None:
+        # An expiring has found old objects, and has not announced them yet.
+        monkeypatch.undo()
+        data = (b"of all runs", f"of {NOON - 2}".encode())
+        for piece, each in zip(own.partitions[0].pieces, data, strict=True):
+            assert again.put(f"{own.partitions[0].folder}/{piece.object_name}", each)
+        again.put_manifest(own)
+        announce(self, names)
 
-        return threading.Thread(target=run)
+    monkeypatch.setattr(Repository, "announce", commit_first)
+    assert expire_backup(root, Retention()).deleted_objects == 0
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
 
-    draw = random.Random(3)
 
-    def back_up() -> None:
-        # Other sizes make other pieces, and those of before come back when they have been deleted.
-        repository = Repository(root)
-        repository.newest(1)
-        cut_run(
-            repository,
-            DUMP,
-            time_ms=int(time.time() * 1000),
-            piece_bytes=draw.choice([9_000, 30_000, 100_000]),
-            only={"payments-0", "page-views-1"},
-            pause_s=draw.choice([0, 0, 1.4]),
-        )
-        done["runs"] += 1
-        time.sleep(draw.choice([0.05, 0.05, 0.3, 2.5]))
-
-    def expire() -> None:
+def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    Repository.create(root, cluster_id_of(DUMP))
+    put_run(Repository(root), NOON - 2)
+    put_run(Repository(root), NOON - 1)
+    # It has put the manifest there, and not deleted it here.
+    Repository(root).expire(run_name(NOON - 2), 1)
+    aged(root, 3 * rules.SPARED_S)
+    reading = f"backup:{root}@{run_name(NOON - 2)}"
+    for _ in range(2):
         found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
-        done["expired"] += found.counts["expired"]
-        done["deleted"] += found.deleted_objects
-        time.sleep(0.05)
+        assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
+        assert run_here("cat", "orders", "--input", reading).returncode == 1  # no batches
+    aged(root, rules.LONGEST_RUN_S + 60)
+    assert expire_backup(root, Retention()).deleted_objects == 1
+    done = run_here("cat", "orders", "--input", reading)
+    assert f"the repository has no run {run_name(NOON - 2)}" in done.stderr
 
-    def read() -> None:
-        if not Repository(root).runs():
-            return
-        records = kafka_index.read_records(f"backup:{root}", topics="payments")
-        assert records.to_arrow().num_rows == 1543
-        done["read"] += 1
 
-    back_up()
-    threads = [looped(act) for act in (back_up, expire, read)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not faults
-    assert all(done.values()), done
-    assert run_here("backups", "verify", root).returncode == 0
+def test_what_another_expiring_moves_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(tmp_path)
+    Repository.create(root, cluster_id_of(DUMP))
+    put_run(Repository(root), NOON - 2)
+    put_run(Repository(root), NOON - 1)
+    aged(root, 3 * rules.SPARED_S)
+    listings = iter(range(9))
+    brokers_of_runs = Repository.brokers_of_runs
+
+    def after_another(self: Repository) -> dict[str, tuple[int, ...]]:
+        # It has listed what has expired, and lists the runs now.
+        if next(listings) == 1:
+            monkeypatch.undo()
+            found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+            assert found.counts["expired"] == 1
+        return brokers_of_runs(self)
+
+    monkeypatch.setattr(Repository, "brokers_of_runs", after_another)
+    found = expire_backup(root, Retention(last=9))
+    assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
+    assert len(below(root, "data")) == 3

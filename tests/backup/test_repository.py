@@ -6,12 +6,13 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from kafka_index.errors import CorruptObjectError, InputError, PublishError
-from kafka_index.stores import store_of
+from kafka_index.stores import object_store, store_of
 from kafka_index.stores.backup import repository
 from kafka_index.stores.backup.manifest import Manifest, manifest_path, run_name
 from kafka_index.stores.backup.repository import (
@@ -151,10 +152,7 @@ def test_many_put_the_same_object_at_once(root: str) -> None:
     assert found.names(FOLDER) == {"a.log"}
 
 
-def test_old_objects_in_no_manifest_are_put_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repository, "SETTLED_S", 0.2)
+def test_old_objects_in_no_manifest_are_put_again(tmp_path: Path) -> None:
     found = Repository.create(str(tmp_path), "cluster")
     named = manifest().partitions[0].pieces[0].object_name
     for name in (named, "old.log", "new.log"):
@@ -168,17 +166,118 @@ def test_old_objects_in_no_manifest_are_put_again(
     assert found.names(FOLDER) == {"new.log"}
     found.newest(1)
     assert found.names(FOLDER) == {"new.log", named}
-    assert found.put(f"{FOLDER}/old.log", b"batches")
+    for name in ("old.log", named):
+        assert found.put(f"{FOLDER}/{name}", b"batches")
+    assert found.names(FOLDER) == {"new.log", named, "old.log"}
     assert (tmp_path / FOLDER / "old.log").stat().st_mtime > time.time() - 60
+    assert (tmp_path / FOLDER / named).stat().st_mtime == old
+
+
+def test_an_old_object_is_put_again_though_nobody_has_looked_for_it(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Repository.create(root, "cluster").put(f"{FOLDER}/old.log", b"batches")
+    now = time.time()
+    monkeypatch.setattr(repository, "now_ms", lambda: int((now + LONGEST_RUN_S) * 1000))
+    # What was written an hour ago is not that of a request without an answer.
+    monkeypatch.setattr(object_store, "JUST_WRITTEN_S", -1)
+    put: list[bool] = []
+    store = type(store_of(root))
+    kept = store.put
+
+    def counted(self: Any, path: str, data: bytes, *, if_absent: bool = False) -> bool:
+        put.append(if_absent)
+        return kept(self, path, data, if_absent=if_absent)
+
+    monkeypatch.setattr(store, "put", counted)
+    found = Repository(root)
+    assert found.put(f"{FOLDER}/old.log", b"batches")
+    assert put == [True, False]
+    assert not found.put(f"{FOLDER}/old.log", b"others!")
+    assert store_of(root).read(f"{root}/{FOLDER}/old.log") == b"batches"
+
+
+def named_object(found: Repository) -> str:
+    """Put the objects of the manifest of these tests; return the path of one."""
+    for each in manifest().partitions[0].pieces:
+        found.put(f"{FOLDER}/{each.object_name}", b"batches")
+    return f"{FOLDER}/{manifest().partitions[0].pieces[0].object_name}"
+
+
+def test_what_is_announced_is_looked_for_before_the_manifest(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "SETTLED_S", 0.5)
+    found = Repository.create(root, "cluster")
+    path = named_object(found)
+    folder, _, name = path.rpartition("/")
+    Repository(root).announce({folder: ["another.log"], "data/other-0-x": [name]})
+    begun = time.monotonic()
+    found.put_manifest(of_run(1_000))
+    assert time.monotonic() - begun < 0.5
+
+    Repository(root).announce({folder: [name]})
+    found.put(path, b"batches")
     begun = time.monotonic()
     found.put_manifest(of_run(2_000))
-    assert time.monotonic() - begun > 0.1
+    assert time.monotonic() - begun > 0.4
 
-    os.utime(tmp_path / FOLDER / "old.log", (old, old))
-    found = Repository(str(tmp_path))
-    found.names(FOLDER)
-    found.put(f"{FOLDER}/old.log", b"batches")
-    (tmp_path / FOLDER / "old.log").unlink()
+    store_of(root).delete([f"{root}/{path}"])
     with pytest.raises(PublishError, match="deleted an object"):
         found.put_manifest(of_run(3_000))
-    assert found.runs() == [run_name(1_000), run_name(2_000)]
+    # What a manifest names that is counted on is not deleted.
+    found.newest(1)
+    found.put_manifest(of_run(4_000))
+    assert found.runs() == [run_name(1_000), run_name(2_000), run_name(4_000)]
+
+
+def test_a_damaged_announcement_is_told(root: str) -> None:
+    found = Repository.create(root, "cluster")
+    found.put("announced/a.json.zst", b"no such thing")
+    with pytest.raises(CorruptObjectError, match="not an announcement of backups"):
+        found.put_manifest(of_run(1_000))
+
+
+def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def passed(hours: float) -> None:
+        monkeypatch.setattr(repository, "now_ms", lambda: int((now + hours * 3600) * 1000))
+
+    now = time.time()
+    found = Repository.create(root, "cluster")
+    path = named_object(found)
+    passed(46)
+    found.put_manifest(of_run(1_000))
+    passed(47.1)
+    with pytest.raises(PublishError, match="is about to"):
+        found.put_manifest(of_run(2_000))
+    passed(0)
+    slow = Repository(root)
+    assert slow.newest(1) == of_run(1_000)
+    store_of(root).delete([f"{root}/{path}"])  # of no interest: the manifest of before names it
+    passed(46)
+    slow.put_manifest(of_run(3_000))
+    Repository(root).expire(run_name(1_000), 1)
+    store_of(root).delete([manifest_path(root, run_name(1_000), 1)])
+    with pytest.raises(PublishError, match="expired while this one built on it"):
+        slow.put_manifest(of_run(4_000))
+    passed(0)
+    slow.put_manifest(of_run(5_000))
+
+
+def test_the_newest_run_is_found_though_runs_expire_meanwhile(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Repository.create(root, "cluster")
+    found.put_manifest(of_run(1_000))
+    kept = Repository.manifest
+
+    def later(self: Repository, run: str, node_id: int) -> Manifest:
+        monkeypatch.undo()
+        found.put_manifest(of_run(2_000))
+        store_of(root).delete([manifest_path(root, run_name(1_000), 1)])
+        return kept(self, run, node_id)
+
+    monkeypatch.setattr(Repository, "manifest", later)
+    assert found.find_run() == run_name(2_000)

@@ -104,6 +104,22 @@ def test_what_a_killed_run_left_is_written_over(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_what_a_killed_run_left_that_had_linked_it_stays_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with AtomicFile(str(path)) as file:
+        file.write(b"first")
+        file.commit_if_absent()
+        # As if it were killed now.
+        (tmp_path / "kept").hardlink_to(tmp_path / ".file.tmp")
+    (tmp_path / "kept").rename(tmp_path / ".file.tmp")
+    with AtomicFile(str(path)) as file:
+        file.write(b"2nd")
+        assert path.read_bytes() == b"first"
+        file.commit()
+    assert path.read_bytes() == b"2nd"
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_a_folder_that_is_missing_is_found_out_at_once(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="cannot write the report"):
         AtomicFile(str(tmp_path / "gone" / "file"), what="report")

@@ -15,9 +15,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Self
@@ -31,6 +34,8 @@ class Failure(StrEnum):
 
     #: The process is killed before the call.
     KILL = "kill"
+    #: The process is killed after so many milliseconds, wherever it is.
+    TIME = "time"
     #: The disk fails, this once.
     DISK = "disk"
     #: The disk is full, from now on.
@@ -71,12 +76,12 @@ class Ended:
 class KilledRuns:
     """A process that forks runs of the command line; ends with its context.
 
-    `warm_up`: run once, to its end.
+    `warm_up`: run once, to its end. `prepared`: modules that the process imports before.
     """
 
-    def __init__(self, *warm_up: Argument) -> None:
+    def __init__(self, *warm_up: Argument, prepared: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, *prepared],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -136,6 +141,10 @@ class _Failing:
             most = unused + self._step.count
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             os.close(unused)
+            return
+        if self._failure is Failure.TIME:
+            kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+            threading.Timer(self._step.count / 1000, kill).start()
             return
         if self._failure is not Failure.KILL:
             # An open descriptor has its permissions, but for some network file systems.
@@ -214,6 +223,8 @@ def _ended(folder: str, step: Step, failure: Failure, arguments: list[str]) -> E
 def _serve() -> None:
     from kafka_index.cli import main  # noqa: PLC0415, so that only the process that forks has it
 
+    for name in sys.argv[1:]:
+        import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -6,6 +6,8 @@
     {root}/data/{topic}-{partition}-{topic id}/{base offset}-{hash}.log      a `Piece`
     {root}/data/{topic}-{partition}-{topic id}/{stem}-{hash}{suffix}         a `KeptFile`
     {root}/runs/{run}/{node id}.json.zst                      a `Manifest`
+    {root}/expired/{run}/{node id}.json.zst                   a `Manifest` of a run that has expired
+    {root}/announced/{time}-{token}.json.zst                  an `Announcement`
     {root}/barriers/{number}/...                              how brokers met (`backup.barrier`)
 
 Every object is put where there is none, and never written again. A piece is whole record batches,
@@ -21,7 +23,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import zstandard
@@ -43,6 +45,8 @@ _HASH_CHARACTERS = 22
 _RUN = re.compile(RUN_PATTERN)
 _MAX_MANIFEST_BYTES = 1 << 30
 
+_Object = TypeVar("_Object", bound=msgspec.Struct)
+
 
 class RepositoryFile(msgspec.Struct, frozen=True, kw_only=True):
     """The file that makes a folder a repository: of which cluster, and which brokers are expected.
@@ -53,6 +57,13 @@ class RepositoryFile(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     cluster_id: str
     brokers: tuple[int, ...] = ()
+
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of objects that an expiring is about to delete, by their folders."""
+
+    format: int = FORMAT
+    names: dict[str, tuple[str, ...]]
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -266,8 +277,8 @@ def manifest_path(root: str, run: str, node_id: int) -> str:
     return f"{root}/{RUNS_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}"
 
 
-def encode(value: RepositoryFile | Manifest) -> bytes:
-    """Return the bytes of a repository's file, or of a manifest, which is compressed."""
+def encode(value: RepositoryFile | Manifest | Announcement) -> bytes:
+    """Return the bytes of a repository's file, or of what is compressed."""
     data = msgspec.json.encode(value)
     if isinstance(value, RepositoryFile):
         return msgspec.json.format(data) + b"\n"
@@ -290,23 +301,34 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     Raises `CorruptObjectError` if it is cut or altered, or contradicts itself, and `InputError` if
     it has a later format.
     """
+    found = _decompressed(data, path, Manifest, "a manifest")
+    _check_format(found.format, path)
+    for each in found.partitions:
+        _check_partition(each, len(found.directories), path)
+    return found
+
+
+def parse_announcement(data: bytes, path: str) -> Announcement:
+    """Return what an announcement says; raises the errors of `parse_manifest`."""
+    found = _decompressed(data, path, Announcement, "an announcement")
+    _check_format(found.format, path)
+    return found
+
+
+def _decompressed(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= _MAX_MANIFEST_BYTES:
             raise CorruptObjectError(
-                "a manifest of an impossible size",
+                f"{what} of an impossible size",
                 path=path,
                 expected=f"at most {_MAX_MANIFEST_BYTES} bytes",
                 found=size,
             )
         text = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
-        found = msgspec.json.decode(text, type=Manifest)
+        return msgspec.json.decode(text, type=kind)
     except (zstandard.ZstdError, msgspec.MsgspecError) as error:
-        raise _damaged("a manifest", error, path) from error
-    _check_format(found.format, path)
-    for each in found.partitions:
-        _check_partition(each, len(found.directories), path)
-    return found
+        raise _damaged(what, error, path) from error
 
 
 def _damaged(what: str, error: Exception, path: str) -> CorruptObjectError:

@@ -1,14 +1,19 @@
 """A repository of backups: its runs, the manifests in them, and objects that are put once.
 
-No lock is needed: an object is put where there is none, and a run is whole by its manifests. Two
-rules keep an expiring beside running backups from objects that a manifest is about to name:
+No lock is needed: an object is put where there is none, and a run is whole by its manifests. These
+rules keep expirings beside running backups from objects that a manifest is about to name:
 
-- A manifest that expires is put into ``expired/`` before it leaves ``runs/``, and what it names
-  stays for `LONGEST_RUN_S` from then on: for whoever reads the run, or builds on it.
+- A manifest that expires is put into ``expired/`` before it leaves ``runs/``, as young as that, and
+  what it names stays for `LONGEST_RUN_S` from then on: for whoever reads the run, or builds on it.
 - An object that nothing names stays until it is `SPARED_S` old. A backup counts on an object that
   no manifest it has read names only if that was put within `LONGEST_RUN_S`; an older one it puts
-  again, and looks for it `SETTLED_S` later, before it puts its manifest. An expiring deletes within
-  that time what it has looked at.
+  again, to be as young as a new one.
+- An expiring announces the objects that it is about to delete, looks at them again, and deletes
+  within `SETTLED_S` what is still as old. A backup reads the announcements before it puts its
+  manifest: where they have an object that it has put, or found, it looks for it `SETTLED_S` later.
+- A backup that takes longer than `LONGEST_RUN_S` looks for all that it counts on.
+
+Ages are told by clocks that may differ by less than `CLOCKS_S`.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +32,7 @@ from kafka_index.stores.backup.manifest import (
     MANIFEST_SUFFIX,
     REPOSITORY_FILE,
     RUNS_FOLDER,
+    Announcement,
     Manifest,
     PartitionBackup,
     RepositoryFile,
@@ -34,8 +40,10 @@ from kafka_index.stores.backup.manifest import (
     encode,
     is_run_name,
     manifest_path,
+    parse_announcement,
     parse_manifest,
     parse_repository_file,
+    run_name,
     run_time,
 )
 from kafka_index.stores.registry import store_of
@@ -43,12 +51,16 @@ from kafka_index.stores.store import Store
 
 #: Folder of the manifests that have expired, laid out as that of the runs is.
 EXPIRED_FOLDER: Final = "expired"
-#: A run commits within this time, or not at all.
+#: Folder of what expirings have announced.
+ANNOUNCED_FOLDER: Final = "announced"
+#: Time for which what a run builds on stays.
 LONGEST_RUN_S: Final = 24 * 3600
 #: Age at which an object that nothing names may be deleted.
 SPARED_S: Final = 2 * LONGEST_RUN_S
 #: Time in which an expiring deletes what it has looked at.
 SETTLED_S: Final = 60
+#: Difference of clocks, and time of a request with its repetitions, that the rules allow for.
+CLOCKS_S: Final = 3600
 
 _PROBE = ".kafka-index-backup.probe"
 _MS_NS = 1_000_000
@@ -61,12 +73,12 @@ class Repository:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") or "/"
-        # By folder: partitions in manifests that are counted on; names of old objects that are in
-        # none of these; and the old objects that were put again.
-        self._named: defaultdict[str, list[PartitionBackup]] = defaultdict(list)
-        self._old: defaultdict[str, set[str]] = defaultdict(set)
-        self._put_again: defaultdict[str, set[str]] = defaultdict(set)
-        self._put_again_at = 0.0
+        # Manifests that are counted on, and their partitions by folder.
+        self._counted: list[tuple[str, int]] = []
+        self._named: dict[str, list[PartitionBackup]] = {}
+        self._begun_ms = now_ms()
+        # When objects were put, or looked for.
+        self._last_at = time.monotonic()
 
     @classmethod
     def create(cls, root: str, cluster_id: str, brokers: tuple[int, ...] = ()) -> Repository:
@@ -167,8 +179,9 @@ class Repository:
     def count_on(self, run: str, node_id: int) -> Manifest:
         """Return a manifest, whose objects a backup may name from then on."""
         found = self.manifest(run, node_id)
+        self._counted.append((run, node_id))
         for each in found.partitions:
-            self._named[each.folder].append(each)
+            self._named.setdefault(each.folder, []).append(each)
         return found
 
     def newest(self, node_id: int) -> Manifest | None:
@@ -176,8 +189,9 @@ class Repository:
 
         From then on the repository counts on what is read, and not on what it has read before.
         """
+        self._counted.clear()
         self._named.clear()
-        self._old.clear()
+        self._begun_ms = now_ms()
         while True:
             runs = [run for run, brokers in self.brokers_of_runs().items() if node_id in brokers]
             if not runs:
@@ -190,10 +204,15 @@ class Repository:
 
         The time is in milliseconds since the epoch; None where there is no such run.
         """
+        while True:
+            with suppress(MissingManifestError):  # it has expired since, as a newer one is there
+                return self._newest_complete(time_ms)
+
+    def _newest_complete(self, time_ms: int | None) -> str | None:
         for run, brokers in sorted(self.brokers_of_runs().items(), reverse=True):
             # No run is cut before it is opened.
             if time_ms is None or run_time(run) <= time_ms:
-                manifests = self.complete_manifests(run, brokers)
+                manifests = self._manifests_of_all(run, brokers)
                 if manifests and (time_ms is None or cut_time(manifests) <= time_ms):
                     return run
         return None
@@ -231,56 +250,61 @@ class Repository:
 
         There are none either where the run has expired meanwhile.
         """
-        found = []
         with suppress(MissingManifestError):
-            for node_id in brokers:
-                found.append(self.manifest(run, node_id))
-                if not set(found[-1].brokers) <= set(brokers):
-                    return []
-            return found
+            return self._manifests_of_all(run, brokers)
         return []
+
+    def _manifests_of_all(self, run: str, brokers: tuple[int, ...]) -> list[Manifest]:
+        found = []
+        for node_id in brokers:
+            found.append(self.manifest(run, node_id))
+            if not set(found[-1].brokers) <= set(brokers):
+                return []
+        return found
 
     def names(self, folder: str) -> set[str]:
         """Return the names of the objects in a partition's folder that a manifest may name.
 
-        An old object that no manifest names is left out: it has to be put again.
+        An old object that no manifest names is left out: `put` puts it again.
         """
-        recent_ns = (now_ms() - int(LONGEST_RUN_S * 1000)) * _MS_NS
-        known = {*self._put_again[folder]}
-        for partition in self._named[folder]:
-            known.update(each.object_name for each in partition.objects)
-        found = set()
-        for entry in self._store.list_directory(f"{self.root}/{folder}"):
-            name = os.path.basename(entry.path)
-            if entry.is_directory:
-                continue
-            if name in known or entry.mtime_ns > recent_ns:
-                found.add(name)
-            else:
-                self._old[folder].add(name)
+        named = self._named_in(folder)
+        found = {
+            os.path.basename(entry.path)
+            for entry in self._store.list_directory(f"{self.root}/{folder}")
+            if not entry.is_directory
+            and (os.path.basename(entry.path) in named or _is_recent(entry.mtime_ns))
+        }
+        self._last_at = time.monotonic()
         return found
 
     def put(self, relative_path: str, data: bytes | memoryview) -> bool:
         """Put an object where there is none; return whether one with these bytes is there now.
 
-        An object that `names` left out is put again, to be as young as a new one.
+        An old object that no manifest names is put again, to be as young as a new one.
         """
         path = f"{self.root}/{relative_path}"
-        folder, _, name = relative_path.rpartition("/")
-        if name in self._old[folder]:
-            self._store.put(path, data)
-            self._put_again[folder].add(name)
-            self._put_again_at = time.monotonic()
-            return True
-        while True:
-            try:
-                return self._store.put(path, data, if_absent=True) or self._holds(path, data)
-            except FileNotFoundError:
-                continue  # it was deleted at this moment
-            except PublishError as error:
-                if not isinstance(error.__cause__, BlockingIOError):
-                    raise
-                time.sleep(_OTHER_WRITER_S)
+        found = _beside_others(
+            lambda: (
+                self._store.put(path, data, if_absent=True) or self._is_kept(relative_path, data)
+            )
+        )
+        self._last_at = time.monotonic()
+        return found
+
+    def put_again(self, relative_path: str, data: bytes | memoryview) -> None:
+        """Put an object that may be there with the same bytes, to be as young as a new one."""
+        _beside_others(lambda: self._store.put(f"{self.root}/{relative_path}", data))
+
+    def announce(self, names: Mapping[str, Iterable[str]]) -> None:
+        """Announce that objects are about to be deleted: their names, by folder."""
+        announcement = Announcement(names={folder: (*own,) for folder, own in names.items()})
+        name = f"{run_name(now_ms())}-{uuid.uuid4().hex}{MANIFEST_SUFFIX}"
+        self.put(f"{ANNOUNCED_FOLDER}/{name}", encode(announcement))
+
+    def old_announcements(self) -> list[str]:
+        """Return the paths of announcements that no backup reads any more."""
+        entries = self._store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}")
+        return [each.path for each in entries if not _is_recent(each.mtime_ns)]
 
     def put_manifest(self, manifest: Manifest) -> None:
         """Put the manifest of a broker, by which it is in the run.
@@ -288,7 +312,7 @@ class Repository:
         Raises `PublishError` if another one is there, or an object that it counts on was deleted.
         """
         path = manifest_path(self.root, manifest.run, manifest.node_id)
-        self._look_for_put_again()
+        self._refuse_deleted(manifest)
         if not self.put(path[len(self.root) + 1 :], encode(manifest)):
             raise PublishError(
                 "the run has a manifest of this broker already",
@@ -300,23 +324,88 @@ class Repository:
     def _store(self) -> Store:
         return store_of(self.root)
 
-    def _holds(self, path: str, data: bytes | memoryview) -> bool:
-        return self._store.info(path).size_bytes == len(data) and self._store.read(path) == data
+    def expire(self, run: str, node_id: int) -> None:
+        """Put a manifest into the expired ones, too: what it names stays for a while from then on.
 
-    def _look_for_put_again(self) -> None:
-        if not self._put_again:
+        It is put again where an expiring was killed that had not deleted the other one yet.
+        """
+        with suppress(FileNotFoundError):  # another expiring has moved it
+            data = self._store.read(manifest_path(self.root, run, node_id))
+            self.put_again(_expired_name(run, node_id), data)
+
+    def _is_kept(self, relative_path: str, data: bytes | memoryview) -> bool:
+        """Return whether an object that is there has these bytes; put an old one again."""
+        path = f"{self.root}/{relative_path}"
+        folder, _, name = relative_path.rpartition("/")
+        found = self._store.info(path)
+        if found.size_bytes != len(data) or self._store.read(path) != data:
+            return False
+        if not _is_recent(found.mtime_ns) and name not in self._named_in(folder):
+            self.put_again(relative_path, data)
+        return True
+
+    def _named_in(self, folder: str) -> set[str]:
+        """Return the names of the objects in a folder that manifests name which are counted on."""
+        return {
+            each.object_name
+            for partition in self._named.get(folder, ())
+            for each in partition.objects
+        }
+
+    def _refuse_deleted(self, manifest: Manifest) -> None:
+        """Raise `PublishError` if what a manifest names was deleted, or may be from now on."""
+        is_slow = not _is_recent(self._begun_ms * _MS_NS)
+        announced = self._announced()
+        if not (is_slow or announced):
             return
-        time.sleep(max(self._put_again_at + SETTLED_S - time.monotonic(), 0))
-        for folder, names in self._put_again.items():
-            entries = self._store.list_directory(f"{self.root}/{folder}")
-            lacking = names - {os.path.basename(entry.path) for entry in entries}
-            if lacking:
+        wanted: dict[str, set[str]] = {}
+        for each in manifest.partitions:
+            if is_slow or each.folder in announced:
+                names = {own.object_name for own in each.objects} - self._named_in(each.folder)
+                wanted[each.folder] = names if is_slow else names & announced[each.folder]
+        spared_ns = 0
+        if is_slow:
+            self._refuse_expired()
+            spared_ns = (now_ms() - int((SPARED_S - CLOCKS_S) * 1000)) * _MS_NS
+        if any(wanted.values()) and announced:
+            time.sleep(max(self._last_at + SETTLED_S - time.monotonic(), 0))
+        for folder, names in wanted.items():
+            entries = self._store.list_directory(f"{self.root}/{folder}") if names else []
+            there = {os.path.basename(each.path) for each in entries if each.mtime_ns > spared_ns}
+            if names - there:
                 raise PublishError(
-                    "an expiring deleted an object at the moment at which it was put again",
-                    path=f"{self.root}/{folder}/{min(lacking)}",
+                    "an expiring deleted an object as it was put again, or found, or is about to",
+                    path=f"{self.root}/{folder}/{min(names - there)}",
                     hint="run again",
                 )
-        self._put_again.clear()
+
+    def _announced(self) -> dict[str, set[str]]:
+        """Return the names, by folder, that were announced since shortly before the run."""
+        since_ns = (self._begun_ms - int(CLOCKS_S * 1000)) * _MS_NS
+        found: dict[str, set[str]] = {}
+        for entry in self._store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}"):
+            if entry.mtime_ns > since_ns and entry.path.endswith(MANIFEST_SUFFIX):
+                with suppress(FileNotFoundError):
+                    data = self._store.read(entry.path)
+                    for folder, names in parse_announcement(data, entry.path).names.items():
+                        found.setdefault(folder, set()).update(names)
+        return found
+
+    def _refuse_expired(self) -> None:
+        """Raise `PublishError` if a manifest that is counted on has expired long ago."""
+        for run, node_id in self._counted:
+            with suppress(FileNotFoundError):
+                self._store.info(manifest_path(self.root, run, node_id))
+                continue
+            path = expired_path(self.root, run, node_id)
+            with suppress(FileNotFoundError):
+                if _is_recent(self._store.info(path).mtime_ns):
+                    continue
+            raise PublishError(
+                f"the run {run} expired while this one built on it",
+                path=path,
+                hint="run again",
+            )
 
     def _refuse_overwriting_store(self) -> None:
         """Raise `InputError` if the store puts an object where there is one."""
@@ -374,7 +463,29 @@ class MissingManifestError(InputError):
 
 def expired_path(root: str, run: str, node_id: int) -> str:
     """Return the path of a manifest that has expired."""
-    return f"{root}/{EXPIRED_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}"
+    return f"{root}/{_expired_name(run, node_id)}"
+
+
+def _expired_name(run: str, node_id: int) -> str:
+    return f"{EXPIRED_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}"
+
+
+def _beside_others(put: Callable[[], bool]) -> bool:
+    """Put an object that others put or delete, and folders that they remove, at this moment."""
+    while True:
+        try:
+            return put()
+        except FileNotFoundError:
+            continue
+        except PublishError as error:
+            if not isinstance(error.__cause__, BlockingIOError | FileNotFoundError):
+                raise
+            time.sleep(_OTHER_WRITER_S)
+
+
+def _is_recent(mtime_ns: int) -> bool:
+    """Return whether what is as old as this will stay for as long as a run takes."""
+    return mtime_ns > (now_ms() - int((LONGEST_RUN_S - CLOCKS_S) * 1000)) * _MS_NS
 
 
 def _broker_of(name: str) -> int | None:

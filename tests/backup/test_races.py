@@ -1,0 +1,291 @@
+"""Backups, expirings, readers and verifications of one repository beside each other.
+
+Two brokers' logs grow, are cut back and come back with the same batches, so that objects are wanted
+again which no manifest has named for long. All but the readers are killed at random.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import kafka_index
+from kafka_index.backup.checking import verify_backup
+from kafka_index.backup.expiring import Retention, expire_backup
+from kafka_index.errors import KafkaIndexError
+from kafka_index.stores import store_of
+from kafka_index.stores.backup.repository import Repository
+from tests.backup.hasty_rules import HastyRules
+from tests.backup.stand_in import RECORDS, StandIn
+from tests.support.campaign import drawn
+from tests.support.command_line import Argument
+from tests.support.killed_runs import Failure, KilledRuns
+from tests.support.timeouts import scaled
+
+_SECONDS = drawn(640, one_in=70)
+#: In full, a folder and a bucket.
+_PLACES = ("folder", "bucket")[: drawn(2, one_in=2)]
+#: A store tells ages in whole seconds; a process may stand still for a while on a busy machine.
+_RULES = {
+    "folder": HastyRules(longest_run=2.5, clocks=0.8, settled=1.2),
+    "bucket": HastyRules(longest_run=7, clocks=2.5, settled=2.5),
+}
+_NEWEST_ONLY = Retention(last=1, daily=0, weekly=0, monthly=0)
+_KEEP = ("--keep-last", 1, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthly", 0)
+_PARTITIONS = ("orders-0", "orders-1")
+#: Batches after which logs end, and after which a segment does.
+_LENGTHS, _ROLLED = (0, 4, 8, 12, 16, 24, 40), (8, 24)
+_DONE, _ENVIRONMENT = 0, 3
+_WANTED = ("expired runs", "deleted objects", "reads", "slow reads", "verifications")
+_KILLED_ONE_IN = 4
+_HEADLINE = re.compile(r"([\d,]+) runs? expired, .*; ([\d,]+) objects? of")
+#: A call that no run reaches.
+_NEVER = 1_000_000
+
+
+@dataclass
+class _Beside:
+    """Loops beside each other, until a time and all that is wanted has come, or a fault."""
+
+    seconds: float
+    has_all: Callable[[], bool]
+    faults: list[BaseException] = field(default_factory=list)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+
+    def _is_over(self) -> bool:
+        passed = time.monotonic() - self._began
+        return passed > (self.seconds if self.has_all() else scaled(self.seconds))
+
+    def loop(self, act: Callable[[], object]) -> None:
+        def run() -> None:
+            try:
+                while not self.faults and not self._is_over():
+                    act()
+            except BaseException as error:  # noqa: BLE001, which is raised by `join`
+                self.faults.append(error)
+
+        self._threads.append(threading.Thread(target=run))
+
+    def join(self) -> None:
+        for each in self._threads:
+            each.start()
+        for each in self._threads:
+            each.join()
+        for fault in self.faults:
+            raise fault
+
+
+class _Killed:
+    """Runs of the command line, of which some are killed, after a drawn time or at a drawn call."""
+
+    def __init__(self, runs: KilledRuns, root: str, draw: random.Random) -> None:
+        self._runs, self._root, self._draw = runs, root, draw
+
+    def run(self, *arguments: Argument) -> int:
+        if self._draw.randrange(_KILLED_ONE_IN):
+            return self.whole(*arguments)
+        failure = self._draw.choice([Failure.KILL, Failure.TIME])
+        step = self._draw.randrange(1, 120 if failure is Failure.KILL else 500)
+        ended = self._runs.failing(Path(self._root), step, failure, *arguments)
+        assert ended.code in (_DONE, _ENVIRONMENT, -signal.SIGKILL), ended
+        self.stdout = ended.stdout
+        return ended.code
+
+    def whole(self, *arguments: Argument) -> int:
+        ended = self._runs.failing(Path(self._root), _NEVER, Failure.KILL, *arguments)
+        assert ended.code in (_DONE, _ENVIRONMENT), ended
+        self.stdout = ended.stdout
+        return ended.code
+
+
+class _Broker:
+    """A stopped broker whose logs change between its backups, with one history of batches."""
+
+    def __init__(self, folder: Path, node_id: int, draw: random.Random) -> None:
+        self.node_id, self._draw = node_id, draw
+        self._stand_in = StandIn(folder, node_id=node_id)
+        for number, name in enumerate(_PARTITIONS):
+            self._stand_in.create(name, topic_id=number + 1)
+        self._stand_in.stop()
+        self.path = self._stand_in.paths[0]
+        self.change()
+
+    def command(self, repository: str | Path, nodes: str) -> list[Argument]:
+        given: list[Argument] = ["--input", self.path, "--output", repository]
+        return ["backup", "--quiet", *given, "--brokers", nodes, "--wait", "1s"]
+
+    def change(self) -> None:
+        for name in _PARTITIONS:
+            wanted = self._draw.choice(_LENGTHS) * RECORDS
+            self._stand_in.cut_back(name, min(wanted, self._stand_in.ends[name]))
+            for length in _LENGTHS:
+                missing = min(wanted, length * RECORDS) - self._stand_in.ends[name]
+                if missing > 0:
+                    self._stand_in.append(name, missing // RECORDS)
+                    if length in _ROLLED:
+                        self._stand_in.roll(name)
+
+
+def _records_of(path: str) -> dict[str, list[int]]:
+    """Return the offsets of the records in a run, by partition."""
+    rows = kafka_index.read_records(path).to_arrow()
+    found: dict[str, list[int]] = {name: [] for name in _PARTITIONS}
+    columns = (rows[each].to_pylist() for each in ("topic", "partition", "offset"))
+    for topic, partition, offset in zip(*columns, strict=True):
+        found[f"{topic}-{partition}"].append(offset)
+    return found
+
+
+def _below(root: str, folder: str) -> set[str]:
+    pages = store_of(root).list_tree(f"{root}/{folder}")
+    return {path for page in pages for path in page["path"].to_pylist()}
+
+
+@pytest.fixture(params=_PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    """A kind of repository."""
+    return str(request.param)
+
+
+@pytest.fixture
+def root(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a repository."""
+    if place == "folder":
+        return str(tmp_path / "repository")
+    return f"{request.getfixturevalue('bucket')}/backups"
+
+
+@pytest.fixture
+def rules(place: str) -> Iterator[HastyRules]:
+    """Rules by which a day lasts some seconds."""
+    with _RULES[place].apply():
+        yield _RULES[place]
+
+
+class _Race:
+    """All that is done to a repository, each in a loop of its own."""
+
+    def __init__(self, root: str, rules: HastyRules, folder: Path) -> None:
+        self.root, self.rules = root, rules
+        self.counts: Counter[str] = Counter()
+        self.brokers = [_Broker(folder / f"broker{n}", n, random.Random(n)) for n in (1, 2)]
+        self._draw = random.Random(3)
+        self._newest = ""
+
+    def back_up(self, broker: _Broker, runs: _Killed) -> None:
+        broker.change()
+        # Both together in some seconds, and each alone in the others.
+        nodes = str(broker.node_id) if int(time.time()) % 4 else "1,2"
+        code = runs.run(*broker.command(self.root, nodes))
+        self.counts[f"backups that ended with {code}"] += 1
+        time.sleep(self._draw.choice([0, 0.02, 0.1]))
+        time.sleep(0 if self._draw.randrange(20) else self.rules.longest_run / 2)
+
+    def expire_killed(self, runs: _Killed) -> None:
+        code = runs.run("backups", "expire", self.root, *_KEEP)
+        self.counts[f"expirings that ended with {code}"] += 1
+        for expired, deleted in _HEADLINE.findall(runs.stdout):
+            self.counts["expired runs"] += int(expired)
+            self.counts["deleted objects"] += int(deleted)
+
+    def expire(self) -> None:
+        found = expire_backup(self.root, _NEWEST_ONLY)
+        self.counts["expired runs"] += found.counts["expired"]
+        self.counts["deleted objects"] += found.deleted_objects
+        time.sleep(0.1)
+
+    def judged(self, act: Callable[[], None]) -> None:
+        """Read something, which may fail only where it takes longer than a day."""
+        began = time.monotonic()
+        try:
+            act()
+        except (AssertionError, KafkaIndexError):
+            if time.monotonic() - began < self.rules.longest_run - 0.5:
+                raise
+            self.counts["reads that took days"] += 1
+
+    def read(self) -> None:
+        found = Repository(self.root).find_run()
+        assert found >= self._newest, "a run is gone, and none is newer"
+        self._newest = found
+        for offsets in _records_of(f"backup:{self.root}").values():
+            assert offsets == [*range(len(offsets))]
+        self.counts["reads"] += 1
+        time.sleep(0.05)
+
+    def read_slowly(self) -> None:
+        repository = Repository(self.root)
+        run, brokers = self._draw.choice([*repository.brokers_of_runs().items()])
+        # A run that is not complete may become so meanwhile.
+        if repository.complete_manifests(run, brokers):
+            path = f"backup:{self.root}@{run}"
+            own = _records_of(path)
+            time.sleep(self.rules.longest_run * self._draw.random() / 3)
+            assert _records_of(path) == own
+            self.counts["slow reads"] += 1
+
+    def verify(self) -> None:
+        found = verify_backup(self.root)
+        assert found.ok, found.faults.to_pylist()
+        self.counts["verifications"] += 1
+        time.sleep(0.1)
+
+
+def test_nothing_that_is_listed_is_ever_missing(
+    root: str, rules: HastyRules, tmp_path: Path
+) -> None:
+    race = _Race(root, rules, tmp_path)
+    warm_up = race.brokers[0].command(tmp_path / "warm-up", "1")
+    prepared = ["tests.backup.hasty_rules"]
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+        started = [
+            stack.enter_context(each)
+            for each in pool.map(lambda _: KilledRuns(*warm_up, prepared=prepared), range(3))
+        ]
+        killed = [_Killed(each, root, random.Random(n)) for n, each in enumerate(started)]
+        assert killed[0].whole(*race.brokers[0].command(root, "1")) == _DONE
+        beside = _Beside(_SECONDS, lambda: all(race.counts[name] for name in _WANTED))
+        for broker, runs in zip(race.brokers, killed, strict=False):
+            beside.loop(partial(race.back_up, broker, runs))
+        beside.loop(partial(race.expire_killed, killed[2]))
+        beside.loop(race.expire)
+        for act in (race.read, race.read_slowly, race.verify):
+            beside.loop(partial(race.judged, act))
+        beside.join()
+
+    print(dict(race.counts))
+    assert all(race.counts[name] for name in _WANTED), race.counts
+    assert verify_backup(root).ok
+    # Nobody is there any more: what no manifest names goes.
+    expire_backup(root, _NEWEST_ONLY)
+    time.sleep(rules.spared + 1.1)
+    for _ in range(2):
+        expire_backup(root, _NEWEST_ONLY)
+    repository = Repository(root)
+    named = {
+        f"{each.folder}/{own.object_name}".removeprefix("data/")
+        for run, nodes in repository.brokers_of_runs().items()
+        for manifest in (repository.manifest(run, node_id) for node_id in nodes)
+        for each in manifest.partitions
+        for own in each.objects
+    }
+    assert _below(root, "data") == named
+    folders = ("runs", "expired", "announced", "barriers")
+    below = {path for folder in folders for path in _below(root, folder)}
+    assert not {path for path in below if path.endswith(".tmp")}
+    assert not _below(root, "expired")
