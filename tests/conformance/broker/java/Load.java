@@ -8,6 +8,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Properties;
 import java.util.Random;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
@@ -29,6 +30,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InvalidTxnStateException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.RetriableException;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.TransactionAbortableException;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -57,6 +59,8 @@ public final class Load {
     private static final long PAUSE_MS = 15;
     private static final long STALL_MS = 60_000;
     private static final long QUIET_MS = 5_000;
+    private static final Set<Class<?>> ABORTS =
+        Set.of(TransactionAbortableException.class, InvalidTxnStateException.class, TimeoutException.class);
 
     private final String bootstrap;
     private final FileOutputStream ledger;
@@ -164,17 +168,22 @@ public final class Load {
         try (KafkaProducer<String, String> producer = producer(codec, "pay" + suffix)) {
             producer.initTransactions();
             for (int round = 0; goesOn; round++) {
-                producer.beginTransaction();
-                List<Sent> sent = new ArrayList<>();
-                for (int i = 0; i < 9; i++) {
-                    sent.add(send(producer, PAYMENTS, i % PARTITIONS, null, "t-" + round + "-" + i));
-                    if (i % 4 == 3)
-                        producer.flush();
-                }
-                end(producer, round % 3 != 2, sent);
+                int number = round;
+                transact(producer, () -> pay(producer, number));
                 Thread.sleep(PAUSE_MS);
             }
         }
+    }
+
+    private void pay(KafkaProducer<String, String> producer, int round) throws Exception {
+        producer.beginTransaction();
+        List<Sent> sent = new ArrayList<>();
+        for (int i = 0; i < 9; i++) {
+            sent.add(send(producer, PAYMENTS, i % PARTITIONS, null, "t-" + round + "-" + i));
+            if (i % 4 == 3)
+                producer.flush();
+        }
+        end(producer, round % 3 != 2, sent);
     }
 
     /** Transfers between accounts: the amounts of a transaction sum to 0. One in four is aborted. */
@@ -335,13 +344,13 @@ public final class Load {
         return new Sent(producer.send(new ProducerRecord<>(topic, partition, key, value)), id, value);
     }
 
-    /** Runs a transaction; aborts it where a replica that moves meanwhile has the broker refuse a part of it. */
+    /** Runs a transaction; aborts it where the broker refuses a part of it as a replica moves, or answers too late. */
     private static void transact(KafkaProducer<String, String> producer, Work work) throws Exception {
         try {
             work.run();
         } catch (KafkaException | ExecutionException error) {
             Throwable cause = error;
-            while (cause != null && !(cause instanceof TransactionAbortableException || cause instanceof InvalidTxnStateException))
+            while (cause != null && !ABORTS.contains(cause.getClass()))
                 cause = cause.getCause();
             if (cause == null)
                 throw error;
