@@ -275,6 +275,9 @@ class _Sweep:
         # Runs of a dry run that are still there.
         self._leaving = leaving
         self._folders: set[str] = set()
+        # Ages are those of now, as a manifest that is put from now on is not listed.
+        self._now_ms = now_ms()
+        self._spared_ns = self._ns_before(rules.SPARED_S)
         self.objects = self.bytes = self.waiting = 0
 
     def delete(self, *, dry_run: bool) -> None:
@@ -310,14 +313,16 @@ class _Sweep:
             self._delete(repository, objects)
         for folder in self._folders - {*names}:
             _remove_folder(self._root, f"{self._root}/{folder}")
-        longest_ms = int(rules.LONGEST_RUN_S * 1000)
-        self._delete_with_folders(old_barriers(self._root, now_ms() - longest_ms))
+        day_ms = int(rules.LONGEST_RUN_S * 1000)
+        self._delete_with_folders(old_barriers(self._root, self._now_ms - day_ms))
         self._store.delete(repository.old_announcements())
         self._delete_with_folders([*self._unfinished()])
 
+    def _ns_before(self, seconds: float) -> int:
+        return (self._now_ms - int(seconds * 1000)) * 1_000_000
+
     def _unfinished(self) -> Iterator[str]:
         """Yield what killed runs on a local disk have left of manifests and other small files."""
-        spared_ns = self._spared_ns()
         for folder in () if is_remote(self._root) else _FOLDERS_OF_SMALL_FILES:
             top = f"{self._root}/{folder}"
             for page in self._store.list_tree(top):
@@ -325,7 +330,7 @@ class _Sweep:
                 for path, mtime_ns in zip(*columns, strict=True):
                     name = os.path.basename(path)
                     is_scratch = name.startswith(".") and name.endswith(".tmp")
-                    if is_scratch and mtime_ns < spared_ns:
+                    if is_scratch and mtime_ns < self._spared_ns:
                         yield f"{top}/{path}"
 
     def _delete_with_folders(self, paths: Sequence[str]) -> None:
@@ -336,7 +341,7 @@ class _Sweep:
 
     def _expired(self) -> Iterator[tuple[str, bool]]:
         """Yield the paths of expired manifests, and whether their objects are free."""
-        free_ns = (now_ms() - int(rules.LONGEST_RUN_S * 1000)) * 1_000_000
+        free_ns = self._ns_before(rules.LONGEST_RUN_S)
         top = f"{self._root}/{EXPIRED_FOLDER}"
         for page in self._store.list_tree(top):
             for path, mtime_ns in zip(
@@ -362,7 +367,6 @@ class _Sweep:
 
         Their folders are noted.
         """
-        spared_ns = self._spared_ns()
         found: defaultdict[str, dict[str, int]] = defaultdict(dict)
         count = 0
         for page in self._store.list_tree(f"{self._root}/{DATA_FOLDER}"):
@@ -370,7 +374,7 @@ class _Sweep:
             for path, size, mtime_ns in zip(*columns, strict=True):
                 below, _, name = path.rpartition("/")
                 folder = f"{DATA_FOLDER}/{below}"
-                if mtime_ns < spared_ns and name not in named.get(folder, ()):
+                if mtime_ns < self._spared_ns and name not in named.get(folder, ()):
                     found[folder][name] = size
                     count += 1
             if count >= _ANNOUNCED_AT_A_TIME:
@@ -397,12 +401,11 @@ class _Sweep:
     def _sweep(self, folder: str, doomed: Mapping[str, int]) -> bool:
         """Delete objects of a folder soon after they are looked at; return whether that was all."""
         looked_at = time.monotonic()
-        spared_ns = self._spared_ns()
         paths = [
             each.path
             for each in self._store.list_directory(f"{self._root}/{folder}")
             if not each.is_directory
-            and each.mtime_ns < spared_ns
+            and each.mtime_ns < self._spared_ns
             and os.path.basename(each.path) in doomed
         ]
         for first in range(0, len(paths), _DELETED_AT_A_TIME):
@@ -416,9 +419,6 @@ class _Sweep:
     def _count(self, *objects: Mapping[str, int]) -> None:
         self.objects += sum(map(len, objects))
         self.bytes += sum(sum(each.values()) for each in objects)
-
-    def _spared_ns(self) -> int:
-        return (now_ms() - int(rules.SPARED_S * 1000)) * 1_000_000
 
 
 def _remove_folder(root: str, path: str) -> None:

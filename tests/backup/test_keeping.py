@@ -14,8 +14,10 @@ import msgspec
 import pytest
 
 import kafka_index
+from kafka_index.backup import expiring
 from kafka_index.backup.expiring import Retention, expire_backup
 from kafka_index.errors import CorruptObjectError, InputError, PublishError
+from kafka_index.layout.times import now_ms
 from kafka_index.stores import store_of
 from kafka_index.stores.backup import repository as rules
 from kafka_index.stores.backup.manifest import (
@@ -463,6 +465,31 @@ def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
         with pytest.raises(PublishError, match="deleted an object as it was put again, or found"):
             each.put_manifest(own)
     assert again.runs() == []
+
+
+def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(tmp_path)
+    Repository.create(root, cluster_id_of(DUMP))
+    own = put_run(Repository(root), NOON - 2)
+    path = manifest_path(root, own.run, 1)
+    data = store_of(root).read(path)
+    store_of(root).delete([path])
+    aged(root, rules.SPARED_S - 60)
+    listings = iter(range(9))
+    brokers_of_runs = Repository.brokers_of_runs
+
+    def then_wait(self: Repository) -> dict[str, tuple[int, ...]]:
+        found = brokers_of_runs(self)
+        if next(listings) == 1:
+            store_of(root).put(path, data)
+            now = now_ms() + 120_000
+            monkeypatch.setattr(expiring, "now_ms", lambda: now)
+        return found
+
+    monkeypatch.setattr(Repository, "brokers_of_runs", then_wait)
+    assert expire_backup(root, Retention()).deleted_objects == 0
 
 
 def test_what_comes_back_before_it_is_looked_at_again_stays(
