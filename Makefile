@@ -97,7 +97,7 @@ CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupte
 	tests/endtoend/test_missing_offsets.py tests/endtoend/test_remote_kill.py \
 	tests/endtoend/test_unsorted_listings.py tests/spark/test_startup.py \
 	tests/tiered/test_damaged_indexes.py tests/cluster/test_backups.py tests/backup/test_clamp.py \
-	tests/backup/test_races.py tests/backup/test_failing_calls.py
+	tests/backup/test_races.py tests/backup/test_failing_calls.py tests/backup/test_faulty_store.py
 # What draws a quarter elsewhere.
 DRAWN := tests/kernels tests/scan tests/state tests/index tests/reading
 

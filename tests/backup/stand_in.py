@@ -6,6 +6,7 @@ Only the high watermarks are written behind a test's back, as a broker does it.
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,10 +20,15 @@ from kafka_index.backup.taking import Taking
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import CLEAN_SHUTDOWN, TopicPartition, parse_partition_directory
 from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, run_name
+from tests.support.command_line import Argument
 from tests.support.segments import batch
 
 IDS = {1: "AAAAAAAAAAAAAAAAAAAAQQ", 2: "BBBBBBBBBBBBBBBBBBBBBA"}
 RECORDS = 3
+#: Partitions of a `StoppedBroker`.
+PARTITIONS = ("orders-0", "payments-0")
+# Batches after which its logs end, and after which a segment does.
+_LENGTHS, _ROLLED = (0, 4, 8, 12, 16, 24, 40), (8, 24)
 # The stand-in writes far more often than it says.
 _INTERVAL_MS, _WRITES_S = "3000", 0.02
 
@@ -141,6 +147,34 @@ class StandIn:
                 if offset is not None and (path / name).is_dir():
                     offsets[name] = offset
             self.checkpoint("replication-offset-checkpoint", offsets, number)
+
+
+class StoppedBroker:
+    """A stopped broker whose logs change between its backups, with one history of batches."""
+
+    def __init__(self, folder: Path, node_id: int, draw: random.Random) -> None:
+        self.node_id, self._draw = node_id, draw
+        self.stand_in = StandIn(folder, node_id=node_id)
+        for number, name in enumerate(PARTITIONS):
+            self.stand_in.create(name, topic_id=number + 1)
+        self.stand_in.stop()
+        self.path = self.stand_in.paths[0]
+        self.change()
+
+    def command(self, repository: str | Path, nodes: str) -> list[Argument]:
+        given: list[Argument] = ["--input", self.path, "--output", repository]
+        return ["backup", "--quiet", *given, "--brokers", nodes, "--wait", "1s"]
+
+    def change(self) -> None:
+        for name in PARTITIONS:
+            wanted = self._draw.choice(_LENGTHS) * RECORDS
+            self.stand_in.cut_back(name, min(wanted, self.stand_in.ends[name]))
+            for length in _LENGTHS:
+                missing = min(wanted, length * RECORDS) - self.stand_in.ends[name]
+                if missing > 0:
+                    self.stand_in.append(name, missing // RECORDS)
+                    if length in _ROLLED:
+                        self.stand_in.roll(name)
 
 
 def _partition(name: str) -> TopicPartition:

@@ -28,7 +28,7 @@ from kafka_index.errors import KafkaIndexError
 from kafka_index.stores import store_of
 from kafka_index.stores.backup.repository import Repository
 from tests.backup.hasty_rules import HastyRules
-from tests.backup.stand_in import RECORDS, StandIn
+from tests.backup.stand_in import PARTITIONS, StoppedBroker
 from tests.support.campaign import drawn
 from tests.support.command_line import Argument
 from tests.support.killed_runs import Failure, KilledRuns
@@ -44,9 +44,6 @@ _RULES = (
 )[drawn(2, one_in=2) - 1]
 _NEWEST_ONLY = Retention(last=1, daily=0, weekly=0, monthly=0)
 _KEEP = ("--keep-last", 1, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthly", 0)
-_PARTITIONS = ("orders-0", "orders-1")
-#: Batches after which logs end, and after which a segment does.
-_LENGTHS, _ROLLED = (0, 4, 8, 12, 16, 24, 40), (8, 24)
 _DONE, _ENVIRONMENT = 0, 3
 _WANTED = ("expired runs", "deleted objects", "reads", "slow reads", "verifications")
 _KILLED_ONE_IN = 4
@@ -113,38 +110,10 @@ class _Killed:
         return ended.code
 
 
-class _Broker:
-    """A stopped broker whose logs change between its backups, with one history of batches."""
-
-    def __init__(self, folder: Path, node_id: int, draw: random.Random) -> None:
-        self.node_id, self._draw = node_id, draw
-        self._stand_in = StandIn(folder, node_id=node_id)
-        for number, name in enumerate(_PARTITIONS):
-            self._stand_in.create(name, topic_id=number + 1)
-        self._stand_in.stop()
-        self.path = self._stand_in.paths[0]
-        self.change()
-
-    def command(self, repository: str | Path, nodes: str) -> list[Argument]:
-        given: list[Argument] = ["--input", self.path, "--output", repository]
-        return ["backup", "--quiet", *given, "--brokers", nodes, "--wait", "1s"]
-
-    def change(self) -> None:
-        for name in _PARTITIONS:
-            wanted = self._draw.choice(_LENGTHS) * RECORDS
-            self._stand_in.cut_back(name, min(wanted, self._stand_in.ends[name]))
-            for length in _LENGTHS:
-                missing = min(wanted, length * RECORDS) - self._stand_in.ends[name]
-                if missing > 0:
-                    self._stand_in.append(name, missing // RECORDS)
-                    if length in _ROLLED:
-                        self._stand_in.roll(name)
-
-
 def _records_of(path: str) -> dict[str, list[int]]:
     """Return the offsets of the records in a run, by partition."""
     rows = kafka_index.read_records(path).to_arrow()
-    found: dict[str, list[int]] = {name: [] for name in _PARTITIONS}
+    found: dict[str, list[int]] = {name: [] for name in PARTITIONS}
     columns = (rows[each].to_pylist() for each in ("topic", "partition", "offset"))
     for topic, partition, offset in zip(*columns, strict=True):
         found[f"{topic}-{partition}"].append(offset)
@@ -183,12 +152,12 @@ class _Race:
     def __init__(self, root: str, rules: HastyRules, folder: Path) -> None:
         self.root, self.rules = root, rules
         self.counts: Counter[str] = Counter()
-        self.brokers = [_Broker(folder / f"broker{n}", n, random.Random(n)) for n in (1, 2)]
+        self.brokers = [StoppedBroker(folder / f"broker{n}", n, random.Random(n)) for n in (1, 2)]
         self._draw = random.Random(3)
         self._newest = ""
         self.longest_pause_s = 0.0
 
-    def back_up(self, broker: _Broker, runs: _Killed) -> None:
+    def back_up(self, broker: StoppedBroker, runs: _Killed) -> None:
         broker.change()
         # Both together in some seconds, and each alone in the others.
         nodes = str(broker.node_id) if int(time.time()) % 4 else "1,2"

@@ -78,7 +78,7 @@ class FaultProxy:
     `upstream`: URL of the server. `faults`: what may happen to a request; tests change it while the
     proxy runs. `before`: called with method and path before a request is passed on; may block.
     `listings`: makes another page of objects of the server's; `Shuffle` is such a
-    callable.
+    callable. What is planned takes the place of what is drawn.
     """
 
     upstream: str
@@ -89,6 +89,8 @@ class FaultProxy:
     requests: list[Request] = field(default_factory=list)
     endpoint: str = ""
     _failed: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    _planned: tuple[str, range] | None = None
+    _number: int = 0
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -104,6 +106,14 @@ class FaultProxy:
     def clear(self) -> None:
         """Forget the requests so far."""
         self.requests.clear()
+
+    def plan(self, fault: str, numbers: range) -> None:
+        """Let the requests with these numbers, from 1 on, have a fault, and no others any."""
+        self._planned, self._number = (fault, numbers), 0
+
+    def draw(self, faults: Faults) -> None:
+        """Draw faults for the requests from now on."""
+        self._planned, self.faults = None, faults
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve the requests of one connection of a client."""
@@ -172,6 +182,9 @@ class FaultProxy:
             writer.close()
 
     def _draw(self, request: tuple[str, ...]) -> str | None:
+        if self._planned is not None:
+            self._number += 1
+            return self._planned[0] if self._number in self._planned[1] else None
         faults, drawn = self.faults, self._random.random()
         if self._failed[request] >= faults.in_a_row:
             self._failed[request] = 0

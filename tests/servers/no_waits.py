@@ -1,0 +1,12 @@
+"""Requests to a store are repeated almost at once, in the process that imports this."""
+
+from datetime import timedelta
+
+from kafka_index.stores import object_config, object_errors
+
+object_errors._FIRST_WAIT_SECONDS = 0.01
+object_config._BACKOFF = {
+    "init_backoff": timedelta(milliseconds=5),
+    "max_backoff": timedelta(milliseconds=20),
+    "base": 2,
+}
