@@ -199,12 +199,22 @@ def back_up(
     **given: Any,
 ) -> tuple[BackupResult, Manifest]:
     """Take a run; functions are called before its steps, by their names."""
+    return take_steps(replace(request_of(broker, repository), **given), before=before)
+
+
+def take_steps(
+    request: BackupRequest,
+    *,
+    before: Mapping[str, Callable[[], object]] | None = None,
+    run: str | None = None,
+) -> tuple[BackupResult, Manifest]:
+    """Take a run, of a name if one is given; functions are called before its steps."""
     scripts = before or {}
 
     def script(step: str) -> None:
         scripts.get(step, lambda: None)()
 
-    with Taking(replace(request_of(broker, repository), **given)) as taking:
+    with Taking(request) as taking:
         for step in (
             taking.look,
             taking.cut_coordinators,
@@ -215,7 +225,7 @@ def back_up(
             script(step.__name__)
             step()
         script("commit")
-        result = taking.commit(run_name(taking.next_run_ms()), (1,), (1,))
+        result = taking.commit(run or run_name(taking.next_run_ms()), (1,), (1,))
         assert taking.manifest is not None
         return result, taking.manifest
 

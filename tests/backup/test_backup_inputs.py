@@ -21,9 +21,8 @@ import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.stores import store_of
 from kafka_index.stores.backup.manifest import run_name
-from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.backup.run_paths import parse_run_path
-from tests.backup.repositories import cluster_id_of, cut_run
+from tests.backup.repositories import earlier_dump, take_run
 from tests.support.command_line import DUMP, ROOT, run_here
 
 # In milliseconds, of the runs of the repository.
@@ -44,11 +43,11 @@ PLACES = {
 
 
 @contextmanager
-def repository_of_dump(root: str) -> Iterator[str]:
-    """Put two runs of the example into a repository; the input that names it."""
-    repository = Repository.create(root, cluster_id_of(DUMP))
-    cut_run(repository, DUMP, time_ms=EARLIER, ends={"payments-0": CUT_AT})
-    cut_run(Repository(root), DUMP, time_ms=LATER)
+def repository_of_dump(root: str, scratch: Path) -> Iterator[str]:
+    """Take two runs of the example; the input that names the repository."""
+    earlier = earlier_dump(scratch / "earlier", "payments-0", CUT_AT)
+    take_run(root, earlier, time_ms=EARLIER)
+    take_run(root, DUMP, time_ms=LATER)
     yield f"backup:{root}"
 
 
@@ -57,11 +56,12 @@ def backup(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """A repository with two runs, as an input."""
+    scratch = tmp_path_factory.mktemp("backup")
     if request.param == "local":
-        root = str(tmp_path_factory.mktemp("backup") / "repo@home" / "kafka")
+        root = str(scratch / "repo@home" / "kafka")
     else:
         root = f"{request.getfixturevalue('module_bucket')}/backups/kafka"
-    with repository_of_dump(root) as given:
+    with repository_of_dump(root, scratch) as given:
         yield given
 
 
@@ -243,7 +243,7 @@ def test_logs_and_files_of_a_run_are_dumped_by_their_paths(backup: str) -> None:
 
 def test_a_log_comes_back_by_cat_alone(tmp_path: Path) -> None:
     root = str(tmp_path / "repo")
-    with repository_of_dump(root):
+    with repository_of_dump(root, tmp_path):
         pass
     page = (ROOT / "docs" / "backup.md").read_text(encoding="utf-8")
     (script,) = (each for each in re.findall(r"```sh\n(.+?)```", page, re.DOTALL) if "jq" in each)
@@ -328,7 +328,7 @@ def damaged(backup: str, tmp_path: Path, change: Callable[[str, bytes], None]) -
         root = (
             f"{backup.removeprefix('backup:')}-{hashlib.sha256(str(tmp_path).encode()).hexdigest()}"
         )
-    cut = cut_run(Repository.create(root, cluster_id_of(DUMP)), DUMP, time_ms=EARLIER)
+    cut = take_run(root, DUMP, time_ms=EARLIER)
     partition = next(each for each in cut.partitions if each.topic == "payments")
     path = f"{root}/{partition.folder}/{partition.pieces[0].object_name}"
     change(path, store_of(path).read(path))

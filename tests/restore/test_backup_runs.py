@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec import structs
 
+from kafka_index.layout.names import CLEAN_SHUTDOWN
 from kafka_index.stores.backup.manifest import Manifest, Missed, run_name
 from kafka_index.stores.backup.repository import Repository
-from tests.backup.repositories import cluster_id_of, cut_run
+from tests.backup.repositories import take_run
 from tests.support.command_line import DUMP
 from tests.support.restoring import RestoreRun, copy_dump, restore
 from tests.support.transaction_histories import PARTITIONS, History
@@ -33,38 +36,57 @@ class _Backed:
         rng = random.Random(seed)
         self.history = History(rng)
         self.root = root
-        self.repository = Repository.create(str(root / "repository"), "AAAAAAAAAAAAAAAAAAAAAA")
+        self.repository = Repository(str(root / "repository"))
+        self.data = root / "data"
+        self.data.mkdir()
+        (self.data / "meta.properties").write_text(_IDENTITY)
+        (self.data / CLEAN_SHUTDOWN).touch()
+        self._rng = rng
+        self._counts: Counter[TopicPartition] = Counter()
         self.history.run(150)
-        self.take("first", 0)
+        self.take(0)
         self.until_ms = 0
         self.history.run(80)
         self.history.now_ms += 1
         self.until_ms, self.until = self.history.now_ms, self.history.moment
         self.history.now_ms += 1
         self.history.run(80)
-        self.take("second", 20)
+        self.take(20)
 
-    def take(self, name: str, more: int) -> None:
+    def take(self, more: int) -> None:
         """Take a run, with so many appends between the cuts."""
         history = self.history
         begun_ms, settled = history.now_ms + 1, history.moment
         history.now_ms += 2
-        cuts = dict.fromkeys(history.states, history.moment)
+        states = dict.fromkeys(history.states, history.moment)
         history.run(more)
-        cuts |= dict.fromkeys(_USERS, history.moment)
-        data = self.root / name
-        data.mkdir()
-        (data / "meta.properties").write_text(_IDENTITY)
-        for partition, directory in history.write(data, cuts):
-            (directory / "leader-epoch-checkpoint").write_text("0\n0\n")
-            (directory / "partition.metadata").write_text(
-                f"version: 0\ntopic_id: {_TOPIC_IDS[partition.topic]}\n"
-            )
-        self.cuts, self.begun_ms = cuts, begun_ms
-        offsets = {
-            partition.directory_name: len_below(history, partition, settled) for partition in cuts
+        users = dict.fromkeys(_USERS, history.moment)
+        self.cuts, self.begun_ms = states | users, begun_ms
+        self._grow(dict.fromkeys(self.cuts, settled))
+        growing = {
+            "cut_coordinators": partial(self._grow, states),
+            "cut_others": partial(self._grow, users),
         }
-        cut_run(self.repository, data, time_ms=begun_ms, piece_bytes=500, settled=offsets)
+        take_run(self.repository.root, self.data, time_ms=begun_ms, piece_bytes=500, before=growing)
+
+    def _grow(self, moments: dict[TopicPartition, int]) -> None:
+        """Append to logs what they have at moments, with a new segment now and then."""
+        for partition, moment in moments.items():
+            directory = self.data / partition.directory_name
+            for each in self.history.cut(partition, moment)[self._counts[partition] :]:
+                if not directory.exists():
+                    directory.mkdir()
+                    (directory / "leader-epoch-checkpoint").write_text("0\n0\n")
+                    (directory / "partition.metadata").write_text(
+                        f"version: 0\ntopic_id: {_TOPIC_IDS[partition.topic]}\n"
+                    )
+                logs = sorted(directory.glob("*.log"))
+                log = logs[-1] if logs else None
+                if log is None or not self._rng.randrange(20):
+                    log = directory / f"{each.offset:020d}.log"
+                with log.open("ab") as file:
+                    file.write(each.data)
+                self._counts[partition] += 1
 
     def expected(self, partition: TopicPartition, states: dict[TopicPartition, int]) -> int:
         """The end of a log: before the first batch that coordinators do not know, by their cuts."""
@@ -141,7 +163,7 @@ def test_a_time_takes_the_run_that_followed_it(tmp_path: Path) -> None:
     backed = _Backed(tmp_path, 1)
     second = run_name(backed.begun_ms)
     backed.history.run(40)
-    backed.take("third", 5)
+    backed.take(5)
     time = ("--until", f"ms:{backed.until_ms}", "--create-time")
     done = restore(backed.input, tmp_path / "out", *time)
     assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {second}
@@ -169,8 +191,7 @@ def test_the_run_that_followed_a_time_is_chosen_by_its_cut(
 
 def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
     """A repository with one run of a dump, its manifest changed."""
-    repository = Repository.create(str(tmp_path / "scratch"), cluster_id_of(dump))
-    manifest = cut_run(repository, dump, time_ms=_TIME_MS)
+    manifest = take_run(tmp_path / "scratch", dump, time_ms=_TIME_MS)
     changed: Manifest = structs.replace(manifest, **changes)
     (tmp_path / "scratch").rename(tmp_path / "repository")
     for path in (tmp_path / "repository" / "runs").rglob("*.zst"):

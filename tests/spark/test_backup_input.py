@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import kafka_index
-from kafka_index.stores.backup.repository import Repository
-from tests.backup.repositories import cluster_id_of, cut_run
+from tests.backup.repositories import take_run
 from tests.support.command_line import DUMP, run_here
 from tests.support.remote import storage_options
+from tests.support.restoring import copy_dump
 
 ONLY = {"payments-0", "payments-1", "app-logs-0"}
 
@@ -23,8 +23,8 @@ def backup(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[st
     if request.param == "s3":
         root = f"{request.getfixturevalue('configured_bucket')}/backups"
         options = storage_options(request.getfixturevalue("s3"), tmp_path)
-    repository = Repository.create(root, cluster_id_of(DUMP))
-    cut_run(repository, DUMP, time_ms=1_763_000_000_000, only=ONLY)
+    dump = copy_dump(tmp_path / "dump", *ONLY)
+    take_run(root, dump, time_ms=1_763_000_000_000)
     return f"backup:{root}", options
 
 
