@@ -37,7 +37,12 @@ from kafka_index.stores.backup.manifest import (
     parse_manifest,
     run_time,
 )
-from kafka_index.stores.backup.repository import ANNOUNCED_FOLDER, EXPIRED_FOLDER, Repository
+from kafka_index.stores.backup.repository import (
+    ANNOUNCED_FOLDER,
+    EXPIRED_FOLDER,
+    Repository,
+    expired_path,
+)
 
 #: A row per run.
 EXPIRED_SCHEMA = pa.schema(
@@ -286,12 +291,17 @@ class _Sweep:
         # First the expired ones: a run that built on one of them, and is as old, has ended, and its
         # manifest is listed then. Once more at last: another expiring may have moved one meanwhile.
         old = {path for path, is_free in self._expired() if is_free}
-        paths = [
-            manifest_path(self._root, run, node_id)
+        listed = [
+            (run, node_id)
             for run, brokers in repository.brokers_of_runs().items()
             for node_id in brokers
         ]
-        young = [path for path, _ in self._expired() if path not in old]
+        paths = [manifest_path(self._root, *each) for each in listed]
+        expired = dict(self._expired())
+        # An expiring that was killed may have left one in both places.
+        old &= {path for path, is_free in expired.items() if is_free}
+        old -= {expired_path(self._root, *each) for each in listed}
+        young = [path for path in expired if path not in old]
         self.waiting = len(young) + len(self._leaving)
         named: defaultdict[str, _Names] = defaultdict(_Names)
         for read in map_requests(
@@ -392,7 +402,7 @@ class _Sweep:
             while not is_over:
                 looked_at = time.monotonic()
                 # Backups read what was announced a short while before they began.
-                if announced_at is None or looked_at - announced_at > rules.CLOCKS_S / 4:
+                if announced_at is None or looked_at - announced_at > rules.SETTLED_S:
                     repository.announce(left)
                     announced_at = time.monotonic()
                 is_over = self._sweep(folder, own)

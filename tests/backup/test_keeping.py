@@ -537,13 +537,16 @@ def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(tmp_path
     assert f"the repository has no run {run_name(NOON - 2)}" in done.stderr
 
 
+@pytest.mark.parametrize("was_killed_before", [False, True])
 def test_what_another_expiring_moves_meanwhile_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_killed_before: bool
 ) -> None:
     root = str(tmp_path)
     Repository.create(root, cluster_id_of(DUMP))
     put_run(Repository(root), NOON - 2)
     put_run(Repository(root), NOON - 1)
+    if was_killed_before:
+        Repository(root).expire(run_name(NOON - 2), 1)
     aged(root, 3 * rules.SPARED_S)
     listings = iter(range(9))
     brokers_of_runs = Repository.brokers_of_runs

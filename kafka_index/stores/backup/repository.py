@@ -57,9 +57,9 @@ ANNOUNCED_FOLDER: Final = "announced"
 LONGEST_RUN_S: Final = 24 * 3600
 #: Age at which an object that nothing names may be deleted.
 SPARED_S: Final = 2 * LONGEST_RUN_S
-#: Time in which an expiring deletes what it has looked at.
-SETTLED_S: Final = 60
-#: Difference of clocks, and time of a request with its repetitions, that the rules allow for.
+#: Time in which an expiring deletes what it has looked at; requests are repeated for so long.
+SETTLED_S: Final = 1800
+#: Difference of clocks that the rules allow for.
 CLOCKS_S: Final = 3600
 
 _PROBE = ".kafka-index-backup.probe"
@@ -381,7 +381,8 @@ class Repository:
 
     def _announced(self) -> dict[str, set[str]]:
         """Return the names, by folder, that were announced since shortly before the run."""
-        since_ns = (self._begun_ms - int(CLOCKS_S * 1000)) * _MS_NS
+        # What is deleted was announced at most so long before it was looked at.
+        since_ns = (self._begun_ms - int((CLOCKS_S + 2 * SETTLED_S) * 1000)) * _MS_NS
         found: dict[str, set[str]] = {}
         for entry in self._store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}"):
             if entry.mtime_ns > since_ns and entry.path.endswith(MANIFEST_SUFFIX):
