@@ -19,6 +19,7 @@ from kafka_index.backup.barrier import (
     Meeting,
     open_run,
 )
+from kafka_index.backup.cut import Looked
 from kafka_index.backup.metrics import Monitor
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest
@@ -56,14 +57,19 @@ class TakenRun:
     manifest: Manifest
 
 
-def take(request: BackupRequest, manners: Manners | None = None) -> TakenRun:
+def take(
+    request: BackupRequest,
+    manners: Manners | None = None,
+    looked: Looked | None = None,
+) -> TakenRun:
     """Take a run of a broker, from opening or joining it to its manifest.
 
-    Raises `LateError` if the other brokers went on without this one, each time it was tried.
+    `looked` is what the run before it in this process has looked at and left to others, and
+    afterwards what this run has: some 400 bytes per log. Raises `LateError` if the other brokers went on without this one, each time it was tried.
     """
     for left in reversed(range(MAX_RUNS_LATE)):
         try:
-            return _take(request, manners or Manners())
+            return _take(request, manners or Manners(), {} if looked is None else looked)
         except LateError as error:
             if not left:
                 raise
@@ -71,8 +77,8 @@ def take(request: BackupRequest, manners: Manners | None = None) -> TakenRun:
     raise AssertionError
 
 
-def _take(request: BackupRequest, manners: Manners) -> TakenRun:
-    with Taking(request, manners.bandwidth) as taking:
+def _take(request: BackupRequest, manners: Manners, looked: Looked) -> TakenRun:
+    with Taking(request, manners.bandwidth, looked) as taking:
         brokers = taking.brokers
         taking.look()
         meeting = _meeting(taking, brokers, manners)
@@ -87,6 +93,8 @@ def _take(request: BackupRequest, manners: Manners) -> TakenRun:
             _store_led(taking, meeting)
             taking.forget_left_out(met)
         result = taking.commit(meeting.run, (*brokers, *met), met)
+        looked.clear()
+        looked.update(taking.looked())
         return TakenRun(result, taking.manifest)
 
 

@@ -165,7 +165,7 @@ class CutPartition:
     The logs ascend; of a partition whose files are all as an earlier run has stored them, `known`,
     there is only the last one. `id_ns` is the time at which its id was written: a checkpoint that
     was written earlier can name another topic. The files are those of the metadata log that are
-    kept whole.
+    kept whole. `is_cleaned` is only known of what was looked at for an earlier run.
     """
 
     partition: TopicPartition
@@ -174,7 +174,7 @@ class CutPartition:
     topic_id: str
     device: int
     inode: int
-    mtime_ns: int
+    ctime_ns: int
     id_ns: int
     looked_ns: int
     logs: list[CutLog]
@@ -182,6 +182,7 @@ class CutPartition:
     snapshot: bytes | None = None
     files: dict[str, bytes] = field(default_factory=dict)
     known: PartitionBackup | None = None
+    is_cleaned: bool = False
 
     @property
     def bases(self) -> list[int]:
@@ -199,17 +200,17 @@ class CutPartition:
 
     @property
     def seen_directory(self) -> tuple[int, int, int] | None:
-        """Device, inode and mtime of the directory; None if it may change without another mtime."""
-        is_settled = self.looked_ns - self.mtime_ns > _TICK_NS
-        return (self.device, self.inode, self.mtime_ns) if is_settled else None
+        """Device, inode and ctime of the directory; None if it may change without another ctime."""
+        is_settled = self.looked_ns - self.ctime_ns > _TICK_NS
+        return (self.device, self.inode, self.ctime_ns) if is_settled else None
 
     def is_unchanged(self, found: os.stat_result) -> bool:
         """Return whether no name in it can have changed since the look."""
-        return (
-            self.is_at(found)
-            and found.st_mtime_ns == self.mtime_ns
-            and self.looked_ns - self.mtime_ns > _TICK_NS
-        )
+        return self.seen_directory == (found.st_dev, found.st_ino, found.st_ctime_ns)
+
+
+#: Partitions, as they were looked at.
+Looked = dict[TopicPartition, CutPartition]
 
 
 class OpenFiles:
@@ -224,6 +225,13 @@ class OpenFiles:
         self._left = max(soft - _FREE_DESCRIPTORS - len(os.listdir(_DESCRIPTORS)), 0)
         if soft == resource.RLIM_INFINITY:
             self._left = 1 << 30
+
+    def hold(self, log: CutLog) -> None:
+        """Open a log that is not open; where no more may be open it is opened when it is read."""
+        if log.descriptor < 0 and self._left:
+            with suppress(LeftOutError):
+                log.opened()
+                self._left -= 1
 
     def open(self, name: str, dir_fd: int) -> int:
         """Open a file; return -1 where no more may be open."""
@@ -313,7 +321,10 @@ class Cutting:
     """The partitions of data directories, looked at and then cut, group by group.
 
     `known` is what an earlier run has of partitions: a directory that is as it was is not listed,
-    and a log that is as it was not opened. A context manager, at whose end all logs are closed.
+    and a log that is as it was not opened. `looked` is what an earlier run of this process has
+    looked at, and others have stored: of a directory that is as it was only the last log is looked
+    at, and opened with what a cleaner may replace. A context manager, at whose end all logs are
+    closed.
     """
 
     def __init__(
@@ -321,6 +332,7 @@ class Cutting:
         directories: Sequence[str],
         is_wanted: Callable[[str], bool],
         known: Mapping[TopicPartition, PartitionBackup],
+        looked: Looked | None = None,
     ) -> None:
         self._directories = directories
         self._is_wanted = is_wanted
@@ -333,8 +345,8 @@ class Cutting:
         self._open_files = OpenFiles()
         # Where batches of last logs ended, by device and inode.
         self._ends: dict[tuple[int, int], int] = {}
-        self._looked: dict[TopicPartition, CutPartition] = {}
-        self.partitions: dict[TopicPartition, CutPartition] = {}
+        self._looked = looked or {}
+        self.partitions: Looked = {}
         self.left_out: dict[TopicPartition, LeftOutError] = {}
 
     def __enter__(self) -> Self:
@@ -348,10 +360,11 @@ class Cutting:
 
     def look(self) -> None:
         """Look at all partitions: what they have now is older than all that is cut."""
+        earlier, self._looked = self._looked, {}
         for partition, directory in self._places(lambda _: True).items():
             # A partition that cannot be looked at now may be cut a moment later.
             with suppress(LeftOutError, _GoneError):
-                found = self._look_at(partition, directory)
+                found = self._look_again(partition, directory, earlier.get(partition))
                 for log in found.logs:
                     log.settled_bytes = log.end_bytes
                 self._looked[partition] = found
@@ -365,7 +378,8 @@ class Cutting:
 
         for partition, directory in self._places(is_now).items():
             try:
-                self.partitions[partition] = self._cut(partition, directory)
+                before = self._looked.pop(partition, None)
+                self.partitions[partition] = self._look_again(partition, directory, before)
             except LeftOutError as error:
                 self.left_out[partition] = error
             except _GoneError:
@@ -377,8 +391,10 @@ class Cutting:
         name = partition.directory_name
         return any(os.path.isdir(os.path.join(each, name)) for each in self._directories)
 
-    def _cut(self, partition: TopicPartition, directory: int) -> CutPartition:
-        before = self._looked.pop(partition, None)
+    def _look_again(
+        self, partition: TopicPartition, directory: int, before: CutPartition | None
+    ) -> CutPartition:
+        """Return a partition as it is now: as it was looked at before, if nothing has changed."""
         try:
             if before is not None and before.directory == directory:
                 try:
@@ -386,6 +402,9 @@ class Cutting:
                 except FileNotFoundError as error:
                     raise _GoneError from error
                 if before.is_unchanged(found) and self._measure(before):
+                    if before.known is None:
+                        for log in before.logs if before.is_cleaned else before.logs[-1:]:
+                            self._open_files.hold(log)
                     return before
             after = self._look_at(partition, directory)
             _settle(after, before)
@@ -415,9 +434,8 @@ class Cutting:
             log.settled_bytes = 0
         is_preallocated = log.is_preallocated
         log.size_bytes, log.ctime_ns = now.st_size, now.st_ctime_ns
-        if is_grown and log.descriptor < 0:
-            with suppress(LeftOutError):
-                log.opened()
+        if is_grown:
+            self._open_files.hold(log)
         if is_grown or is_preallocated:
             self._find_end(log, log.end_bytes)
         return True
@@ -458,7 +476,7 @@ class Cutting:
             return None
         looked_ns = time.time_ns()
         at = os.stat(path)
-        if (at.st_dev, at.st_ino, at.st_mtime_ns) != known.seen_directory:
+        if (at.st_dev, at.st_ino, at.st_ctime_ns) != known.seen_directory:
             return None
         last = known.segments[-1:]
         found = CutPartition(
@@ -468,7 +486,7 @@ class Cutting:
             known.topic_id,
             at.st_dev,
             at.st_ino,
-            at.st_mtime_ns,
+            at.st_ctime_ns,
             os.stat(f"{path}/{PARTITION_METADATA}").st_mtime_ns,
             looked_ns,
             [_log_of_seen(path, each) for each in last],
@@ -482,8 +500,7 @@ class Cutting:
             return found
         # No log before the last one has anything that is not stored.
         found.logs = [*(_log_of_seen(path, each) for each in known.segments[:-1]), *found.logs]
-        with suppress(LeftOutError):
-            found.logs[-1].opened()
+        self._open_files.hold(found.logs[-1])
         return found
 
     def _look_once(self, partition: TopicPartition, path: str, directory: int) -> CutPartition:
@@ -529,7 +546,7 @@ class Cutting:
             topic_id,
             before.st_dev,
             before.st_ino,
-            before.st_mtime_ns,
+            before.st_ctime_ns,
             id_file.st_mtime_ns,
             looked_ns,
             logs,
@@ -609,15 +626,15 @@ class Cutting:
         return self._parsed[name]
 
     def _moments(self) -> list[tuple[int, int, int]] | None:
-        """Return what the data directories are; None if one may change without another mtime."""
+        """Return what the data directories are; None if one may change without another ctime."""
         now_ns = time.time_ns()
         try:
             found = [os.stat(path) for path in self._directories]
         except OSError:
             return None
-        if any(now_ns - each.st_mtime_ns <= _TICK_NS for each in found):
+        if any(now_ns - each.st_ctime_ns <= _TICK_NS for each in found):
             return None
-        return [(each.st_dev, each.st_ino, each.st_mtime_ns) for each in found]
+        return [(each.st_dev, each.st_ino, each.st_ctime_ns) for each in found]
 
 
 class _ChangedError(Exception):
@@ -723,9 +740,9 @@ def _refuse_changes(
     named = os.stat(path)
     if (named.st_dev, named.st_ino) != (before.st_dev, before.st_ino):
         raise _ChangedError("the directory was replaced")
-    if named.st_mtime_ns != before.st_mtime_ns:
+    if named.st_ctime_ns != before.st_ctime_ns:
         raise _ChangedError("its files changed")
-    if looked_ns - before.st_mtime_ns > _TICK_NS:
+    if looked_ns - before.st_ctime_ns > _TICK_NS:
         return
     if sorted(os.listdir(held)) != sorted(names):
         raise _ChangedError("its files changed")

@@ -31,6 +31,7 @@ from kafka_index.backup.cut import (
     CutPartition,
     Cutting,
     LeftOutError,
+    Looked,
     is_held,
 )
 from kafka_index.backup.high_watermarks import (
@@ -116,6 +117,7 @@ class Taking:
         self,
         request: BackupRequest,
         bandwidth: Bandwidth | None = None,
+        looked: Looked | None = None,
     ) -> None:
         self._request = request
         self._bandwidth = bandwidth or Bandwidth()
@@ -132,6 +134,7 @@ class Taking:
             self.broker.paths,
             request.wants,
             {partition: each for (partition, _), each in self._earlier.items()},
+            looked,
         )
         self._is_held = any(map(is_held, self.broker.paths))
         self._starts: list[BrokerCheckpoint] = []
@@ -258,6 +261,17 @@ class Taking:
     def stored_folders(self) -> list[str]:
         """The folders of the partitions that were stored."""
         return [each.folder for each in self._taken]
+
+    def looked(self) -> Looked:
+        """Return what was looked at and not stored, for the next run of this process."""
+        found = {
+            partition: each
+            for partition, each in self._cutting.partitions.items()
+            if each.known is None
+        }
+        for each in found.values():
+            each.is_cleaned = self._is_compacted(each)
+        return found
 
     def forget_left_out(self, brokers: Collection[int]) -> None:
         """Say nothing of partitions that could not be taken, and which brokers of the run lead."""

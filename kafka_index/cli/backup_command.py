@@ -11,6 +11,7 @@ import click
 
 from kafka_index.backup.agent import Agent, Manners, TakenRun, take
 from kafka_index.backup.barrier import DEFAULT_PATIENCE_S
+from kafka_index.backup.cut import Looked
 from kafka_index.backup.high_watermarks import Source
 from kafka_index.backup.metrics import Monitor
 from kafka_index.backup.politeness import Bandwidth, being_idle
@@ -202,10 +203,11 @@ def run_backup(options: BackupOptions) -> ExitCode:
     Raises `KafkaIndexError` if there is no run.
     """
     request, manners = options.request, options.manners
+    looked: Looked = {}
 
     def take_one() -> TakenRun:
         with open_report(options.report, BACKUP_REPORT_SCHEMA) as report:
-            taken = take(request, manners)
+            taken = take(request, manners, looked)
             if report is not None:
                 report.write_table(taken.result.to_arrow())
         return taken

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,19 @@ from msgspec import structs
 from kafka_index.backup import agent
 from kafka_index.backup.agent import Manners, TakenRun, take
 from kafka_index.backup.barrier import Barrier, LateError
-from kafka_index.backup.cut import CutPartition
+from kafka_index.backup.cut import CutPartition, Looked
 from kafka_index.backup.high_watermarks import INTERVAL_SETTING
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest
 from kafka_index.backup.result import BackupResult
 from kafka_index.backup.taking import Taking
-from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
+from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafka_index.layout.times import now_ms
+from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.stores.backup.manifest import is_consistent, run_name
 from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.backup.store import Run
+from tests.backup.test_unchanged_directories import SETTLED_S
 from tests.support.command_line import COMMAND, DUMP, environment, kafka_index
 from tests.support.restoring import restore
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
@@ -68,6 +69,7 @@ def back_up(
     patience_s: float = 60.0,
     cut_at_ms: int | None = None,
     properties: Mapping[str, str] | None = None,
+    looked: Mapping[int, Looked] | None = None,
 ) -> list[TakenRun]:
     manners = Manners(patience_s=patience_s, cut_at_ms=cut_at_ms)
     requests = [
@@ -80,7 +82,8 @@ def back_up(
         for node in nodes
     ]
     with ThreadPoolExecutor(len(requests)) as threads:
-        return list(threads.map(partial(take, manners=manners), requests))
+        kept = [looked[node] if looked else None for node in nodes]
+        return list(threads.map(lambda *each: take(each[0], manners, each[1]), requests, kept))
 
 
 def topics(taken: TakenRun) -> set[str]:
@@ -214,6 +217,28 @@ def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led
     new = {row.topic for row in together[0].result.partitions if row.new_bytes}
     assert new <= {CLUSTER_METADATA_TOPIC}
     assert restore(f"backup:{root}", tmp_path / "whole").code == 0
+
+
+def test_what_others_have_stored_is_stored_when_they_are_gone(
+    brokers: dict[int, Path], tmp_path: Path
+) -> None:
+    given = {node: shutil.copytree(path, tmp_path / str(node)) for node, path in brokers.items()}
+    time.sleep(SETTLED_S)
+    looked: dict[int, Looked] = {node: {} for node in THREE}
+    together = back_up(given, tmp_path / "r", looked=looked)
+    ends = {each.topic_partition: each.end_offset for each in together[0].manifest.partitions}
+    assert [len(looked[node]) for node in THREE] == [0, len(ends) - 1, len(ends) - 1]
+    grown = TopicPartition("audit.trail", 0)
+    batch = write_record_batch(
+        [Record(1, b"key", b"value")], ends[grown], BatchFields(leader_epoch=0)
+    )
+    with max((given[2] / grown.directory_name).glob("*.log")).open("ab") as log:
+        log.write(batch)
+    (alone,) = back_up(given, tmp_path / "r", (2,), patience_s=0.3, looked=looked)
+    assert alone.result.sizes_bytes["new"] == len(batch)
+    found = {each.topic_partition: each.end_offset for each in alone.manifest.partitions}
+    assert found == {**ends, grown: ends[grown] + 1}
+    assert not looked[2]
 
 
 class KilledError(Exception):

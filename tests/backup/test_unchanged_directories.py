@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kafka_index.backup import cut
 from kafka_index.backup.agent import TakenRun, take
+from kafka_index.backup.cut import CutLog, Cutting, Looked
 from kafka_index.backup.request import BackupRequest
 from kafka_index.backup.taking import Taking
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.stores.backup.manifest import PartitionBackup
+from tests.backup.stand_in import RECORDS, StandIn
 from tests.support.command_line import DUMP
+from tests.support.segments import batch
 
 #: Longer than a directory that has changed may change again within the same mtime.
 SETTLED_S = 0.3
@@ -137,3 +142,149 @@ def test_a_directory_of_that_name_with_another_topic_is_looked_at(data: Path) ->
     shutil.copytree(other, data / "audit.trail-0")
     second = partition(back_up(data), "audit.trail")
     assert second.topic_id in (other / "partition.metadata").read_text()
+
+
+def looked_at(broker: StandIn, looked: Looked) -> tuple[Looked, list[int]]:
+    """Look at partitions and cut them; return them, and how many of their logs are open."""
+    paths = [str(path) for path in broker.paths]
+    with Cutting(paths, lambda _: True, {}, looked) as found:
+        found.look()
+        found.cut(others_than=["__x"])
+        counts = [
+            sum(log.descriptor >= 0 for log in each.logs)
+            for _, each in sorted(found.partitions.items())
+        ]
+        return found.partitions, counts
+
+
+def state(logs: list[CutLog]) -> list[tuple[object, ...]]:
+    return [
+        (log.path, log.base_offset, log.device, log.inode, log.ctime_ns, log.size_bytes)
+        + (log.end_bytes, log.settled_bytes)
+        for log in logs
+    ]
+
+
+def replace_first(broker: StandIn, name: str) -> None:
+    """Replace the first log as a cleaner does that keeps all: size and time of modification."""
+    log = min(broker.path_of(name).glob("*.log"))
+    swap = log.with_suffix(".log.cleaned")
+    shutil.copy2(log, swap)
+    swap.replace(log)
+
+
+def hide_change(broker: StandIn, name: str) -> None:
+    """Roll, and set the directory's time of modification back."""
+    path = broker.path_of(name)
+    before = path.stat()
+    broker.roll(name)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def preallocate(broker: StandIn, name: str) -> None:
+    with broker.last_log(name).open("r+b") as log:
+        log.truncate(max(log.seek(0, os.SEEK_END), 1 << 16))
+
+
+def append(broker: StandIn, name: str) -> None:
+    """Append after the last batch, where a preallocated log has zeros."""
+    with broker.last_log(name).open("r+b") as log:
+        end = 0
+        while size := int.from_bytes(log.read(12)[8:], "big"):
+            end = log.seek(end + 12 + size)
+        log.seek(end)
+        log.write(batch(broker.ends[name], RECORDS))
+    broker.ends[name] += RECORDS
+
+
+def truncate(broker: StandIn, name: str) -> None:
+    os.truncate(broker.last_log(name), 0)
+
+
+def delete_first(broker: StandIn, name: str) -> None:
+    logs = sorted(broker.path_of(name).glob("*.log"))
+    if len(logs) > 1:
+        logs[0].unlink()
+
+
+def recreate(broker: StandIn, name: str) -> None:
+    shutil.rmtree(broker.path_of(name))
+    broker.create(name, 2)
+
+
+def move(broker: StandIn, name: str) -> None:
+    source = broker.path_of(name)
+    target = next(path for path in broker.paths if path != source.parent)
+    shutil.copytree(source, target / name)
+    shutil.rmtree(source)
+
+
+CHANGES: list[Callable[[StandIn, str], object]] = [
+    *(append, StandIn.roll, replace_first, hide_change, preallocate, truncate, delete_first),
+    *(recreate, move),
+]
+
+
+def test_another_look_finds_what_a_first_one_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever has changed since the look that a process remembers."""
+    monkeypatch.setattr(cut, "_TICK_NS", 10_000_000)
+    rng = random.Random(20261123)
+    broker = StandIn(tmp_path, 2)
+    names = [f"orders-{number}" for number in range(4)]
+    for name in names:
+        broker.create(name)
+    looked: Looked = {}
+    kept = 0
+    for _ in range(80):
+        for name in names:
+            if rng.random() < 0.5:
+                append(broker, name)
+            if rng.random() < 0.4:
+                rng.choice(CHANGES)(broker, name)
+        time.sleep(0.02)
+        before = {*map(id, looked.values())}
+        again, _ = looked_at(broker, looked)
+        first, _ = looked_at(broker, {})
+        assert [*again] == [*first]
+        for one, other in zip(again.values(), first.values(), strict=True):
+            assert state(one.logs) == state(other.logs)
+            assert (one.path, one.topic_id, one.id_ns) == (other.path, other.topic_id, other.id_ns)
+            assert (one.epochs, one.snapshot) == (other.epochs, other.snapshot)
+        kept += sum(id(each) in before for each in again.values())
+        looked = again
+    assert 30 < kept < 290
+
+
+def test_another_look_opens_last_logs_alone_but_all_that_are_cleaned(tmp_path: Path) -> None:
+    broker = StandIn(tmp_path)
+    for name in ("cleaned-0", "plain-0"):
+        broker.create(name)
+        for _ in range(3):
+            broker.append(name)
+            broker.roll(name)
+    time.sleep(SETTLED_S)
+    looked, counts = looked_at(broker, {})
+    assert counts == [4, 4]
+    next(each for each in looked.values() if each.partition.topic == "cleaned").is_cleaned = True
+    again, counts = looked_at(broker, looked)
+    assert counts == [4, 1]
+    assert [*map(id, again.values())] == [*map(id, looked.values())]
+    assert all(log.descriptor < 0 for each in again.values() for log in each.logs)
+
+
+def test_a_preallocated_log_that_looks_the_same_is_measured(tmp_path: Path) -> None:
+    broker = StandIn(tmp_path)
+    broker.create("orders-0")
+    preallocate(broker, "orders-0")
+    append(broker, "orders-0")
+    time.sleep(SETTLED_S)
+    looked, _ = looked_at(broker, {})
+    ((before, found),) = ((each.logs[0].end_bytes, each.logs[0]) for each in looked.values())
+    append(broker, "orders-0")
+    # As if both had been written between two ticks of the clock.
+    found.ctime_ns = broker.last_log("orders-0").stat().st_ctime_ns
+    again, _ = looked_at(broker, looked)
+    assert [*map(id, again.values())] == [*map(id, looked.values())]
+    assert (found.end_bytes, found.settled_bytes) == (2 * before, 2 * before)
