@@ -65,7 +65,9 @@ def take(
     """Take a run of a broker, from opening or joining it to its manifest.
 
     `looked` is what the run before it in this process has looked at and left to others, and
-    afterwards what this run has: some 400 bytes per log. Raises `LateError` if the other brokers went on without this one, each time it was tried.
+    afterwards what this run has: some 400 bytes per log.
+
+    Raises `LateError` if the other brokers went on without this one, each time it was tried.
     """
     for left in reversed(range(MAX_RUNS_LATE)):
         try:

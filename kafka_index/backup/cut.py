@@ -23,6 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
+import msgspec
+
 from kafka_index.dump.small_files import topic_id_in
 from kafka_index.errors import InputError, KafkaIndexError, plural
 from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint, parse_offset_checkpoint
@@ -60,6 +62,10 @@ _LEAST_BATCH_BYTES = LOG_OVERHEAD_BYTES + 14
 _TICK_NS = 100_000_000
 _FREE_DESCRIPTORS = 256
 _DESCRIPTORS = "/dev/fd"
+# O_NONBLOCK so that a named pipe is not waited for.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_UNMARKED_FLAGS = _READ_FLAGS | getattr(os, "O_NOATIME", 0)
+_READ_BYTES = 1 << 16
 # struct flock of Linux on 64 bits: type, whence, start, length, process.
 _FLOCK = struct.Struct("hh4xqqi4x")
 
@@ -77,8 +83,7 @@ class _GoneError(Exception):
     """A directory or a file is no longer there."""
 
 
-@dataclass(slots=True)
-class CutLog:
+class CutLog(msgspec.Struct, gc=False):
     """A log, as it was cut.
 
     `end_bytes`: the batches end there, before the zeros of a preallocated log. `settled_bytes` were
@@ -250,19 +255,22 @@ class OpenFiles:
 
 def open_unmarked(path: str, *, dir_fd: int | None = None, flags: int = 0) -> int:
     """Open a file or directory to be read; its time of access stays, where that is allowed."""
-    # O_NONBLOCK so that a named pipe is not waited for.
-    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(path, flags | getattr(os, "O_NOATIME", 0), dir_fd=dir_fd)
+        return os.open(path, flags | _UNMARKED_FLAGS, dir_fd=dir_fd)
     except PermissionError:
-        return os.open(path, flags, dir_fd=dir_fd)
+        return os.open(path, flags | _READ_FLAGS, dir_fd=dir_fd)
 
 
 def read_unmarked(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.stat_result]:
     """Return the bytes of a small file, and what it is."""
     descriptor = open_unmarked(path, dir_fd=dir_fd)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(), os.fstat(descriptor)
+    try:
+        data = b""
+        while more := os.read(descriptor, _READ_BYTES):
+            data += more
+        return data, os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def unreadable(path: str, error: OSError) -> LeftOutError:
@@ -514,21 +522,19 @@ class Cutting:
                 id_text, id_file = read_unmarked(PARTITION_METADATA, dir_fd=held)
             except FileNotFoundError:
                 raise LeftOutError("it has no topic id yet") from None
-            topic_id = topic_id_in(
-                id_text.decode(errors="replace"), os.path.join(path, PARTITION_METADATA)
-            )
+            topic_id = topic_id_in(id_text.decode(errors="replace"), f"{path}/{PARTITION_METADATA}")
             known = self._known.get(partition)
             is_known = known is not None and known.topic_id == topic_id
             seen = {each.base_offset: each for each in known.segments} if known and is_known else {}
             bases = _bases(names)
-            for base in bases:
+            for base, name in bases.items():
                 # One by one: logs that are open are closed if the next one fails.
-                logs += [self._log(held, path, base, seen.get(base))]
-            earlier = seen.get(bases[-1]) if bases else None
+                logs.append(self._log(held, f"{path}/{name}", name, base, seen.get(base)))
+            earlier = seen.get(logs[-1].base_offset) if logs else None
             if logs and not logs[-1].is_as(earlier):
                 self._find_end(logs[-1], earlier.covered_bytes if earlier else 0)
             epochs = _read_epochs(held, names, path)
-            snapshot = _read_snapshot(held, names, bases)
+            snapshot = _read_snapshot(held, names, logs)
             files = {}
             if partition.topic == CLUSTER_METADATA_TOPIC:
                 files = _read_metadata_files(held, names)
@@ -555,22 +561,19 @@ class Cutting:
             files,
         )
 
-    def _log(self, held: int, path: str, base: int, seen: SeenSegment | None) -> CutLog:
-        name = segment_file_name(base, LOG_SUFFIX)
+    def _log(self, held: int, path: str, name: str, base: int, seen: SeenSegment | None) -> CutLog:
         if seen is not None:
-            log = _log_of(f"{path}/{name}", base, os.stat(name, dir_fd=held))
+            log = _log_of(path, base, os.stat(name, dir_fd=held))
             if log.is_as(seen):
                 return log
         descriptor = self._open_files.open(name, held)
         if descriptor < 0:
-            return _log_of(f"{path}/{name}", base, os.stat(name, dir_fd=held))
+            return _log_of(path, base, os.stat(name, dir_fd=held))
         try:
-            log = _log_of(f"{path}/{name}", base, os.fstat(descriptor))
+            return _log_of(path, base, os.fstat(descriptor), descriptor)
         except BaseException:
             os.close(descriptor)
             raise
-        log.descriptor = descriptor
-        return log
 
     def _places(self, is_now: Callable[[str], bool]) -> dict[TopicPartition, int]:
         """Return the directories of partitions by two listings that agree, or one of one moment.
@@ -662,24 +665,28 @@ def _entries(path: str) -> list[tuple[str, int]]:
         raise InputError(f"cannot read the directory: {error.strerror}", path=path) from error
 
 
-def _bases(names: Sequence[str]) -> list[int]:
-    """Return the base offsets of the logs; raises `_ChangedError` while a cleaner renames some."""
-    found = []
-    for name in names:
+def _bases(names: Sequence[str]) -> dict[int, str]:
+    """Return the base offsets of the logs, ascending, and the names.
+
+    Raises `_ChangedError` while a cleaner renames some.
+    """
+    found = {}
+    for name in sorted(names):
         if name.endswith(LOG_SUFFIX):
             parsed = parse_segment_file(name)
             if parsed is not None:
-                found.append(parsed.base_offset)
+                found[parsed.base_offset] = name
         elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             raise _ChangedError("a cleaned log was about to replace others")
-    return sorted(found)
+    return found
 
 
-def _log_of(path: str, base: int, found: os.stat_result) -> CutLog:
+def _log_of(path: str, base: int, found: os.stat_result, descriptor: int = -1) -> CutLog:
     if not stat.S_ISREG(found.st_mode):
         raise LeftOutError(f"{path}: not a regular file", is_fault=True)
     size = found.st_size
-    return CutLog(path, base, found.st_dev, found.st_ino, found.st_ctime_ns, size, size)
+    file = found.st_dev, found.st_ino, found.st_ctime_ns, size
+    return CutLog(path, base, *file, end_bytes=size, descriptor=descriptor)
 
 
 def _log_of_seen(path: str, seen: SeenSegment) -> CutLog:
@@ -710,14 +717,14 @@ def _read_epochs(held: int, names: Sequence[str], path: str) -> tuple[tuple[int,
     if LEADER_EPOCH_CHECKPOINT not in names:
         return ()
     data, _ = read_unmarked(LEADER_EPOCH_CHECKPOINT, dir_fd=held)
-    file = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
+    file = f"{path}/{LEADER_EPOCH_CHECKPOINT}"
     entries = parse_leader_epoch_checkpoint(data.decode(errors="replace"), path=file)
     return tuple((each.epoch, each.start_offset) for each in entries)
 
 
-def _read_snapshot(held: int, names: Sequence[str], bases: Sequence[int]) -> bytes | None:
+def _read_snapshot(held: int, names: Sequence[str], logs: Sequence[CutLog]) -> bytes | None:
     """Return the snapshot of the producers before the first log."""
-    name = segment_file_name(bases[0], SNAPSHOT_SUFFIX) if bases else ""
+    name = segment_file_name(logs[0].base_offset, SNAPSHOT_SUFFIX) if logs else ""
     return read_unmarked(name, dir_fd=held)[0] if name in names else None
 
 

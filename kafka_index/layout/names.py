@@ -195,10 +195,9 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
-    base_offset = int(match["offset"])
-    if base_offset > INT64_MAX:
-        return None
-    return SegmentFileName(base_offset, match["kind"], match["transient"] or "")
+    offset, kind, transient = match.groups("")
+    base_offset = int(offset)
+    return SegmentFileName(base_offset, kind, transient) if base_offset <= INT64_MAX else None
 
 
 def is_kept_file(name: str) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kafka_index.backup import cut
@@ -158,11 +159,7 @@ def looked_at(broker: StandIn, looked: Looked) -> tuple[Looked, list[int]]:
 
 
 def state(logs: list[CutLog]) -> list[tuple[object, ...]]:
-    return [
-        (log.path, log.base_offset, log.device, log.inode, log.ctime_ns, log.size_bytes)
-        + (log.end_bytes, log.settled_bytes)
-        for log in logs
-    ]
+    return [msgspec.structs.astuple(log)[:-1] for log in logs]  # but the descriptors
 
 
 def replace_first(broker: StandIn, name: str) -> None:

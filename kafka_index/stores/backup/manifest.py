@@ -121,7 +121,7 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
     are pairs of an epoch and its start offset. The snapshot, base64, has the producers before the
     first piece. `last_header` is the header of the last batch, base64, by which the next run sees
     that the log goes on where it ended. `seen_directory` is device,
-    inode and mtime of the directory where all that is in it is here: while it has them, only the
+    inode and ctime of the directory where all that is in it is here: while it has them, only the
     last log can have changed.
     """
 
