@@ -136,6 +136,16 @@ def test_an_object_is_put_where_there_is_none(root: str) -> None:
     assert found.names(FOLDER) == {"a.log"}
 
 
+def test_a_link_to_nowhere_is_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "_OTHERS_S", 0.2)
+    found = Repository.create(str(tmp_path), "cluster")
+    found.put(f"{FOLDER}/a.log", b"batches")
+    (tmp_path / FOLDER / "b.log").symlink_to(tmp_path / "gone")
+    with pytest.raises(PublishError, match="one is there that cannot be found") as raised:
+        found.put(f"{FOLDER}/b.log", b"batches")
+    assert raised.value.path == str(tmp_path / FOLDER / "b.log")
+
+
 def test_many_put_the_same_object_at_once(root: str) -> None:
     found = Repository.create(root, "cluster")
     data = os.urandom(1 << 20)

@@ -66,6 +66,8 @@ _PROBE = ".kafka-index-backup.probe"
 _MS_NS = 1_000_000
 # Between looks at an object that another process writes at the moment.
 _OTHER_WRITER_S = 0.05
+# Within this time an object is there, or none is.
+_OTHERS_S = 10.0
 
 
 class Repository:
@@ -284,16 +286,18 @@ class Repository:
         """
         path = f"{self.root}/{relative_path}"
         found = _beside_others(
+            path,
             lambda: (
                 self._store.put(path, data, if_absent=True) or self._is_kept(relative_path, data)
-            )
+            ),
         )
         self._last_at = time.monotonic()
         return found
 
     def put_again(self, relative_path: str, data: bytes | memoryview) -> None:
         """Put an object that may be there with the same bytes, to be as young as a new one."""
-        _beside_others(lambda: self._store.put(f"{self.root}/{relative_path}", data))
+        path = f"{self.root}/{relative_path}"
+        _beside_others(path, lambda: self._store.put(path, data))
 
     def announce(self, names: Mapping[str, Iterable[str]]) -> None:
         """Announce that objects are about to be deleted: their names, by folder."""
@@ -471,17 +475,28 @@ def _expired_name(run: str, node_id: int) -> str:
     return f"{EXPIRED_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}"
 
 
-def _beside_others(put: Callable[[], bool]) -> bool:
-    """Put an object that others put or delete, and folders that they remove, at this moment."""
+def _beside_others(path: str, put: Callable[[], bool]) -> bool:
+    """Put an object that others put or delete, and folders that they remove, at this moment.
+
+    Raises `PublishError` if it is there and not to be found for longer than that can take.
+    """
+    deadline = time.monotonic() + _OTHERS_S
     while True:
         try:
             return put()
-        except FileNotFoundError:
-            continue
+        except FileNotFoundError as error:
+            if time.monotonic() > deadline:
+                raise PublishError(
+                    "cannot put the object: one is there that cannot be found",
+                    path=path,
+                    hint="look for a link to a place that is gone",
+                ) from error
         except PublishError as error:
-            if not isinstance(error.__cause__, BlockingIOError | FileNotFoundError):
+            is_late = time.monotonic() > deadline
+            others = BlockingIOError if is_late else (BlockingIOError, FileNotFoundError)
+            if not isinstance(error.__cause__, others):
                 raise
-            time.sleep(_OTHER_WRITER_S)
+        time.sleep(_OTHER_WRITER_S)
 
 
 def _is_recent(mtime_ns: int) -> bool:
