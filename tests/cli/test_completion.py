@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,9 +19,9 @@ from kafka_index.cli.completion import complete_topic
 from tests.support.command_line import DUMP, environment
 from tests.support.timeouts import TIMEOUT_SECONDS
 
-# What a shell runs to complete the last word of WORDS, and prints.
+# What a shell runs to complete the last word of WORDS, and prints, after its script is loaded.
 _BASH = """
-eval "$(_KAFKA_INDEX_COMPLETE=bash_source kafka-index)"
+eval "$SCRIPT"
 COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
 compopt() {{ echo "paths: $*"; }}
 _kafka_index_completion kafka-index
@@ -32,12 +33,12 @@ compdef() {{ : }}
 _describe() {{ eval 'print -l -- "${{(@)'$3'%%:*}}"' }}
 compadd() {{ eval 'print -l -- "${{(@)'${{@[-1]}}'}}"' }}
 _path_files() {{ print "paths: $*" }}
-eval "$(_KAFKA_INDEX_COMPLETE=zsh_source kafka-index)"
+eval "$SCRIPT"
 words=({words}); CURRENT=${{#words}}
 _kafka_index_completion
 """
 _FISH = """
-_KAFKA_INDEX_COMPLETE=fish_source kafka-index | source
+echo "$SCRIPT" | source
 complete --do-complete "{words}"
 """
 SHELLS = [
@@ -62,6 +63,20 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**environment(), "PATH": path}
 
 
+@cache
+def source_of(shell: str) -> str:
+    """The script that a shell loads, which is the same each time."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kafka_index"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**environment(), "_KAFKA_INDEX_COMPLETE": f"{shell}_source"},
+        timeout=TIMEOUT_SECONDS,
+    )
+    return done.stdout
+
+
 def completions(
     shell: str, script: str, words: str, commands: dict[str, str], folder: Path
 ) -> list[str]:
@@ -71,7 +86,7 @@ def completions(
         capture_output=True,
         text=True,
         check=False,
-        env=commands,
+        env={**commands, "SCRIPT": source_of(shell)},
         cwd=folder,
         timeout=TIMEOUT_SECONDS,
     )
@@ -91,7 +106,7 @@ def test_commands_options_and_choices_are_completed(
 
 
 @pytest.mark.parametrize(("shell", "script"), SHELLS)
-@pytest.mark.parametrize("words", ["lookup --logs du", "lookup --logs x du", "dump du"])
+@pytest.mark.parametrize("words", ["lookup --logs du", "find --input x du", "dump du"])
 def test_paths_are_left_to_the_shell(
     shell: str, script: str, words: str, commands: dict[str, str], tmp_path: Path
 ) -> None:
@@ -168,14 +183,14 @@ def completed(*words: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("path", ["dump", "du*", "dump/payments-*", "s3://user:pw@b/x dump"])
 def test_the_last_alternative_of_a_pattern_is_completed(path: str, tmp_path: Path) -> None:
     (tmp_path / "dump").symlink_to(DUMP)
-    words = ("lookup", "--input", *path.split(), "--topics", "orders|pay")
+    words = ("find", "--input", *path.split(), "--topics", "orders|pay")
     assert completed(*words, folder=tmp_path) == ["orders|payments"]
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/dump", "p-0", "a-file"])
 def test_an_input_that_has_no_local_folder_has_no_topics(path: str, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
-    assert completed("lookup", "--input", path, "--topics", "p", folder=tmp_path) == []
+    assert completed("find", "--input", path, "--topics", "p", folder=tmp_path) == []
 
 
 def test_a_folder_that_does_not_answer_is_not_waited_for(

@@ -249,8 +249,10 @@ sys.exit({call})
 """
 
 
-@pytest.mark.parametrize("call", ["main(sys.argv[1:])", "job_main('build', sys.argv[2:])"])
-@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    ("call", "traced"),
+    [("main(sys.argv[1:])", False), ("job_main('build', sys.argv[2:])", True)],
+)
 def test_an_internal_error_is_one_line_that_names_the_way_to_its_traceback(
     tmp_path: Path, call: str, *, traced: bool
 ) -> None:
@@ -328,8 +330,15 @@ def _start_waiting(wait: str, *, ignored: signal.Signals | None = None) -> subpr
     return process
 
 
-@pytest.mark.parametrize("wait", ["pause()", _REPLACED, _SWALLOWED])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("wait", "number", "code"),
+    [
+        ("pause()", signal.SIGINT, 130),
+        ("pause()", signal.SIGTERM, 143),
+        (_REPLACED, signal.SIGTERM, 143),
+        (_SWALLOWED, signal.SIGINT, 130),
+    ],
+)
 def test_a_signal_decides_the_exit_code_whatever_becomes_of_its_exception(
     wait: str, number: signal.Signals, code: int
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ QUESTION = ("lookup", "--logs", DUMP, "--topic", "app-logs", "--partition", "0",
 SLOW = ("pandas", "pyspark", "rich", "obstore", "hdfs_native")
 
 
-def imported(*arguments: str | os.PathLike[str]) -> set[str]:
-    """The modules that a command has imported when it is done."""
+@cache
+def imported(*arguments: str | os.PathLike[str]) -> frozenset[str]:
+    """The modules that a command has imported when it is done; of each command line, once."""
     program = (
         "import sys; from kafka_index.cli import main; code = main();"
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
@@ -32,7 +34,7 @@ def imported(*arguments: str | os.PathLike[str]) -> set[str]:
         timeout=TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    return set(done.stderr.split())
+    return frozenset(done.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,8 @@ def test_a_question_imports_neither_builds_nor_metadata() -> None:
 
 def test_kernels_that_are_kept_are_loaded_without_what_compiling_them_needs() -> None:
     imported(*QUESTION)
-    assert imported(*QUESTION).isdisjoint({"numba.cpython.unicode", "pyarrow.parquet"})
+    again = imported.__wrapped__(*QUESTION)
+    assert again.isdisjoint({"numba.cpython.unicode", "pyarrow.parquet"})
 
 
 def test_a_dump_of_records_imports_the_metadata_room_for_kafkas_own_topics_alone() -> None:
