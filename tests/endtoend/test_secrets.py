@@ -1,7 +1,7 @@
 """Secrets of the environment, of options and of key files are shown by no command, done or failed.
 
-What a run prints and writes, what Spark records of it, and the command lines of all processes
-meanwhile are searched. The environment of a process is its owner's.
+What a run prints and writes, what Spark records of it, and the command lines of the processes that
+start meanwhile are searched. The environment of a process is its owner's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -115,25 +115,28 @@ class Search:
         ]
 
 
-def command_lines() -> set[str]:
-    """Return the command lines of all processes."""
-    found = set()
-    for name in filter(str.isdigit, os.listdir("/proc")):
+def processes() -> set[str]:
+    return set(filter(str.isdigit, os.listdir("/proc")))
+
+
+def command_lines(but: Collection[str]) -> Iterator[str]:
+    """Yield the command lines of all processes that are not excluded."""
+    for name in processes().difference(but):
         try:
-            found.add(Path("/proc", name, "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            yield Path("/proc", name, "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except (OSError, UnicodeDecodeError):
             continue
-    return found
 
 
 @contextmanager
 def sampled_command_lines() -> Iterator[set[str]]:
+    """Collect the command lines of the processes that start meanwhile."""
     found: set[str] = set()
-    ended = threading.Event()
+    before, ended = processes(), threading.Event()
 
     def sample() -> None:
         while not ended.wait(0.02):
-            found.update(command_lines())
+            found.update(command_lines(before))
 
     thread = threading.Thread(target=sample)
     thread.start()
