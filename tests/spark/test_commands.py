@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import kafka_index
 from tests.servers.s3 import S3Server
 from tests.support.command_line import (
     DUMP,
@@ -151,3 +152,17 @@ def test_bad_queries_are_named_by_row_and_reason(tmp_path: Path) -> None:
     assert [
         (row["row"], row["reason"]) for row in found if row["reason_code"] == "invalid_query"
     ] == REASONS
+
+
+@pytest.mark.parametrize("engine", [(), ON_SPARK], ids=["threads", "spark"])
+def test_a_layout_is_imported_with_its_properties(tmp_path: Path, engine: tuple[str, ...]) -> None:
+    (tmp_path / "in").mkdir()
+    for first, lines in ((0, '"a"\n"b"\n'), (2, '"c"\n')):
+        (tmp_path / "in" / f"t+0+{first}.json").write_text(lines)
+    done = run_here(
+        *("import", "--input", tmp_path / "in", "--output", tmp_path / "logs", *engine),
+        *("--layout", "confluent-s3", "--layout-property", "value.converter=string"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = kafka_index.read_records(tmp_path / "logs").read_all().to_pylist()
+    assert [(row["offset"], row["value"]) for row in found] == [(0, b"a"), (1, b"b"), (2, b"c")]

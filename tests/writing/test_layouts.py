@@ -229,26 +229,6 @@ def test_json_that_is_serialised_again_is_named(tmp_path: Path, layout: str) -> 
     assert [each.split(" is written")[0] for each in result.notices] == ["value"]
 
 
-@pytest.mark.parametrize("engine", ["local", "spark"])
-def test_both_engines_read_a_layout(tmp_path: Path, engine: str) -> None:
-    written(tmp_path / "in" / "t+0+0.json", "a", "b")
-    written(tmp_path / "in" / "t+0+2.json", "c")
-    arguments = ("--output", tmp_path / "logs", "--layout", "confluent-s3", "--engine", engine)
-
-    result = run_here(
-        "import",
-        "--input",
-        tmp_path / "in",
-        *arguments,
-        "--layout-property",
-        "value.converter=string",
-    )
-
-    assert result.returncode == 0, result.stderr
-    found = kafka_index.read_records(tmp_path / "logs").read_all().to_pylist()
-    assert [(row["offset"], row["value"]) for row in found] == [(0, b"a"), (1, b"b"), (2, b"c")]
-
-
 def test_keys_without_values_are_refused(tmp_path: Path) -> None:
     written(tmp_path / "in" / "tombstone" / "t+0+0.keys.json", "k")
 
