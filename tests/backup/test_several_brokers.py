@@ -30,7 +30,7 @@ from kafka_index.stores.backup.manifest import is_consistent, run_name
 from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.backup.store import Run
 from tests.backup.test_unchanged_directories import SETTLED_S
-from tests.support.command_line import COMMAND, DUMP, environment, kafka_index
+from tests.support.command_line import COMMAND, DUMP, environment, run_here
 from tests.support.restoring import restore
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
@@ -347,7 +347,7 @@ def test_processes_that_keep_running_meet_and_end_when_they_are_told_to(
     ],
 )
 def test_wrong_options(options: list[str], text: str, tmp_path: Path) -> None:
-    done = kafka_index("backup", "--input", DUMP, "--output", tmp_path / "r", *options)
+    done = run_here("backup", "--input", DUMP, "--output", tmp_path / "r", *options)
     assert done.returncode == 2
     assert text in done.stderr
     assert not (tmp_path / "r").exists()
