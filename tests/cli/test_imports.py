@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from functools import cache
@@ -19,7 +18,7 @@ SLOW = ("pandas", "pyspark", "rich", "obstore", "hdfs_native")
 
 
 @cache
-def imported(*arguments: str | os.PathLike[str]) -> frozenset[str]:
+def imported(*arguments: str | Path) -> frozenset[str]:
     """The modules that a command has imported when it is done; of each command line, once."""
     program = (
         "import sys; from kafka_index.cli import main; code = main();"
@@ -43,7 +42,7 @@ def imported(*arguments: str | os.PathLike[str]) -> frozenset[str]:
     ids=["lookup", "dump", "records"],
 )
 def test_a_short_command_imports_no_library_that_it_does_not_need(
-    command: tuple[str | os.PathLike[str], ...],
+    command: tuple[str | Path, ...],
 ) -> None:
     assert imported(*command).isdisjoint(SLOW)
 

@@ -159,10 +159,9 @@ def test_a_layout_is_imported_with_its_properties(tmp_path: Path, engine: tuple[
     (tmp_path / "in").mkdir()
     for first, lines in ((0, '"a"\n"b"\n'), (2, '"c"\n')):
         (tmp_path / "in" / f"t+0+{first}.json").write_text(lines)
-    done = run_here(
-        *("import", "--input", tmp_path / "in", "--output", tmp_path / "logs", *engine),
-        *("--layout", "confluent-s3", "--layout-property", "value.converter=string"),
-    )
+    layout = ("--layout", "confluent-s3", "--layout-property", "value.converter=string")
+    places = ("--input", tmp_path / "in", "--output", tmp_path / "logs")
+    done = run_here("import", *places, *layout, *engine)
     assert done.returncode == 0, done.stderr
     found = kafka_index.read_records(tmp_path / "logs").read_all().to_pylist()
     assert [(row["offset"], row["value"]) for row in found] == [(0, b"a"), (1, b"b"), (2, b"c")]

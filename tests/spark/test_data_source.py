@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StructType
 import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.scan import read_batches
-from kafka_index.spark.data_source import FilteringReader, KafkaLogSource
+from kafka_index.spark.data_source import FilteringReader, KafkaLogReader, KafkaLogSource
 from kafka_index.spark.source_options import parse_options
 from kafka_index.tables import Isolation, OnDamage
 from kafka_index.tables.bounds import EARLIEST
@@ -122,8 +122,9 @@ def read_here(path: Path, **options: str) -> list[dict[str, Any]]:
     """Return the rows of a table that is read in this process, as Spark lets workers do."""
     source = KafkaLogSource({"path": str(path), **options})
     reader = source.reader(source.schema())
-    tables = (rows for task in reader.partitions() for rows in reader.read(task))
-    return [row for rows in tables for row in rows.to_pylist()]
+    assert isinstance(reader, KafkaLogReader)
+    batches = (each for task in reader.partitions() for each in reader.read(task))
+    return [row for each in batches for row in each.to_pylist()]
 
 
 def test_an_offset_that_the_log_no_longer_has_is_data_loss(
