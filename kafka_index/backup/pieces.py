@@ -321,7 +321,8 @@ def _walk_to(file: PoliteFile, log: CutLog, last_offset: int, header: bytes) -> 
     position, wanted = 0, _HEADERS_BYTES
     while position < log.size_bytes:
         window = np.empty(min(wanted, log.size_bytes - position), np.uint8)
-        window = window[: file.read_into(position, window.data)]
+        filled = file.read_into(position, window.data)
+        is_over, window = filled < len(window), window[:filled]
         code, after, count = scan_batches(
             window,
             position,
@@ -339,7 +340,8 @@ def _walk_to(file: PoliteFile, log: CutLog, last_offset: int, header: bytes) -> 
             is_same = window[start : start + len(header)].tobytes() == header
             return position + start + int(columns[1, row]) if is_same else None
         if not count:
-            if code != SCAN_NEED_BYTES:
+            # A log may be shorter than it was cut.
+            if code != SCAN_NEED_BYTES or is_over:
                 return None
             wanted = max(2 * wanted, _entry_size(window))
             continue

@@ -515,6 +515,19 @@ def test_a_truncated_log_has_a_new_history_from_there_on(broker: StandIn, reposi
     assert result.sizes_bytes["new"] == len(broker.logs[ORDERS]) - first[0].size_bytes
 
 
+def test_another_history_whose_log_shrinks_before_it_is_read(
+    broker: StandIn, repository: Path
+) -> None:
+    back_up(broker, repository)
+    log, kept = broker.last_log(ORDERS), len(broker.logs[ORDERS]) // 5 * 2
+    os.truncate(log, kept)
+    os.truncate(log, 1 << 20)
+    broker.logs[ORDERS], broker.ends[ORDERS] = broker.logs[ORDERS][:kept], 2 * RECORDS
+    _, manifest = back_up(broker, repository, before={"store": lambda: os.truncate(log, kept)})
+    assert partition_in(manifest, ORDERS).end_offset == 2 * RECORDS
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
 # --------------------------------------------------------------------- where it ends, and when
 
 
