@@ -39,8 +39,8 @@ _KEEP = ("--keep-last", 2, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthl
 _ROUNDS = drawn(60, one_in=60)
 _STEPS = drawn(240, one_in=40)
 _PREPARED = ("tests.backup.hasty_rules", "tests.servers.no_waits")
-#: Objects are deleted, too.
-_RULES = HastyRules(longest_run=4, clocks=1, settled=0.3)
+#: Objects are deleted, too, once there were rounds for a minute.
+_RULES = HastyRules(longest_run=30, clocks=10, settled=0.3)
 
 
 @dataclass
@@ -56,6 +56,7 @@ class _Faulty:
     #: Requests of each command without faults.
     requests: dict[str, int] = field(default_factory=dict)
     count: int = 0
+    complaints: list[str] = field(default_factory=list)
 
     def run(self, *arguments: Argument, process: int = 0) -> Ended:
         """Run a command, which ends by itself, and fails at most for its environment."""
@@ -70,7 +71,9 @@ class _Faulty:
 
         def run(node: int) -> int:
             command = self.brokers[node - 1].command(self.root, names)
-            return self.run(*command, process=node - 1).code
+            ended = self.run(*command, process=node - 1)
+            self.complaints.append(ended.stderr)
+            return ended.code
 
         with ThreadPoolExecutor() as pool:
             return [*pool.map(run, nodes)]
@@ -107,7 +110,7 @@ class _Faulty:
     def next_takes_all(self) -> None:
         """Check that a backup of each broker takes what it has."""
         for broker in self.brokers:
-            assert self.back_up(broker.node_id) == [_DONE]
+            assert self.back_up(broker.node_id) == [_DONE], self.complaints[-1]
             run = kafka_index.open_backup(self.root).rows["run"].to_pylist()[-1]
             found = Repository(self.root).manifest(run, broker.node_id)
             for each in found.partitions:
@@ -197,5 +200,5 @@ def test_a_request_fails_or_all_from_one_on(faulty: _Faulty, number: int) -> Non
     for_good = draw.randrange(2)
     numbers = range(first, 1_000_000 if for_good else first + 1)
     is_done = _is_done(faulty, name, lambda: faulty.proxy.plan(fault, numbers))
-    assert is_done or for_good, (name, fault, first)
+    assert is_done or for_good, (name, fault, first, faulty.complaints[-2:])
     faulty.next_takes_all()

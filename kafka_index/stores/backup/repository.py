@@ -308,7 +308,8 @@ class Repository:
     def old_announcements(self) -> list[str]:
         """Return the paths of announcements that no backup reads any more."""
         entries = self._store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}")
-        return [each.path for each in entries if not _is_recent(each.mtime_ns)]
+        old_ns = (now_ms() - int(SPARED_S * 1000)) * _MS_NS
+        return [each.path for each in entries if each.mtime_ns < old_ns]
 
     def put_manifest(self, manifest: Manifest) -> None:
         """Put the manifest of a broker, by which it is in the run.
@@ -358,21 +359,15 @@ class Repository:
 
     def _refuse_deleted(self, manifest: Manifest) -> None:
         """Raise `PublishError` if what a manifest names was deleted, or may be from now on."""
-        is_slow = not _is_recent(self._begun_ms * _MS_NS)
         announced = self._announced()
-        if not (is_slow or announced):
-            return
-        wanted: dict[str, set[str]] = {}
-        for each in manifest.partitions:
-            if is_slow or each.folder in announced:
-                names = {own.object_name for own in each.objects} - self._named_in(each.folder)
-                wanted[each.folder] = names if is_slow else names & announced[each.folder]
+        wanted = self._names_in(manifest, announced) if announced else {}
+        if any(wanted.values()):
+            time.sleep(max(self._last_at + SETTLED_S - time.monotonic(), 0))
         spared_ns = 0
-        if is_slow:
+        if not _is_recent(self._begun_ms * _MS_NS):
             self._refuse_expired()
             spared_ns = (now_ms() - int((SPARED_S - CLOCKS_S) * 1000)) * _MS_NS
-        if any(wanted.values()) and announced:
-            time.sleep(max(self._last_at + SETTLED_S - time.monotonic(), 0))
+            wanted = self._names_in(manifest)
         for folder, names in wanted.items():
             entries = self._store.list_directory(f"{self.root}/{folder}") if names else []
             there = {os.path.basename(each.path) for each in entries if each.mtime_ns > spared_ns}
@@ -382,6 +377,20 @@ class Repository:
                     path=f"{self.root}/{folder}/{min(names - there)}",
                     hint="run again",
                 )
+
+    def _names_in(
+        self, manifest: Manifest, announced: Mapping[str, set[str]] | None = None
+    ) -> dict[str, set[str]]:
+        """Return what a manifest names, of what was announced if that is given, by folder.
+
+        It is without what manifests name that are counted on.
+        """
+        found = {}
+        for each in manifest.partitions:
+            if announced is None or each.folder in announced:
+                names = {own.object_name for own in each.objects} - self._named_in(each.folder)
+                found[each.folder] = names if announced is None else names & announced[each.folder]
+        return found
 
     def _announced(self) -> dict[str, set[str]]:
         """Return the names, by folder, that were announced since shortly before the run."""
