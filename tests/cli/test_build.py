@@ -1,6 +1,5 @@
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pyarrow.csv as pa_csv
@@ -10,13 +9,11 @@ import pytest
 from kafka_index.build.report import FILE_SCHEMA
 from kafka_index.storage import DirectoryLock
 from tests.support.command_line import (
-    COMMAND,
     DUMP,
     SETTINGS,
     broker_files,
     build_here,
     copy_partitions,
-    environment,
     files_below,
     first_log,
     index_files,
@@ -235,21 +232,6 @@ def test_verbose_shows_where_an_error_arose(data: Path) -> None:
     assert result.returncode == 2
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("kafka-index: error: ")
-
-
-def test_the_local_engine_starts_no_spark(data: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys; from kafka_index.cli import main; code = main(sys.argv[1:]);"
-        "sys.exit(code or 'pyspark' in sys.modules)"
-    )
-    result = subprocess.run(
-        [COMMAND[0], "-c", program, "build", "--input", data, "--output", tmp_path / "out"],
-        check=False,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
 
 
 def test_an_index_alone_is_not_built_in_place(data: Path) -> None:

@@ -65,10 +65,11 @@ def test_a_dump_of_records_imports_the_metadata_room_for_kafkas_own_topics_alone
     assert codecs in imported("dump", "--records", own)
 
 
-def test_a_run_on_threads_leaves_pandas_importable(tmp_path: Path) -> None:
+def test_a_run_on_threads_starts_no_spark_and_leaves_pandas_importable(tmp_path: Path) -> None:
     program = (
-        "from kafka_index.cli import main;"
+        "import sys; from kafka_index.cli import main;"
         f"assert main(['build', '--input', {str(DUMP)!r}, '--output', {str(tmp_path)!r}]) == 0;"
+        "assert 'pyspark' not in sys.modules;"
         "import pandas, pyarrow; pyarrow.table({'a': [1]}).to_pandas()"
     )
     done = subprocess.run(

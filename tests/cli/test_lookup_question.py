@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from kafka_index.errors import InputError
 from kafka_index.layout.times import format_time, parse_time
-from tests.support.command_line import COMMAND, DUMP, copy_partitions, environment, lookup
+from tests.support.command_line import DUMP, copy_partitions, lookup
 from tests.support.segments import GZIP, packed_batch
 
 from .query_files import answer_columns, ask, queries, read_answers, write_queries
@@ -180,23 +179,6 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
-
-
-def test_a_question_imports_no_more_than_it_needs() -> None:
-    slow = ["pyspark", "kafka_index.build"]
-    program = (
-        "import sys; from kafka_index.cli import main; code = main(sys.argv[1:]);"
-        f"sys.exit(code or str([name for name in {slow} if name in sys.modules] or ''))"
-    )
-    arguments = ["lookup", "--logs", str(DUMP), *map(str, HERE), "--offset", "5"]
-    result = subprocess.run(
-        [COMMAND[0], "-c", program, *arguments],
-        check=False,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert result.stderr.strip() == ""
 
 
 @pytest.mark.parametrize("text", ["1_000", "\u0663", "20240501T000000Z", "9" * 5000, "soon"])

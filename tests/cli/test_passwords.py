@@ -97,8 +97,8 @@ def test_no_command_takes_one(
 
 def test_one_that_is_no_option_is_not_repeated(tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
-    for given in ([URI], ["build", f"--inptu={URI}"], ["warm-up", URI], ["lookup", "-p", URI]):
-        done = kafka_index(*given)
+    given = (["build", f"--inptu={URI}"], ["warm-up", URI], ["lookup", "-p", URI])
+    for done in (kafka_index(URI), *(run_here(*words) for words in given)):
         assert done.returncode == 2
         assert CANARY not in done.stdout + done.stderr
     done = run_here("build", "--summary", summary, "--format", URI, "--verbose")
