@@ -358,25 +358,28 @@ public final class Load {
         }
     }
 
+    /** Ends a transaction all of whose records are acknowledged: a commit may leave out one that times out. */
     private void end(KafkaProducer<String, String> producer, boolean commits, List<Sent> sent) throws Exception {
-        if (commits) {
+        producer.flush();
+        StringBuilder lines = settled(commits ? "commit" : "abort", sent);
+        if (commits)
             producer.commitTransaction();
-            settle("commit", sent);
-        } else {
-            producer.flush();
-            // Before the end, so that a record that was refused aborts it all the same.
-            settle("abort", sent);
+        else
             producer.abortTransaction();
-        }
+        write(lines);
     }
 
     private void settle(String kind, List<Sent> sent) throws Exception {
+        write(settled(kind, sent));
+    }
+
+    private static StringBuilder settled(String kind, List<Sent> sent) throws Exception {
         StringBuilder lines = new StringBuilder();
         for (Sent one : sent) {
             RecordMetadata at = one.future().get();
             append(lines, kind, at.topic(), at.partition(), at.offset(), at.timestamp(), crc(one.value()), one.id());
         }
-        write(lines);
+        return lines;
     }
 
     private void committed(String group, Map<TopicPartition, OffsetAndMetadata> offsets, long began) throws Exception {
