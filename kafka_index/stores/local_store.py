@@ -210,12 +210,14 @@ class LocalStore:
                     if entry.is_dir():
                         entries.append(DirectoryEntry(entry.path, is_directory=True))
                     elif entry.is_file():
-                        stat = entry.stat()
-                        entries.append(
-                            DirectoryEntry(
-                                entry.path, size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns
+                        # Without a file that is removed meanwhile, and with all others.
+                        with suppress(FileNotFoundError):
+                            stat = entry.stat()
+                            entries.append(
+                                DirectoryEntry(
+                                    entry.path, size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns
+                                )
                             )
-                        )
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,25 @@ def test_what_a_killed_run_left_is_written_over(tmp_path: Path) -> None:
         file.commit(durable=False)
     assert (tmp_path / "file").read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_that_goes_while_a_directory_is_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    scandir = os.scandir
+
+    @contextmanager
+    def removing(path: str) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(path) as found:
+            entries = list(found)
+        (tmp_path / "b").unlink()
+        yield entries
+
+    monkeypatch.setattr(os, "scandir", removing)
+    found = store_of(str(tmp_path)).list_directory(str(tmp_path))
+    assert [each.path for each in found] == [str(tmp_path / "a")]
 
 
 def test_what_a_killed_run_left_that_had_linked_it_stays_whole(tmp_path: Path) -> None:
