@@ -19,7 +19,7 @@ from kafka_index.backup.barrier import (
     Meeting,
     open_run,
 )
-from kafka_index.backup.cut import Looked
+from kafka_index.backup.looks import Looked
 from kafka_index.backup.metrics import Monitor
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest

@@ -1,4 +1,4 @@
-"""High watermarks: up to where logs that were cut are committed.
+"""The checkpoints of a broker, and its high watermarks: up to where logs are committed.
 
 A running broker writes them to ``replication-offset-checkpoint`` every five seconds, in each data
 directory. All values are gathered first and written then, so the first replacement after a cut may
@@ -8,16 +8,21 @@ hold values from before it; the second cannot.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
+import struct
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kafka_index.backup.cut import BrokerCheckpoint, is_held
+from kafka_index.backup.looks import CutPartition
+from kafka_index.backup.politeness import open_unmarked, read_unmarked
 from kafka_index.errors import InputError
+from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import (
+    BROKER_LOCK,
     CLEAN_SHUTDOWN,
     INTERNAL_TOPICS,
     REPLICATION_CHECKPOINT,
@@ -37,7 +42,57 @@ _POLL_S = 0.05
 _ASKED_MS = 5000
 _MS_NS = 1_000_000
 
+# struct flock of Linux on 64 bits: type, whence, start, length, process.
+_FLOCK = struct.Struct("hh4xqqi4x")
+
 _LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BrokerCheckpoint:
+    """A checkpoint of offsets of one data directory, and when it was written."""
+
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    mtime_ns: int = 0
+
+    @classmethod
+    def read(cls, directory: str, name: str) -> BrokerCheckpoint:
+        """Read a checkpoint; empty where there is none, or no broker reads it."""
+        path = os.path.join(directory, name)
+        try:
+            data, found = read_unmarked(path)
+        except FileNotFoundError:
+            return cls()
+        except OSError as error:
+            raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+        try:
+            return cls(parse_offset_checkpoint(data.decode(), path=path), found.st_mtime_ns)
+        except (InputError, UnicodeDecodeError):
+            return cls()
+
+    def of(self, partition: CutPartition, *, must_be_later: bool) -> int | None:
+        """Return the entry of a partition.
+
+        With `must_be_later`, None where it may be of an earlier topic of that name.
+        """
+        is_later = not must_be_later or self.mtime_ns > partition.id_ns
+        return self.offsets.get(partition.partition) if is_later else None
+
+
+def is_held(directory: str) -> bool:
+    """Return whether a broker on this machine holds a data directory; its lock is only asked."""
+    try:
+        descriptor = open_unmarked(os.path.join(directory, BROKER_LOCK))
+    except OSError:
+        return False
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
 
 
 class Source(StrEnum):

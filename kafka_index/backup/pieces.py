@@ -11,12 +11,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from kafka_index.backup.cut import CutLog, LeftOutError, unreadable
+from kafka_index.backup.logs import CutLog, LeftOutError, entry_size, reading
 from kafka_index.backup.politeness import Bandwidth, PoliteFile
 from kafka_index.errors import KafkaIndexError
 from kafka_index.kernels.headers import CONTROL_MESSAGE
@@ -34,8 +33,8 @@ from kafka_index.kernels.scan import (
     scan_batches,
 )
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
-from kafka_index.scan.scanner import in_order, last_offset_of, only_zeros
+from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.scan.scanner import in_order, only_zeros
 from kafka_index.stores.backup.manifest import (
     MAX_PIECE_BYTES,
     Piece,
@@ -51,22 +50,8 @@ _CRC_AT = 17
 _CRC_VALUES = 1 << 32
 # Pieces that are read and not put yet.
 _MOST_IN_FLIGHT_BYTES = 3 * MAX_PIECE_BYTES
-_HEADERS_BYTES = 1 << 20
-_BATCH_ROWS = 5
 # Small pieces become one when there are so many, and it is so many times as large as each.
 _MANY_PIECES, _GROWTH = 16, 8
-
-
-@contextmanager
-def _reading(log: CutLog, end_bytes: int, bandwidth: Bandwidth) -> Iterator[PoliteFile]:
-    """Open a log to be read up to a position; raises `LeftOutError` if it cannot be read."""
-    try:
-        with PoliteFile(log.opened(), log.path, end_bytes, bandwidth) as file:
-            yield file
-    except OSError as error:
-        raise unreadable(log.path, error) from error
-    except KafkaIndexError as error:
-        raise LeftOutError(str(error), is_fault=True) from error
 
 
 class Run(NamedTuple):
@@ -111,7 +96,7 @@ class LogReading:
         log = self._log
         if self.position >= self._size_bytes:
             return
-        with _reading(log, self._size_bytes, self._bandwidth) as file:
+        with reading(log, self._size_bytes, self._bandwidth) as file:
             while self.position < self._size_bytes and not self._is_over:
                 found = self._read(file)
                 if not found.rows:
@@ -148,13 +133,13 @@ class LogReading:
             found, code = self._scan(buffer[:filled])
             if found.rows or code != SCAN_NEED_BYTES:
                 break
-            wanted = _entry_size(buffer)
+            wanted = entry_size(buffer)
         if code not in (SCAN_END, SCAN_NEED_BYTES):
             self._stop(code, found, buffer[:filled])
         return self._below_high_watermark(found)
 
     def _scan(self, buffer: Bytes) -> tuple[_Batches, int]:
-        found = [np.empty((_BATCH_ROWS, 0), np.int64)]
+        found = [np.empty((len(_Batches._fields) - 1, 0), np.int64)]
         position: Integer = self.position
         next_offset = self.next_offset
         while True:
@@ -178,7 +163,7 @@ class LogReading:
                 found.append(self._noted(batches, next_offset))
                 next_offset = int(batches.last_offset[-1]) + 1
             if code != SCAN_ROWS_FULL:
-                return _Batches(buffer, np.concatenate(found, axis=1)), int(code)
+                return _Batches(buffer, *np.concatenate(found, axis=1)), int(code)
 
     def _noted(self, batches: BatchColumns, next_offset: int) -> Longs:
         """Return what is needed of batches; their columns are filled again."""
@@ -225,36 +210,22 @@ class LogReading:
 
 
 class _Batches(NamedTuple):
-    """Batches in a buffer: a row each for its starts and ends there, and first and last offsets.
+    """Batches in a buffer: their starts and ends there, and their first and last offsets.
 
-    A last row is not 0 for messages of old formats, whose first offset is that of the last record.
+    `is_old` is not 0 for messages of old formats, whose first offset is that of the last record.
     """
 
     buffer: Bytes
-    columns: Longs
+    starts: Longs
+    ends: Longs
+    bases: Longs
+    lasts: Longs
+    is_old: Longs
 
     @property
     def rows(self) -> int:
         """Number of batches."""
         return len(self.starts)
-
-    @property
-    def starts(self) -> Longs:
-        """Positions of their first bytes."""
-        found: Longs = self.columns[0]
-        return found
-
-    @property
-    def ends(self) -> Longs:
-        """Positions after their last bytes."""
-        found: Longs = self.columns[1]
-        return found
-
-    @property
-    def lasts(self) -> Longs:
-        """Their last offsets."""
-        found: Longs = self.columns[3]
-        return found
 
     @property
     def end_bytes(self) -> int:
@@ -263,11 +234,11 @@ class _Batches(NamedTuple):
 
     def base_of(self, row: int) -> int | None:
         """Return the first offset of a batch; None where it does not say so."""
-        return None if self.columns[4, row] else int(self.columns[2, row])
+        return None if self.is_old[row] else int(self.bases[row])
 
     def first(self, count: int) -> _Batches:
         """Return the first batches."""
-        return _Batches(self.buffer, self.columns[:, :count])
+        return _Batches(self.buffer, *(column[:count] for column in self[1:]))
 
 
 def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
@@ -291,62 +262,6 @@ def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
     if (is_last or not result) and (not result or result[-1] < len(starts)):
         result.append(len(starts))
     return result
-
-
-def _entry_size(buffer: Bytes) -> int:
-    length = int.from_bytes(buffer[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
-    return LOG_OVERHEAD_BYTES + length
-
-
-def find_batch(
-    log: CutLog, last_offset: int, header: bytes, near_bytes: int, bandwidth: Bandwidth
-) -> int | None:
-    """Return where in a log the batch with a header ends; None if it is not there.
-
-    `near_bytes`: where it ended when an earlier run saw it; other places are looked for by a walk
-    over headers. Raises `LeftOutError` if the log cannot be read.
-    """
-    size = _entry_size(np.frombuffer(header, np.uint8))
-    with _reading(log, log.size_bytes, bandwidth) as file:
-        if size <= near_bytes <= log.size_bytes:
-            there = np.zeros(len(header), np.uint8)
-            file.read_into(near_bytes - size, there.data)
-            if there.tobytes() == header:
-                return near_bytes
-        return _walk_to(file, log, last_offset, header)
-
-
-def _walk_to(file: PoliteFile, log: CutLog, last_offset: int, header: bytes) -> int | None:
-    columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
-    position, wanted = 0, _HEADERS_BYTES
-    while position < log.size_bytes:
-        window = np.empty(min(wanted, log.size_bytes - position), np.uint8)
-        filled = file.read_into(position, window.data)
-        is_over, window = filled < len(window), window[:filled]
-        code, after, count = scan_batches(
-            window,
-            position,
-            log.size_bytes,
-            position,
-            log.base_offset,
-            False,  # noqa: FBT003, because kernels take arguments by position
-            columns,
-            0,
-        )
-        lasts: Longs = BatchColumns(*columns[:, :count]).last_offset
-        row = int(np.searchsorted(lasts, last_offset))
-        if row < count:
-            start = int(columns[0, row]) - position
-            is_same = window[start : start + len(header)].tobytes() == header
-            return position + start + int(columns[1, row]) if is_same else None
-        if not count:
-            # A log may be shorter than it was cut.
-            if code != SCAN_NEED_BYTES or is_over:
-                return None
-            wanted = max(2 * wanted, _entry_size(window))
-            continue
-        position = int(after)
-    return None
 
 
 def small_pieces(pieces: Sequence[Piece], base_offset: int) -> int:
@@ -373,14 +288,9 @@ def holds_piece(log: CutLog, position_bytes: int, piece: Piece, bandwidth: Bandw
     if end > log.size_bytes:
         return False
     data = np.empty(piece.size_bytes, np.uint8)
-    with _reading(log, end, bandwidth) as file:
+    with reading(log, end, bandwidth) as file:
         filled = file.read_into(position_bytes, data.data)
     return filled == piece.size_bytes and hash_of(data.data) == piece.sha256
-
-
-def last_offset_in(header: bytes) -> int:
-    """Return the last offset of the batch with a header."""
-    return last_offset_of(np.frombuffer(header, np.uint8))
 
 
 class Uploads:

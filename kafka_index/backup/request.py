@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka_index.backup.cut import COORDINATOR_TOPICS, read_unmarked
+from kafka_index.backup.cut import COORDINATOR_TOPICS
 from kafka_index.backup.high_watermarks import DEFAULT_INTERVAL_MS, INTERVAL_SETTING
+from kafka_index.backup.politeness import read_unmarked
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.dump.small_files import MetaProperties
 from kafka_index.errors import InputError

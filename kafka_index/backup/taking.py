@@ -12,49 +12,34 @@ The order is that of `Taking`'s methods, which `agent.take` calls:
 
 from __future__ import annotations
 
-import base64
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Self
 
 import msgspec
 
-from kafka_index.backup.cut import (
-    COORDINATOR_TOPICS,
-    BrokerCheckpoint,
-    CutLog,
-    CutPartition,
-    Cutting,
-    LeftOutError,
-    Looked,
-    is_held,
-)
+from kafka_index.backup.cut import COORDINATOR_TOPICS, Cutting
 from kafka_index.backup.high_watermarks import (
+    BrokerCheckpoint,
     HighWatermarks,
     Replacements,
     Source,
     ask_high_watermarks,
+    is_held,
 )
-from kafka_index.backup.pieces import (
-    LogReading,
-    Uploads,
-    find_batch,
-    holds_piece,
-    last_offset_in,
-    put_object,
-    small_pieces,
-)
+from kafka_index.backup.logs import LeftOutError
+from kafka_index.backup.looks import CutPartition, Looked
+from kafka_index.backup.pieces import Uploads, put_object
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest, Broker
 from kafka_index.backup.result import BackedUpPartition, BackupResult, BackupStatus
+from kafka_index.backup.storing import Storing
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
@@ -74,8 +59,6 @@ from kafka_index.stores.backup.manifest import (
     Manifest,
     Missed,
     PartitionBackup,
-    Piece,
-    SeenSegment,
     hash_of,
     partition_folder,
     run_time,
@@ -87,27 +70,6 @@ _WORTH_LISTING_BYTES = 1 << 20
 _METADATA_READS = 3
 _BETWEEN_READS_S = 0.2
 _UPLOAD_THREADS = 4
-
-
-@dataclass(slots=True)
-class _Stored:
-    """A partition that is being stored: what is known once its pieces are put."""
-
-    found: CutPartition
-    folder: str
-    is_compacted: bool
-    high_watermark: int | None = None
-    kept: list[Piece] = field(default_factory=list)
-    puts: list[Future[tuple[Piece, int]]] = field(default_factory=list)
-    segments: list[SeenSegment] = field(default_factory=list)
-    files: list[KeptFile] = field(default_factory=list)
-    end_offset: int = 0
-    settled_offset: int = 0
-    last_header: bytes | None = None
-    has_gap: bool = False
-    is_cut_short: bool = False
-    read_bytes: int = 0
-    new_bytes: int = 0
 
 
 class Taking:
@@ -237,14 +199,6 @@ class Taking:
         return replace(known, offsets={**known.offsets, **asked})
 
     @property
-    def folders(self) -> dict[str, TopicPartition]:
-        """The partitions that were cut, by their folders in the repository."""
-        return {
-            partition_folder(partition, found.topic_id): partition
-            for partition, found in self._cutting.partitions.items()
-        }
-
-    @property
     def is_running(self) -> bool:
         """Whether the broker was seen to run, or was stopped in an orderly way."""
         return self._high_watermarks.source is not Source.OLD_CHECKPOINT
@@ -344,11 +298,9 @@ class Taking:
         seen = {each.base_offset: each for each in earlier.segments}
         return all(log.is_as(seen.get(log.base_offset)) for log in found.logs)
 
-    def _store_or_miss(self, found: CutPartition, uploads: Uploads) -> _Stored | None:
+    def _store_or_miss(self, found: CutPartition, uploads: Uploads) -> Storing | None:
         del self._cutting.partitions[found.partition]
         try:
-            if found.known is not None:
-                return self._keep(found, found.known)
             return self._store(found, uploads)
         except LeftOutError as error:
             self._cutting.left_out[found.partition] = error
@@ -356,40 +308,37 @@ class Taking:
         finally:
             found.close()
 
-    def _store(self, found: CutPartition, uploads: Uploads) -> _Stored | None:
+    def _store(self, found: CutPartition, uploads: Uploads) -> Storing | None:
         """Read a partition and hand its pieces to uploads; None if it was deleted meanwhile."""
+        is_compacted = self._is_compacted(found)
+        if found.known is not None:
+            stored = Storing(found, found.known, self._bandwidth, is_compacted=is_compacted)
+            stored.keep(found.known)
+            return stored
         earlier = self._earlier_of(found)
-        stored = _Stored(
-            found, partition_folder(found.partition, found.topic_id), self._is_compacted(found)
-        )
-        if found.partition.topic != CLUSTER_METADATA_TOPIC and not self._is_stored(found):
+        is_stored = self._is_stored(found)
+        high_watermark = None
+        if not is_stored:
             if not self._is_there(found):
                 return None
-            stored.high_watermark = self._high_watermark(found)
+            high_watermark = self._high_watermark(found)
         elif earlier is not None and found.partition.topic != CLUSTER_METADATA_TOPIC:
-            stored.high_watermark = earlier.high_watermark
+            high_watermark = earlier.high_watermark
+        stored = Storing(
+            found,
+            earlier,
+            self._bandwidth,
+            is_compacted=is_compacted,
+            high_watermark=high_watermark,
+        )
         known: set[str] = set()
-        if earlier is not None and not self._is_stored(found):
+        if earlier is not None and not is_stored:
             known = {piece.object_name for piece in earlier.pieces}
         sizes = sum(log.end_bytes for log in found.logs)
-        before = sum(each.covered_bytes for each in earlier.segments) if earlier is not None else 0
+        before = sum(each.covered_bytes for each in earlier.segments) if earlier else 0
         if earlier is None or sizes - before > _WORTH_LISTING_BYTES:
             known |= self.repository.names(stored.folder)
-
-        def put(reading: LogReading) -> None:
-            for run in reading.runs(is_cleaned=stored.is_compacted):
-                stored.puts.append(uploads.put(stored.folder, known, run))
-                stored.last_header = run.last_header
-            stored.read_bytes += reading.read_bytes
-            stored.settled_offset = max(stored.settled_offset, reading.settled_offset)
-            stored.has_gap |= reading.has_gap
-
-        if earlier is not None:
-            stored.settled_offset = earlier.end_offset
-        if stored.is_compacted:
-            self._read_cleaned(stored, earlier, put)
-        else:
-            self._read_plain(stored, earlier, put)
+        stored.read(lambda run: uploads.put(stored.folder, known, run))
         for name, data in found.files.items():
             kept = KeptFile(name, len(data), hash_of(data))
             stored.files.append(kept)
@@ -397,22 +346,6 @@ class Taking:
                 put_object(self.repository, f"{stored.folder}/{kept.object_name}", data)
                 stored.new_bytes += len(data)
         return stored
-
-    def _keep(self, found: CutPartition, known: PartitionBackup) -> _Stored:
-        """Return what an earlier run has of a partition, as nothing of it has changed."""
-        header = known.last_header
-        return _Stored(
-            found,
-            known.folder,
-            self._is_compacted(found),
-            known.high_watermark,
-            kept=[*known.pieces],
-            segments=[*known.segments],
-            end_offset=known.end_offset,
-            settled_offset=known.end_offset,
-            last_header=None if header is None else base64.b64decode(header),
-            has_gap=known.is_compacted,
-        )
 
     def _earlier_of(self, found: CutPartition) -> PartitionBackup | None:
         """Return what an earlier run has of a partition, of another broker if need be."""
@@ -435,278 +368,16 @@ class Taking:
                         self._of_others[each.topic_partition, each.topic_id] = own
         return self._of_others.get(key)
 
-    def _read_plain(
-        self,
-        stored: _Stored,
-        earlier: PartitionBackup | None,
-        put: Callable[[LogReading], None],
-    ) -> None:
-        """Read what comes after the last batch that is stored, if that is still there."""
-        logs = stored.found.logs
-        seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
-        first, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
-        if earlier is not None and earlier.last_header is not None and logs:
-            place = self._place_of_last(logs, earlier, seen)
-            if place is not None:
-                first, position = place
-                stored.kept = [*earlier.pieces]
-                stored.last_header = base64.b64decode(earlier.last_header)
-                next_offset = last_offset_in(stored.last_header) + 1
-                stored.has_gap = earlier.is_compacted
-                if not stored.has_gap:
-                    position, next_offset = self._give_up_small(
-                        stored, logs[first], position, next_offset
-                    )
-            else:
-                # The log has lost batches that were stored: from there on it has another history.
-                stored.settled_offset = 0
-                first, position, next_offset = self._keep_first(stored, earlier)
-        for log in logs[:first]:
-            stored.segments.append(_seen(log, log.end_bytes, is_done=True))
-        for number in range(first, len(logs)):
-            log = logs[number]
-            before = seen.get(log.base_offset)
-            if before is not None and log.is_as(before) and position == before.covered_bytes:
-                stored.segments.append(_seen(log, position, is_done=True))
-                position = 0
-                continue
-            next_offset = self._read_log(stored, number, position, next_offset, put)
-            position = 0
-            if stored.is_cut_short:
-                break
-        self._end(stored, next_offset)
-
-    def _give_up_small(
-        self, stored: _Stored, log: CutLog, position: int, next_offset: int
-    ) -> tuple[int, int]:
-        """Give up small pieces that a log ends with, so that they are read again as a large one.
-
-        Return the position from which it is read, and the next offset there. What is not in the log
-        as it is stored, or not below the high watermark, is kept.
-        """
-        count = small_pieces(stored.kept, log.base_offset)
-        small = stored.kept[len(stored.kept) - count :]
-        start = position - sum(piece.size_bytes for piece in small)
-        is_below = stored.high_watermark is None or next_offset <= stored.high_watermark
-        if not small or start < 0 or not is_below:
-            return position, next_offset
-        at = start
-        for piece in small:
-            stored.read_bytes += piece.size_bytes
-            try:
-                is_there = holds_piece(log, at, piece, self._bandwidth)
-            except LeftOutError:
-                is_there = False
-            if not is_there:
-                return position, next_offset
-            at += piece.size_bytes
-        del stored.kept[-count:]
-        return start, small[0].base_offset
-
-    def _keep_first(self, stored: _Stored, earlier: PartitionBackup) -> tuple[int, int, int]:
-        """Keep the pieces that the log still begins with, but for the last of them.
-
-        Return the number of the log where they end, the position there, and the next offset. The
-        last piece is cut again, as the header of its last batch is wanted.
-        """
-        logs = stored.found.logs
-        ends = [(0, 0, logs[0].base_offset)]
-        number = position = 0
-        for piece in earlier.pieces:
-            if piece.last_offset < logs[0].base_offset:
-                continue
-            while number + 1 < len(logs) and logs[number + 1].base_offset <= piece.base_offset:
-                number, position = number + 1, 0
-            if not holds_piece(logs[number], position, piece, self._bandwidth):
-                break
-            stored.read_bytes += piece.size_bytes
-            position += piece.size_bytes
-            stored.kept.append(piece)
-            ends.append((number, position, piece.last_offset + 1))
-        if stored.kept:
-            del stored.kept[-1], ends[-1]
-        return ends[-1]
-
-    def _place_of_last(
-        self, logs: Sequence[CutLog], earlier: PartitionBackup, seen: Mapping[int, SeenSegment]
-    ) -> tuple[int, int] | None:
-        """Return the log that has the last batch that is stored, and where that ends in it."""
-        header = base64.b64decode(earlier.last_header or "")
-        last = last_offset_in(header)
-        at = [number for number, log in enumerate(logs) if log.base_offset <= last]
-        if not at:
-            return None
-        log = logs[at[-1]]
-        before = seen.get(log.base_offset)
-        covered = before.covered_bytes if before is not None else 0
-        if log.is_file_of(before):
-            return at[-1], covered
-        found = find_batch(log, last, header, covered, self._bandwidth)
-        return None if found is None else (at[-1], found)
-
-    def _read_cleaned(
-        self,
-        stored: _Stored,
-        earlier: PartitionBackup | None,
-        put: Callable[[LogReading], None],
-    ) -> None:
-        """Read the logs that are not as they were: all of a cleaned one, the end of a grown one."""
-        logs = stored.found.logs
-        seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
-        next_offset = logs[0].base_offset if logs else 0
-        for number, log in enumerate(logs):
-            before = seen.get(log.base_offset)
-            end = logs[number + 1].base_offset if number + 1 < len(logs) else None
-            own = _pieces_of(log.base_offset, earlier, seen)
-            if own and end is not None and own[-1].last_offset >= end:
-                own = []
-            position = 0
-            next_offset = max(next_offset, log.base_offset)
-            if log.is_as(before) and before is not None:
-                stored.kept += own
-                next_offset = own[-1].last_offset + 1 if own else next_offset
-                stored.segments.append(_seen(log, before.covered_bytes, is_done=True))
-                continue
-            if own and before is not None and earlier is not None:
-                place = self._grown_from(log, before, earlier, own)
-                if place is not None:
-                    stored.kept += own
-                    position, next_offset = place, own[-1].last_offset + 1
-            next_offset = self._read_log(stored, number, position, next_offset, put)
-            if stored.is_cut_short:
-                break
-        if stored.last_header is None and earlier is not None and earlier.last_header is not None:
-            stored.last_header = base64.b64decode(earlier.last_header)
-        self._end(stored, next_offset)
-
-    def _grown_from(
-        self,
-        log: CutLog,
-        before: SeenSegment,
-        earlier: PartitionBackup,
-        own: Sequence[Piece],
-    ) -> int | None:
-        """Return where a log goes on that was the last one of an earlier run; None for others."""
-        if (log.device, log.inode) != (before.device, before.inode) or not earlier.last_header:
-            return None
-        header = base64.b64decode(earlier.last_header)
-        if last_offset_in(header) != own[-1].last_offset:
-            return None
-        found = find_batch(log, own[-1].last_offset, header, before.covered_bytes, self._bandwidth)
-        return found if found == before.covered_bytes else None
-
-    def _read_log(
-        self,
-        stored: _Stored,
-        number: int,
-        position: int,
-        next_offset: int,
-        put: Callable[[LogReading], None],
-    ) -> int:
-        """Read a log from a position on; return the next offset."""
-        logs = stored.found.logs
-        log = logs[number]
-        end = logs[number + 1].base_offset if number + 1 < len(logs) else None
-        reading = LogReading(
-            log,
-            position,
-            max(next_offset, log.base_offset),
-            stored.high_watermark,
-            end,
-            self._bandwidth,
-        )
-        put(reading)
-        stored.is_cut_short = reading.is_below
-        is_done = not reading.is_below
-        stored.segments.append(_seen(log, reading.position, is_done=is_done))
-        return reading.next_offset
-
-    def _end(self, stored: _Stored, next_offset: int) -> None:
-        """Take the end of the log: an empty last log says where that is, too."""
-        logs = stored.found.logs
-        stored.end_offset = next_offset
-        if logs and not stored.is_cut_short:
-            base = logs[-1].base_offset
-            if stored.high_watermark is not None:
-                base = min(base, stored.high_watermark)
-            stored.end_offset = max(next_offset, base)
-
-    def _finish(self, stored: _Stored) -> None:
+    def _finish(self, stored: Storing) -> None:
         """Wait for the pieces of a partition, and note what the run has of it."""
-        found, partition = stored.found, stored.found.partition
-        pieces = [*stored.kept]
-        for each in stored.puts:
-            piece, new_bytes = each.result()
-            pieces.append(piece)
-            stored.new_bytes += new_bytes
-        bases = found.bases
-        first = bases[0] if bases else 0
-        # Logs that were as before may come after cleaned ones.
-        pieces = sorted(
-            (piece for piece in pieces if piece.last_offset >= first),
-            key=lambda piece: piece.base_offset,
-        )
-        start = self._starts[found.directory].of(found, must_be_later=self._is_held) or 0
-        start = min(max(start, first), stored.end_offset)
-        snapshot = found.snapshot
-        if pieces and pieces[0].base_offset < first:
-            # It has more than the producers before the first piece.
-            snapshot = None
-        leader = self._leader(found)
-        backup = PartitionBackup(
-            topic=partition.topic,
-            partition=partition.partition,
-            topic_id=found.topic_id,
-            directory=found.directory,
-            is_leader=(
-                None if leader is None else leader == self.broker.node_id and self.is_running
-            ),
-            is_compacted=stored.is_compacted or stored.has_gap,
-            start_offset=start,
-            end_offset=stored.end_offset,
-            high_watermark=(
-                stored.end_offset if stored.high_watermark is None else stored.high_watermark
-            ),
-            settled_offset=min(stored.settled_offset, stored.end_offset),
-            epochs=tuple(each for each in found.epochs if each[1] <= stored.end_offset),
+        found, leader = stored.found, self._leader(stored.found)
+        backup = stored.finish(
+            is_leader=None if leader is None else leader == self.broker.node_id and self.is_running,
+            start_offset=self._starts[found.directory].of(found, must_be_later=self._is_held) or 0,
             cleaner_offset=self._cleaned[found.directory].of(found, must_be_later=self._is_held),
-            snapshot=None if snapshot is None else base64.b64encode(snapshot).decode(),
-            pieces=tuple(pieces),
-            files=tuple(stored.files),
-            segments=tuple(stored.segments),
-            last_header=(
-                None
-                if stored.last_header is None
-                else base64.b64encode(stored.last_header).decode()
-            ),
         )
-        if (
-            partition.topic != CLUSTER_METADATA_TOPIC
-            and len(backup.segments) == len(bases)
-            and len(backup.epochs) == len(found.epochs)
-            and snapshot is found.snapshot
-        ):
-            # All that a look finds is in the manifest.
-            backup = msgspec.structs.replace(backup, seen_directory=found.seen_directory)
         self._taken.append(backup)
-        self._rows.append(
-            BackedUpPartition(
-                partition.topic,
-                partition.partition,
-                found.path,
-                BackupStatus.STORED if stored.new_bytes else BackupStatus.UNCHANGED,
-                None,
-                found.topic_id,
-                start,
-                stored.end_offset,
-                backup.high_watermark,
-                sum(piece.size_bytes for piece in pieces),
-                stored.new_bytes,
-                stored.read_bytes,
-                len(pieces),
-                None,
-            )
-        )
+        self._rows.append(stored.row_of(backup))
 
     def _missed(self) -> Iterator[Missed]:
         """Yield the partitions that the run has not, and note why."""
@@ -798,31 +469,8 @@ class Taking:
         return None
 
 
-def _pieces_of(
-    base: int, earlier: PartitionBackup | None, seen: Mapping[int, SeenSegment]
-) -> list[Piece]:
-    """Return the pieces of a segment of an earlier run."""
-    if earlier is None or base not in seen:
-        return []
-    end = min((other for other in seen if other > base), default=INT64_MAX)
-    return [piece for piece in earlier.pieces if base <= piece.base_offset < end]
-
-
 def _has_id(directory: str, topic_id: str) -> bool:
     try:
         return read_topic_id(directory) == topic_id
     except KafkaIndexError:
         return False
-
-
-def _seen(log: CutLog, covered_bytes: int, *, is_done: bool) -> SeenSegment:
-    return SeenSegment(
-        log.base_offset,
-        log.device,
-        log.inode,
-        # A preallocated log that is written to twice between two ticks of the clock looks the same.
-        0 if log.is_preallocated else log.ctime_ns,
-        log.end_bytes,
-        covered_bytes,
-        is_done,
-    )

@@ -11,8 +11,8 @@ import click
 
 from kafka_index.backup.agent import Agent, Manners, TakenRun, take
 from kafka_index.backup.barrier import DEFAULT_PATIENCE_S
-from kafka_index.backup.cut import Looked
 from kafka_index.backup.high_watermarks import Source
+from kafka_index.backup.looks import Looked
 from kafka_index.backup.metrics import Monitor
 from kafka_index.backup.politeness import Bandwidth, being_idle
 from kafka_index.backup.request import BackupRequest, Broker

@@ -17,8 +17,8 @@ from msgspec import structs
 from kafka_index.backup import agent
 from kafka_index.backup.agent import Manners, TakenRun, take
 from kafka_index.backup.barrier import Barrier, LateError
-from kafka_index.backup.cut import CutPartition, Looked
 from kafka_index.backup.high_watermarks import INTERVAL_SETTING
+from kafka_index.backup.looks import CutPartition, Looked
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.request import BackupRequest
 from kafka_index.backup.result import BackupResult

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from kafka_index.backup import cut as cutting
+from kafka_index.backup import logs, looks
+from kafka_index.backup.cut import Cutting
 from kafka_index.backup.result import BackupStatus
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.results import RunOutcome
@@ -236,7 +237,7 @@ def test_a_log_that_is_deleted_before_the_cut_is_not_in_it(
 def test_logs_beyond_the_limit_of_open_files_are_opened_when_they_are_read(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cutting, "_FREE_DESCRIPTORS", 1 << 40)
+    monkeypatch.setattr(logs, "_FREE_DESCRIPTORS", 1 << 40)
     broker.roll(ORDERS)
     broker.append(ORDERS)
 
@@ -446,8 +447,8 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
                 log.unlink()
                 swap.rename(log)
 
-        patch.setattr("kafka_index.backup.cut.time.sleep", finish)
-        with cutting.Cutting([str(broker.paths[0])], lambda _: True, {}) as found:
+        patch.setattr("kafka_index.backup.looks.time.sleep", finish)
+        with Cutting([str(broker.paths[0])], lambda _: True, {}) as found:
             found.cut(others_than=["__x"])
             sizes = [log.size_bytes for log in next(iter(found.partitions.values())).logs]
             assert len(looks) == 3
@@ -457,7 +458,7 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
 def test_a_replacement_that_does_not_end_is_missed(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cutting, "_BETWEEN_LOOKS_S", 0)
+    monkeypatch.setattr(looks, "_BETWEEN_LOOKS_S", 0)
     broker.last_log(ORDERS).with_name(f"{0:020d}.log.swap").touch()
     result, _ = back_up(broker, repository)
     assert "about to replace others" in (result.missed[0].reason or "")
@@ -489,7 +490,7 @@ def test_a_partition_in_two_directories_is_waited_for(
 ) -> None:
     source = broker.path_of(ORDERS)
     shutil.copytree(source, broker.paths[1] / ORDERS)
-    monkeypatch.setattr(cutting, "_BETWEEN_LOOKS_S", 0)
+    monkeypatch.setattr(looks, "_BETWEEN_LOOKS_S", 0)
     result, _ = back_up(broker, repository)
     assert [row.reason for row in result.missed] == ["it was created or moved meanwhile"]
     shutil.rmtree(source)
@@ -600,13 +601,13 @@ def test_coordinators_are_cut_first_and_the_metadata_log_last(
         broker.append(name)
     order: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        look_again = cutting.Cutting._look_again
+        again = looks.Looks.again
 
         def note(self: Any, partition: Any, *more: Any) -> Any:
             order.append(partition.directory_name)
-            return look_again(self, partition, *more)
+            return again(self, partition, *more)
 
-        patch.setattr(cutting.Cutting, "_look_again", note)
+        patch.setattr(looks.Looks, "again", note)
         _, manifest = back_up(broker, repository, topics=re.compile("nothing"))
     assert order == [topics[0], topics[1], topics[3]] * 2  # the look, and the cut
     assert {each.topic for each in manifest.partitions} == {name[:-2] for name in topics} - {
