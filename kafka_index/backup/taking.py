@@ -67,7 +67,7 @@ from kafka_index.stores.backup.repository import MissingManifestError, Repositor
 
 # From so many bytes on, objects are looked for that a killed run has left.
 _WORTH_LISTING_BYTES = 1 << 20
-_METADATA_READS = 3
+_METADATA_READS = 20
 _BETWEEN_READS_S = 0.2
 _UPLOAD_THREADS = 4
 
