@@ -27,6 +27,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.InvalidReplicationFactorException;
 import org.apache.kafka.common.errors.InvalidTxnStateException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.RetriableException;
@@ -250,12 +251,14 @@ public final class Load {
         }
     }
 
-    /** Does what may fail while brokers are killed: the topic is there already, or no longer, or has no leader. */
+    /** Does what may fail while brokers are killed: the topic is there already, or no longer, or nobody can lead it. */
     private static void attempt(Work work) throws Exception {
         try {
             work.run();
         } catch (ExecutionException error) {
-            if (!(error.getCause() instanceof TopicExistsException || error.getCause() instanceof RetriableException))
+            Throwable cause = error.getCause();
+            boolean hasNoBroker = cause instanceof InvalidReplicationFactorException;
+            if (!(hasNoBroker || cause instanceof TopicExistsException || cause instanceof RetriableException))
                 throw error;
         }
     }
