@@ -373,10 +373,7 @@ class _Sweep:
             return None
 
     def _doomed(self, named: Mapping[str, set[str]]) -> Iterator[dict[str, dict[str, int]]]:
-        """Yield old objects that no manifest names, with their sizes, by folders: some at a time.
-
-        Their folders are noted.
-        """
+        """Yield old objects that no manifest names, with sizes, by folders: some at a time."""
         found: defaultdict[str, dict[str, int]] = defaultdict(dict)
         count = 0
         for page in self._store.list_tree(f"{self._root}/{DATA_FOLDER}"):

@@ -170,11 +170,11 @@ def test_erased_keys_do_not_come_back_and_all_else_keeps_its_offset(tmp_path: Pa
         while len(load.acknowledged["profiles", 0]) < 600:
             time.sleep(0.1)
         # A partition that is made at the moment has no high watermark, and is in the next run.
-        inputs = [home.data, home.metadata]
-        while kafka_index.backup_broker(inputs, repository, config=_INTERVAL).counts[
-            "partitions_missed"
-        ]:
-            pass
+        inputs, missed = [home.data, home.metadata], 1
+        while missed:
+            taken = kafka_index.backup_broker(inputs, repository, config=_INTERVAL)
+            assert taken.ok, taken
+            missed = taken.counts["partitions_missed"]
     plain = kafka_index.restore_dump(f"backup:{repository}", tmp_path / "plain")
     Broker(fresh)  # formats its directories
     result = kafka_index.restore_dump(
