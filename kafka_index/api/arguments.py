@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -349,9 +348,8 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
 
 
 def threads_of(threads: object) -> ThreadEngine:
-    """Return the engine of a function: by default a thread per core."""
-    count = os.cpu_count() or 1 if threads is None else whole(threads, "threads", least=1)
-    return ThreadEngine(count)
+    """Return the engine of a function, by default with its own number of threads."""
+    return ThreadEngine(None if threads is None else whole(threads, "threads", least=1))
 
 
 def times_between(from_time: Time | None, to_time: Time | None) -> tuple[int | None, int | None]:

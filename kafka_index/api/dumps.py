@@ -331,7 +331,7 @@ def verify(
         Kafka's settings, such as a broker's ``server.properties``. The node id and the directory of
         the metadata log among them are compared with the directories.
     threads : int, optional
-        Segments scanned at a time; by default one a core.
+        Segments scanned at a time; by default one a core, two for remote inputs.
     now : time, optional
         The time at which the broker would start, by default now: producers that are idle then do
         not count.

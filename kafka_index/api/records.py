@@ -224,7 +224,7 @@ def find_records(
     max_decompressed_bytes : int
         The most bytes of decompressed records that this process holds at a time.
     threads : int, optional
-        Parts of logs searched at a time; by default one a core.
+        Parts of logs searched at a time; by default one a core, two for remote inputs.
     follow_links : bool
         Whether index files and checkpoints are read also where they are links that lead out of the
         input.
@@ -328,7 +328,7 @@ def export_records(
     max_decompressed_bytes : int
         The most bytes of decompressed records that this process holds at a time.
     threads : int, optional
-        Parts of logs exported at a time; by default one a core.
+        Parts of logs exported at a time; by default one a core, two for remote inputs.
     follow_links : bool
         Whether index files and checkpoints are read also where they are links that lead out of the
         input.

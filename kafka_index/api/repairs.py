@@ -100,7 +100,7 @@ def build_indexes(
     fail_fast : bool
         Stop at the first segment that fails.
     threads : int, optional
-        Segments scanned at a time; by default one a core.
+        Segments scanned at a time; by default one a core, two for remote inputs.
     follow_links : bool
         Whether index files, checkpoints and snapshots are read also where they are links that lead
         out of the input. Otherwise they are not opened, and what needs them is reported as
@@ -256,7 +256,7 @@ def restore_dump(
         The most bytes of decompressed metadata, and of records where some are dropped, that this
         process holds at a time.
     threads : int, optional
-        Logs restored at a time; by default one a core.
+        Logs restored at a time; by default one a core, two for remote inputs.
     follow_links : bool
         Whether index files, checkpoints and snapshots are read also where they are links that lead
         out of the input. Otherwise they are not opened, and what needs them is reported as

@@ -24,8 +24,8 @@ from kafka_index.stores.backup.manifest import (
     KeptFile,
     Manifest,
     Piece,
+    content_of,
     cut_time,
-    hash_of,
     is_consistent,
     missing_brokers,
     run_time,
@@ -465,9 +465,11 @@ def _read_fault(stored: _Stored) -> dict[str, object]:
         if not is_retriable(error):
             raise
         return _fault("unreadable", error.message)
-    sha256 = hash_of(data)
+    _, sha256, crc32 = content_of(data)
     if sha256 != named.sha256:
         return _fault("altered", "its hash is another", named.sha256, sha256)
+    if crc32 != named.crc32:
+        return _fault("altered", "its CRC-32 is another", f"{named.crc32:08x}", f"{crc32:08x}")
     if isinstance(named, KeptFile):
         return {"status": "sound"}
     return _batches_fault(np.frombuffer(data, np.uint8), named.base_offset, named.last_offset)

@@ -38,6 +38,7 @@ from kafka_index.scan.scanner import in_order, only_zeros
 from kafka_index.stores.backup.manifest import (
     MAX_PIECE_BYTES,
     Piece,
+    content_of,
     hash_of,
 )
 from kafka_index.stores.backup.repository import Repository
@@ -331,7 +332,7 @@ class Uploads:
 
     def _put(self, folder: str, known: Collection[str], run: Run) -> tuple[Piece, int]:
         data = run.data.data
-        piece = Piece(run.base_offset, run.last_offset, len(data), hash_of(data))
+        piece = Piece(run.base_offset, run.last_offset, *content_of(data))
         if piece.object_name in known:
             return piece, 0
         put_object(self._repository, f"{folder}/{piece.object_name}", data)

@@ -59,7 +59,7 @@ from kafka_index.stores.backup.manifest import (
     Manifest,
     Missed,
     PartitionBackup,
-    hash_of,
+    content_of,
     partition_folder,
     run_time,
 )
@@ -340,7 +340,7 @@ class Taking:
             known |= self.repository.names(stored.folder)
         stored.read(lambda run: uploads.put(stored.folder, known, run))
         for name, data in found.files.items():
-            kept = KeptFile(name, len(data), hash_of(data))
+            kept = KeptFile(name, *content_of(data))
             stored.files.append(kept)
             if earlier is None or kept not in earlier.files:
                 put_object(self.repository, f"{stored.folder}/{kept.object_name}", data)

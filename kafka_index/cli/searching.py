@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -244,7 +243,7 @@ def _matches(
         yield from limited(found, limit)
         return
     splits = [split for one in planned for split in one.splits]
-    yield from run_search(ThreadEngine(os.cpu_count() or 1), "cat", splits, settings, limit=limit)
+    yield from run_search(ThreadEngine(), "cat", splits, settings, limit=limit)
 
 
 def _read_lines(

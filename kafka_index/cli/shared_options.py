@@ -405,7 +405,7 @@ def engine_options() -> Any:
             Group.ENGINE,
             type=Whole(min=1),
             metavar="N",
-            help="Threads of the local engine.  [default: one per core]",
+            help="Threads of the local engine.  [default: one per core, two for remote inputs]",
         ),
         make=_engine,
         in_job=SUBMITTED,
@@ -423,7 +423,7 @@ def _engine(name: str, master: str | None, threads: int | None) -> Engine:
         )
     if threads is not None and name != "local":
         raise click.UsageError("--threads requires --engine local")
-    return SparkEngine(master) if name == "spark" else ThreadEngine(threads or os.cpu_count() or 1)
+    return SparkEngine(master) if name == "spark" else ThreadEngine(threads)
 
 
 def detail_options() -> Any:

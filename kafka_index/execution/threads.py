@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic
 
 from kafka_index.execution.engine import Listener, Parts, Result, Waves, Work
+from kafka_index.stores import is_remote
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadEngine:
-    """So many threads of this process."""
+    """Threads of this process: by default one a core, and two where an input is remote."""
 
-    threads: int
+    threads: int | None = None
     on_spark = False
 
     @contextmanager
@@ -28,17 +30,22 @@ class ThreadEngine:
         after_failure: str = "",  # noqa: ARG002, of `Engine.start`, as are the others
         listener: Listener | None = None,
         works: int = 0,  # noqa: ARG002
-        inputs: Sequence[str] = (),  # noqa: ARG002
+        inputs: Sequence[str] = (),
         outputs: Sequence[str] = (),  # noqa: ARG002
     ) -> Iterator[ThreadWorkers]:
         """Start the workers of a command, as `Engine.start` does."""
         if listener is not None:
             listener.on_begin()
-        workers = ThreadWorkers(self.threads, command)
+        workers = ThreadWorkers(self.threads or _default_threads(inputs), command)
         try:
             yield workers
         finally:
             workers.stop()
+
+
+def _default_threads(inputs: Iterable[str]) -> int:
+    """Return a thread for each core, or two where they wait for a store half of the time."""
+    return (os.cpu_count() or 1) * (2 if any(map(is_remote, inputs)) else 1)
 
 
 def map_requests(

@@ -24,7 +24,7 @@ from kafka_index.stores.backup.manifest import (
     Manifest,
     Missed,
     Piece,
-    hash_of,
+    content_of,
     manifest_path,
     run_name,
     run_time,
@@ -70,7 +70,7 @@ def put_run(
     partition = manifest().partitions[0]
     pieces = []
     for offset, data in ((0, b"of all runs"), (10, f"of {time_ms}".encode())):
-        piece = Piece(offset, offset + 9, len(data), hash_of(data))
+        piece = Piece(offset, offset + 9, *content_of(data))
         path = f"{partition.folder}/{piece.object_name}"
         if piece.object_name not in found.names(partition.folder):
             assert found.put(path, data)
@@ -270,6 +270,21 @@ def test_a_piece_with_a_wrong_batch_is_damaged_though_its_hash_is_right(
     assert code == 1
     assert {row["status"] for row in rows} == {"damaged"}
     assert "at byte 0" in str(rows[0]["reason"])
+
+
+def test_a_checksum_that_reads_would_refuse_is_named(
+    repository: Repository, tmp_path: Path
+) -> None:
+    written = put_run(repository, NOON)
+    partition = written.partitions[0]
+    first = msgspec.structs.replace(partition.pieces[0], crc32=1)
+    altered = msgspec.structs.replace(partition, pieces=(first, *partition.pieces[1:]))
+    repository.put_manifest(
+        msgspec.structs.replace(written, run=run_name(NOON + 1), partitions=(altered,))
+    )
+    code, rows = verified(repository.root, tmp_path, "--run", run_name(NOON + 1))
+    assert code == 1
+    assert (rows[0]["status"], rows[0]["expected"]) == ("altered", "00000001")
 
 
 def test_one_run_is_verified(repository: Repository, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def manifest(**changes: object) -> Manifest:
         high_watermark=21,
         settled_offset=10,
         epochs=((0, 0),),
-        pieces=(Piece(0, 9, 700, HASH), Piece(10, 19, 700, HASH)),
+        pieces=(Piece(0, 9, 700, HASH, 1), Piece(10, 19, 700, HASH, 1)),
     )
     return Manifest(
         run=run_name(1_763_000_000_123),
@@ -70,13 +70,13 @@ def test_the_file_of_a_repository_is_read_as_it_was_written() -> None:
 
 
 def test_names_of_objects() -> None:
-    piece = Piece(78, 99, 700, HASH)
+    piece = Piece(78, 99, 700, HASH, 1)
     assert piece.object_name == "00000000000000000078-" + piece.object_name[21:43] + ".log"
     assert len(piece.object_name) == 20 + 1 + 22 + 4
-    kept = KeptFile("00000000000000000100-0000000001.checkpoint", 10, HASH)
+    kept = KeptFile("00000000000000000100-0000000001.checkpoint", 10, HASH, 1)
     assert kept.object_name.startswith("00000000000000000100-0000000001-")
     assert kept.object_name.endswith(".checkpoint")
-    assert KeptFile("quorum-state", 10, HASH).object_name.startswith("quorum-state-")
+    assert KeptFile("quorum-state", 10, HASH, 1).object_name.startswith("quorum-state-")
 
 
 @pytest.mark.parametrize("time_ms", [0, 999, 1_763_000_000_123])
@@ -88,9 +88,9 @@ def test_the_name_of_a_run_has_its_time(time_ms: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"pieces": (Piece(10, 19, 7, HASH), Piece(0, 9, 7, HASH))}, "do not ascend"),
-        ({"pieces": (Piece(0, 9, 7, HASH), Piece(9, 19, 7, HASH))}, "do not ascend"),
-        ({"pieces": (Piece(9, 8, 7, HASH),)}, "do not ascend"),
+        ({"pieces": (Piece(10, 19, 7, HASH, 1), Piece(0, 9, 7, HASH, 1))}, "do not ascend"),
+        ({"pieces": (Piece(0, 9, 7, HASH, 1), Piece(9, 19, 7, HASH, 1))}, "do not ascend"),
+        ({"pieces": (Piece(9, 8, 7, HASH, 1),)}, "do not ascend"),
         ({"end_offset": 19}, "end before its pieces"),
         ({"start_offset": 21}, "before they begin"),
         ({"directory": 1}, "directory is not in the manifest"),

@@ -17,8 +17,8 @@ from kafka_index.stores.backup.manifest import (
     MAX_PIECE_BYTES,
     Piece,
     SeenSegment,
+    content_of,
     encode,
-    hash_of,
     manifest_path,
     run_name,
 )
@@ -82,7 +82,7 @@ def growth_bytes(statements: str, few: str, many: str) -> int:
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two repositories of the same partitions, with a few and many runs."""
     own = tuple(
-        Piece(number * 10, number * 10 + 9, 10, hash_of(b"%d" % number))
+        Piece(number * 10, number * 10 + 9, *content_of(b"%d" % number))
         for number in range(_PIECES)
     )
     seen = tuple(SeenSegment(piece.base_offset, 1, 2, 3, 10, 10, is_done=True) for piece in own)

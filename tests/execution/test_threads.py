@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -171,3 +172,9 @@ def test_waves_grow_up_to_a_few_works_for_each_worker() -> None:
 def test_one_wave_has_all_works() -> None:
     assert sizes_of([1 << 40] * 9, Waves.ONE, 1) == [9]
     assert sizes_of([], Waves.ONE, 1) == []
+
+
+@pytest.mark.parametrize(("inputs", "threads"), [(["/dump"], 1), (["/dump", "s3://bucket"], 2)])
+def test_more_threads_wait_for_a_store(inputs: list[str], threads: int) -> None:
+    with ThreadEngine().start("test", inputs=inputs) as workers:
+        assert workers.count == threads * (os.cpu_count() or 1)

@@ -27,6 +27,7 @@ from typing import Final, TypeVar
 
 import msgspec
 import zstandard
+from zlib_ng import zlib_ng
 
 from kafka_index.errors import CorruptObjectError, InputError
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
@@ -67,12 +68,17 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A run of whole batches, by the first and the last of their offsets."""
+    """A run of whole batches, by the first and the last of their offsets.
+
+    Reads compare the CRC-32, which costs nothing beside them; the hash is for the name, and for
+    `kafka_index.backup.checking`. Batches have checksums of another polynomial besides.
+    """
 
     base_offset: int
     last_offset: int
     size_bytes: int
     sha256: str
+    crc32: int
 
     @property
     def object_name(self) -> str:
@@ -86,6 +92,7 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     size_bytes: int
     sha256: str
+    crc32: int
 
     @property
     def object_name(self) -> str:
@@ -270,6 +277,11 @@ def short_hash(sha256: str) -> str:
 def hash_of(data: bytes | memoryview) -> str:
     """Return the SHA-256 of bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+def content_of(data: bytes | memoryview) -> tuple[int, str, int]:
+    """Return what manifests say of the bytes of an object: size, SHA-256 in hex, and CRC-32."""
+    return len(data), hash_of(data), zlib_ng.crc32(data)
 
 
 def manifest_path(root: str, run: str, node_id: int) -> str:

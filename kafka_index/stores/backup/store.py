@@ -8,7 +8,6 @@ manifests.
 from __future__ import annotations
 
 import base64
-import hashlib
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from zlib_ng import zlib_ng
 
 from kafka_index.errors import (
     CorruptObjectError,
@@ -72,17 +72,17 @@ MAX_SEGMENT_BYTES = 1 << 30
 _MAX_RUNS = 4
 _ROWS_OF_PAGE = 10_000
 _MS_NS = 1_000_000
-# Read at a time of a local piece, so that its hash is of bytes in the cache.
+# Read at a time of a local piece, so that its checksum is of bytes in the cache.
 _LOCAL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """An object that is a part of a file, with its size and hash in the manifest."""
+    """An object that is a part of a file, with what the manifest says of it."""
 
     path: str
     size_bytes: int
-    sha256: str
+    crc32: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Run:
         folder = f"{self.root}/{partition.folder}"
         files = {
             each.name: RunFile(
-                (StoredPart(f"{folder}/{each.object_name}", each.size_bytes, each.sha256),)
+                (StoredPart(f"{folder}/{each.object_name}", each.size_bytes, each.crc32),)
             )
             for each in partition.files
         }
@@ -207,7 +207,7 @@ class Run:
             files[segment_file_name(first, LOG_SUFFIX)] = RunFile()
         for pieces in joined_pieces(partition):
             parts = tuple(
-                StoredPart(f"{folder}/{piece.object_name}", piece.size_bytes, piece.sha256)
+                StoredPart(f"{folder}/{piece.object_name}", piece.size_bytes, piece.crc32)
                 for piece in pieces
             )
             files[segment_file_name(pieces[0].base_offset, LOG_SUFFIX)] = RunFile(parts)
@@ -260,7 +260,7 @@ def joined_pieces(partition: PartitionBackup) -> Iterator[tuple[Piece, ...]]:
 class JoinedFile:
     """A file of a run, open for reading (`ByteSource`).
 
-    What is read of an object from its first byte to its last is checked by its hash. Raises
+    What is read of an object from its first byte to its last is checked by its CRC-32. Raises
     `CorruptObjectError` if an object is missing or altered.
     """
 
@@ -316,17 +316,17 @@ class JoinedFile:
             if self._is_far
             else (read()[0] for read, _ in reads)
         )
-        digest = None
+        crc32 = None
         for number, first, size in self._within(start_bytes, self.size_bytes, most):
             data = next(arriving)
             part = self._parts[number]
             if first == 0:
-                digest, self._begun = hashlib.sha256(), part
-            if digest is not None:
-                digest.update(data.data)
+                crc32, self._begun = 0, part
+            if crc32 is not None:
+                crc32 = zlib_ng.crc32(data, crc32)
                 if first + size == part.size_bytes:
-                    self._check(part, digest.hexdigest())
-                    digest, self._begun = None, None
+                    self._check(part, crc32)
+                    crc32, self._begun = None, None
             yield data
 
     def changed(self) -> None:
@@ -336,11 +336,11 @@ class JoinedFile:
         """
         part, self._begun = self._begun, None
         if part is not None:
-            digest = hashlib.sha256()
+            crc32 = 0
             for first in range(0, part.size_bytes, PIECE_BYTES):
                 end = min(first + PIECE_BYTES, part.size_bytes)
-                digest.update(self._read(part, [first], [end])[0].data)
-            self._check(part, digest.hexdigest())
+                crc32 = zlib_ng.crc32(self._read(part, [first], [end])[0], crc32)
+            self._check(part, crc32)
 
     def close(self) -> None:
         """Do nothing: objects are open only while they are read."""
@@ -381,7 +381,7 @@ class JoinedFile:
         found = self._read(part, starts, ends)
         for start, end, data in zip(starts, ends, found, strict=True):
             if start == 0 and end == part.size_bytes:
-                self._check(part, hashlib.sha256(data.data).hexdigest())
+                self._check(part, zlib_ng.crc32(data))
         return found
 
     def _read(self, part: StoredPart, starts: list[int], ends: list[int]) -> list[Bytes]:
@@ -417,15 +417,15 @@ class JoinedFile:
             raise CorruptObjectError(
                 f"an object of run {self._run} is missing",
                 path=part.path,
-                expected=f"{part.size_bytes} bytes, SHA-256 {part.sha256}",
+                expected=f"{part.size_bytes} bytes",
                 found="no object",
             ) from None
         if found != part.size_bytes:
             raise self._altered(part, part.size_bytes, found, "bytes")
 
-    def _check(self, part: StoredPart, sha256: str) -> None:
-        if sha256 != part.sha256:
-            raise self._altered(part, part.sha256, sha256, "as SHA-256")
+    def _check(self, part: StoredPart, crc32: int) -> None:
+        if crc32 != part.crc32:
+            raise self._altered(part, f"{part.crc32:08x}", f"{crc32:08x}", "as CRC-32")
 
     def _altered(
         self, part: StoredPart, expected: object, found: object, unit: str

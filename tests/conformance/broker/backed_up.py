@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import kafka_index
-from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, hash_of, is_consistent
+from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, content_of, is_consistent
 from kafka_index.stores.backup.repository import Repository
 from tests.support.command_line import COMMAND, environment
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -117,12 +117,10 @@ def check_objects(root: Path, manifests: Sequence[Manifest]) -> None:
     """All objects that manifests name are there, with the bytes that they name."""
     for each in (each for manifest in manifests for each in manifest.partitions):
         assert each.end_offset <= each.high_watermark, each
-        for name, size, sha256 in [
-            *((piece.object_name, piece.size_bytes, piece.sha256) for piece in each.pieces),
-            *((file.object_name, file.size_bytes, file.sha256) for file in each.files),
-        ]:
-            data = (root / each.folder / name).read_bytes()
-            assert (len(data), hash_of(data)) == (size, sha256), (each.folder, name)
+        for named in each.objects:
+            data = (root / each.folder / named.object_name).read_bytes()
+            content = named.size_bytes, named.sha256, named.crc32
+            assert content_of(data) == content, (each.folder, named)
 
 
 def check_records(
