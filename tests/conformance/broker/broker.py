@@ -13,6 +13,8 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -28,7 +30,7 @@ from tests.support.java import QUICK, dumping, sharing
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 #: A small Java machine that starts quickly.
 QUICK_START = ("-Xms64m", "-Xmx512m", *QUICK)
@@ -39,8 +41,11 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _SETTINGS = Path(__file__).parent / "server.properties"
 _CLUSTER_ID = base64.urlsafe_b64encode(b"kafka-index-test").decode().rstrip("=")
 _STARTED = "Kafka Server started"
-_PORTS = (20_000, 32_000)
+# Blocks of ports that the system does not hand out, so that no connection takes one of them.
+_BLOCKS = range(20_000, 32_000, 100)
 _TAIL_CHARACTERS = 4000
+# Bound by this process, so that others take other blocks of ports.
+_MARKS: list[socket.socket] = []
 
 
 class BrokerError(Exception):
@@ -113,18 +118,28 @@ def _broker_classes(version: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that are free now.
-
-    The system does not hand them out, so that no connection takes one of them
-    before the broker does.
-    """
+    """TCP ports of 127.0.0.1 that are free now, and that no other process draws here."""
     ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(*_PORTS)
+    for port in _own_ports():
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
-            ports += [port] if port not in ports else []
+            ports.append(port)
+        if len(ports) == count:
+            break
     return ports
+
+
+@cache
+def _own_ports() -> Iterator[int]:
+    """Ports of a block of this process, for ever; it is bound to the first one meanwhile."""
+    for first in random.sample(_BLOCKS, len(_BLOCKS)):
+        mark = socket.socket()
+        with contextlib.suppress(OSError):
+            mark.bind(("127.0.0.1", first))
+            _MARKS.append(mark)
+            return cycle(range(first + 1, first + _BLOCKS.step))
+        mark.close()
+    raise BrokerError("all blocks of ports are taken")
 
 
 class Broker:
