@@ -29,6 +29,7 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.results import Result, RunOutcome, report_schema, report_table
 from kafka_index.storage import Listing, SegmentFile
 from kafka_index.storage.paths import local_path
+from kafka_index.stores.backup.run_paths import is_run_input
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewriting import (
@@ -218,9 +219,13 @@ class RewriteJob:
 
     @classmethod
     def prepare(cls, request: RewriteRequest) -> Self:
-        """List the input, and read its cluster; raises the errors of `plan_rewrite`."""
+        """List the input, and read its cluster.
+
+        Raises `InputError` if a run of a backup is to be written, and the errors of `plan_rewrite`.
+        """
         if request.output is not None:
             local_path(request.output)
+            _refuse_runs(request.inputs)
         budget = shared_budget(request.max_decompressed_bytes)
         cluster = None
         if request.metadata is not None:
@@ -352,6 +357,18 @@ class RewriteJob:
                 found=plural(records, "record") + self.request.of_topics,
                 hint="correct the keys or the condition, or give --overwrite",
             )
+
+
+def _refuse_runs(inputs: Sequence[str]) -> None:
+    """Refuse runs of backups, in which transactions are whole only once they are restored."""
+    run = next(filter(is_run_input, inputs), None)
+    if run is not None:
+        raise InputError(
+            "a run of a backup has transactions that were under way while it was cut",
+            path=run,
+            hint="give --drop-keys to restore, which ends the logs before them; or restore the "
+            "run, and rewrite what is restored",
+        )
 
 
 def _row(

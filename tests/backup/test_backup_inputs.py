@@ -310,6 +310,19 @@ def test_a_run_that_is_not_there(selector: str, message: str, backup: str) -> No
     assert message in done.stderr
 
 
+def test_a_run_is_not_rewritten_as_its_transactions_are_not_whole(
+    backup: str, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("nobody\n")
+    asked = ("rewrite", "--input", backup, "--drop-keys", keys)
+    done = run_here(*asked, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert "restore the run, and rewrite what is restored" in done.stderr
+    assert not (tmp_path / "out").exists()
+    assert "no record matches" in run_here(*asked, "--dry-run").stderr
+
+
 def test_nothing_is_written_into_a_run(backup: str) -> None:
     done = run_here("build", "--input", backup, "--in-place")
     assert done.returncode == 2
