@@ -5,6 +5,7 @@ import pytest
 
 from kafka_index.errors import CorruptObjectError, InputError
 from kafka_index.stores.backup.manifest import (
+    FORMAT,
     Cut,
     DataDirectory,
     KeptFile,
@@ -109,9 +110,9 @@ def test_each_cut_of_a_manifest_is_damage() -> None:
             parse_manifest(data[:size], "m")
 
 
-def test_a_later_format_is_not_read() -> None:
+def test_another_format_is_not_read() -> None:
     with pytest.raises(InputError, match="another format"):
-        parse_manifest(encode(msgspec.structs.replace(manifest(), format=2)), "m")
+        parse_manifest(encode(msgspec.structs.replace(manifest(), format=FORMAT + 1)), "m")
 
 
 def cut_at(node_id: int, first_ms: int, others_ms: int, met: tuple[int, ...] = ()) -> Manifest:

@@ -33,7 +33,7 @@ from kafka_index.errors import CorruptObjectError, InputError
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
 from kafka_index.stores.backup.run_paths import RUN_PATTERN
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 REPOSITORY_FILE: Final = "kafka-index-backup.json"
 DATA_FOLDER: Final = "data"
 RUNS_FOLDER: Final = "runs"
