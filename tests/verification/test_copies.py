@@ -36,83 +36,34 @@ def compared(tmp_path: Path, ours: Batches, theirs: Batches) -> tuple[FileClass,
     return row.file_class, row.found or "", row.harmful
 
 
-def test_equal_batches_are_identical_however_they_are_split(tmp_path: Path) -> None:
-    ours = {0: [records(0), records(3)], 6: [records(6)]}
-    theirs = {0: [records(0)], 3: [records(3), records(6)]}
-
-    assert compared(tmp_path, ours, theirs) == (
-        FileClass.IDENTICAL,
-        "equal up to offset 9",
-        False,
-    )
-
-
-def test_a_copy_that_ends_before_is_a_prefix(tmp_path: Path) -> None:
-    ours = {0: [records(0), records(3)]}
-    theirs = {0: [records(0)]}
-
-    assert compared(tmp_path, ours, theirs) == (
-        FileClass.PREFIX,
-        "the second copy ends at offset 3",
-        False,
-    )
+A, B, C, D = (records(offset) for offset in (0, 3, 6, 9))
+B_OF_1, B_OF_2, LATE_B = records(3, epoch=1), records(3, epoch=2), records(3, timestamp=2000)
+#: Two copies, and what is found; ``{0}`` is the place of the first of them, ``{1}`` the other.
+COPIES: list[tuple[Batches, Batches, FileClass, str]] = [
+    ({0: [A, B], 6: [C]}, {0: [A], 3: [B, C]}, FileClass.IDENTICAL, "equal up to offset 9"),
+    # Retention removed segments of one.
+    ({0: [A], 3: [B], 6: [C]}, {6: [C]}, FileClass.IDENTICAL, "equal up to offset 9"),
+    ({0: [A, B]}, {0: [A]}, FileClass.PREFIX, "the {1} copy ends at offset 3"),
+    ({0: [A, B]}, {6: [C]}, FileClass.PREFIX, "the {0} copy ends at offset 6"),
+    ({0: [A, B_OF_1]}, {0: [A, B_OF_2, C]}, FileClass.DIVERGED, "at offset 3 under epochs {2}"),
+    ({0: [A, B]}, {0: [A, LATE_B]}, FileClass.DIVERGED, "at offset 3 under epochs 0 and 0"),
+    ({0: [A, B, C, D]}, {0: [A, D]}, FileClass.GAP, "the {1} copy lacks 2 batches from offset 3"),
+    ({0: [A, B]}, {9: [D]}, FileClass.GAP, "the copies share no offset: 6 to 8 are in neither"),
+]
 
 
-def test_different_batches_at_an_offset_diverge_under_their_epochs(tmp_path: Path) -> None:
-    ours = {0: [records(0), records(3, epoch=1)]}
-    theirs = {0: [records(0), records(3, epoch=2), records(6, epoch=2)]}
-
-    assert compared(tmp_path, ours, theirs) == (
-        FileClass.DIVERGED,
-        "diverged at offset 3 under epochs 1 and 2",
-        True,
-    )
-
-
-def test_equal_headers_with_another_checksum_diverge(tmp_path: Path) -> None:
-    ours = {0: [records(0), records(3)]}
-    theirs = {0: [records(0), records(3, timestamp=2000)]}
-
-    assert compared(tmp_path, ours, theirs)[0] is FileClass.DIVERGED
-
-
-def test_what_retention_removed_of_one_copy_is_no_difference(tmp_path: Path) -> None:
-    ours = {0: [records(0)], 3: [records(3)], 6: [records(6)]}
-    theirs = {6: [records(6)]}
-
-    assert compared(tmp_path, ours, theirs)[0] is FileClass.IDENTICAL
-
-
-def test_batches_that_one_copy_lacks_are_a_gap(tmp_path: Path) -> None:
-    ours = {0: [records(0), records(3), records(6), records(9)]}
-    theirs = {0: [records(0), records(9)]}
-
-    assert compared(tmp_path, ours, theirs) == (
-        FileClass.GAP,
-        "the second copy lacks 2 batches from offset 3 on",
-        True,
-    )
-
-
-@pytest.mark.parametrize("is_first_later", [False, True])
-def test_offsets_between_the_copies_that_neither_has_are_a_gap(
-    tmp_path: Path, *, is_first_later: bool
+@pytest.mark.parametrize("is_swapped", [False, True])
+@pytest.mark.parametrize("case", range(len(COPIES)))
+def test_copies_are_compared_by_their_batches(
+    tmp_path: Path, case: int, *, is_swapped: bool
 ) -> None:
-    copies = [{0: [records(0), records(3)]}, {9: [records(9)]}]
-    ours, theirs = reversed(copies) if is_first_later else copies
+    ours, theirs, file_class, found = COPIES[case]
+    words = ("second", "first", "2 and 1") if is_swapped else ("first", "second", "1 and 2")
 
-    assert compared(tmp_path, ours, theirs) == (
-        FileClass.GAP,
-        "the copies share no offset: 6 to 8 are in neither",
-        True,
-    )
+    row = compared(tmp_path, *((theirs, ours) if is_swapped else (ours, theirs)))
 
-
-def test_a_copy_that_begins_where_the_other_ends_is_no_gap(tmp_path: Path) -> None:
-    ours = {0: [records(0), records(3)]}
-    theirs = {6: [records(6)]}
-
-    assert compared(tmp_path, ours, theirs)[0] is FileClass.PREFIX
+    assert (row[0], row[2]) == (file_class, file_class in (FileClass.DIVERGED, FileClass.GAP))
+    assert found.format(*words) in row[1]
 
 
 def test_a_partition_that_one_copy_lacks_is_missing() -> None:
