@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import kafka_index
 from kafka_index.execution import ThreadEngine
 from kafka_index.tables import OnDamage, ReadSettings, RecordSplit, plan_read
 from kafka_index.tables.matches import (
+    SplitMatches,
     find_matches,
     match_split,
 )
@@ -147,22 +148,33 @@ def test_many_matches_come_back_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
     assert table["offset"].to_pylist() == list(range(35_000))
 
 
+OF_K = ReadSettings(
+    columns=("offset", "value"),
+    on_damage=OnDamage.DROP,
+    record_filter=RecordFilter(key=b"k"),
+)
+
+
+def matches_of(split: RecordSplit, max_bytes: int) -> Iterator[SplitMatches]:
+    """Search a split for the key k, as often as it is to be resumed."""
+    rest: RecordSplit | None = split
+    while rest is not None:
+        matches = match_split(rest, "test", settings=OF_K, max_bytes=max_bytes)
+        yield matches
+        rest = matches.rest
+
+
+def offsets_of(matches: Iterable[SplitMatches]) -> list[int]:
+    return [at for one in matches for rows in one.batches for at in rows["offset"].to_pylist()]
+
+
 def test_what_comes_back_at_a_time_is_bounded(tmp_path: Path) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 3500, 7))
     write_partition(tmp_path, {0: log})
-    settings = ReadSettings(
-        columns=("offset", "value"),
-        on_damage=OnDamage.DROP,
-        record_filter=RecordFilter(key=b"k"),
-    )
-    rest: RecordSplit | None = plan_read(tmp_path, settings=settings).splits[0]
-    offsets: list[int] = []
-    while rest is not None:
-        matches = match_split(rest, "test", settings=settings, max_bytes=1 << 20)
-        assert len(pickle.dumps(matches)) < (1 << 20) + 10_000
-        offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
-        rest = matches.rest
-    assert offsets == list(range(3500))
+    (split,) = plan_read(tmp_path, settings=OF_K).splits
+    found = list(matches_of(split, 1 << 20))
+    assert all(len(pickle.dumps(matches)) < (1 << 20) + 10_000 for matches in found)
+    assert offsets_of(found) == list(range(3500))
 
 
 def test_a_split_is_resumed_where_its_last_match_is(tmp_path: Path) -> None:
@@ -173,33 +185,19 @@ def test_a_split_is_resumed_where_its_last_match_is(tmp_path: Path) -> None:
         for start in (0, 100)
     }
     write_partition(tmp_path, segments)
-    settings = ReadSettings(
-        columns=("offset", "value"),
-        on_damage=OnDamage.DROP,
-        record_filter=RecordFilter(key=b"k"),
-    )
-    (split,) = plan_read(tmp_path, settings=settings).splits
-    rest: RecordSplit | None = split
-    offsets: list[int] = []
-    while rest is not None:
-        matches = match_split(rest, "test", settings=settings, max_bytes=1 << 20)
-        offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
-        last, rest = rest, matches.rest
-    assert offsets == list(range(200))
+    (split,) = plan_read(tmp_path, settings=OF_K).splits
+    found = list(matches_of(split, 1 << 20))
+    assert offsets_of(found) == list(range(200))
     assert split.size_bytes > 8_000_000
-    assert last.size_bytes < 3 << 20
+    assert found[-2].rest is not None
+    assert found[-2].rest.size_bytes < 3 << 20
 
 
 def test_a_record_larger_than_what_comes_back_at_a_time_is_found(tmp_path: Path) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(200_000))]) for at in range(3))
     write_partition(tmp_path, {0: log})
-    settings = ReadSettings(
-        columns=("offset", "value"),
-        on_damage=OnDamage.DROP,
-        record_filter=RecordFilter(key=b"k"),
-    )
-    (split,) = plan_read(tmp_path, settings=settings).splits
-    matches = match_split(split, "test", settings=settings, max_bytes=1000)
+    (split,) = plan_read(tmp_path, settings=OF_K).splits
+    matches = next(matches_of(split, 1000))
     assert [len(rows) for rows in matches.batches] == [1]
     assert matches.rest is not None
     assert matches.rest.first_offset == 1
@@ -222,20 +220,10 @@ def test_damage_is_reported_once_however_often_a_split_is_resumed(tmp_path: Path
         return b"".join(bad if at == 5 else one for at, one in enumerate(sound))
 
     folder = write_partition(tmp_path, {start: segment(start) for start in (0, 10)})
-    settings = ReadSettings(
-        columns=("offset", "value"),
-        on_damage=OnDamage.DROP,
-        record_filter=RecordFilter(key=b"k"),
-    )
-    rest: RecordSplit | None = plan_read(tmp_path, settings=settings).splits[0]
-    offsets: list[int] = []
-    reported: list[str | None] = []
-    while rest is not None:
-        matches = match_split(rest, "test", settings=settings, max_bytes=1000)
-        offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
-        reported += [error.path for error in matches.errors]
-        rest = matches.rest
-    assert offsets == [at for at in range(20) if at % 10 != 5]
+    (split,) = plan_read(tmp_path, settings=OF_K).splits
+    found = list(matches_of(split, 1000))
+    assert offsets_of(found) == [at for at in range(20) if at % 10 != 5]
+    reported = [error.path for matches in found for error in matches.errors]
     assert reported == [str(folder / f"{start:020d}.log") for start in (0, 10)]
 
 
