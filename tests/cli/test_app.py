@@ -12,7 +12,15 @@ import kafka_index as package
 from kafka_index.cli import job_main, main
 from kafka_index.cli.app import COMMANDS, load_command
 from kafka_index.cli.options import Group, Option
-from tests.support.command_line import DUMP, ROOT, environment, kafka_index, lookup, run_here
+from tests.support.command_line import (
+    DUMP,
+    ROOT,
+    environment,
+    kafka_index,
+    lookup,
+    run_here,
+    run_program,
+)
 
 JOBS = {"build": "build_index.py", "lookup": "lookup.py"}
 JOB_COMMANDS = ("build", "export", "find", "import", "lookup", "restore", "rewrite", "verify")
@@ -97,13 +105,7 @@ def test_every_command_has_help_with_examples(
 
 
 def test_an_interrupt_while_python_imports_is_one_line() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", EARLY_INTERRUPT],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
+    result = run_program(sys.executable, "-c", EARLY_INTERRUPT)
     assert (result.returncode, result.stdout) == (130, "")
     assert result.stderr == "kafka-index: error: interrupted\n"
 
@@ -156,13 +158,7 @@ def test_the_version_that_is_packaged_is_that_of_the_source() -> None:
 
 
 def test_the_package_runs_as_a_module() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "kafka_index", "--version"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
+    result = run_program(sys.executable, "-m", "kafka_index", "--version")
     assert (result.returncode, result.stdout) == (0, f"kafka-index {package.__version__}\n")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from kafka_index.cli.app import load_command
 from kafka_index.cli.completion import complete_topic
-from tests.support.command_line import DUMP, environment
+from tests.support.command_line import DUMP, environment, run_program
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 # What a shell runs to complete the last word of WORDS, and prints, after its script is loaded.
@@ -167,15 +167,7 @@ def completed(*words: str, folder: Path) -> list[str]:
         "COMP_WORDS": shlex.join(("kafka-index", *words)),
         "COMP_CWORD": str(len(words)),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "kafka_index"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**environment(), **asked},
-        timeout=TIMEOUT_SECONDS,
-    )
+    done = run_program(sys.executable, "-m", "kafka_index", folder=folder, variables=asked)
     assert (done.returncode, done.stderr) == (0, "")
     return [line.partition(",")[2] for line in done.stdout.split()]
 

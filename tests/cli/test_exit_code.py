@@ -29,7 +29,14 @@ from kafka_index.errors import (
     ReadError,
 )
 from tests.support.builds import finish, start
-from tests.support.command_line import COMMAND, DUMP, ROOT, copy_partitions, environment
+from tests.support.command_line import (
+    COMMAND,
+    DUMP,
+    ROOT,
+    copy_partitions,
+    environment,
+    run_program,
+)
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import TIMEOUT_SECONDS
 
@@ -134,13 +141,7 @@ def test_a_log_that_does_not_fit_the_address_space_is_the_environment(tmp_path: 
         "resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), used + (256 << 20)))\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "dump", str(log)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
+    done = run_program(sys.executable, "-c", program, "dump", str(log))
     assert done.returncode == 3, done.stderr
     assert _is_one_line(done.stderr)
     assert "Cannot allocate memory" in done.stderr
@@ -166,13 +167,7 @@ def test_a_run_whose_streams_are_closed_does_its_work(
     closed: str, data: Path, tmp_path: Path
 ) -> None:
     command = [*COMMAND, "build", "--input", str(data), "--output", str(tmp_path / "out")]
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
+    done = run_program("sh", "-c", f'exec "$@" {closed}', "sh", *command)
     assert (done.returncode, done.stderr) == (0, "")
     assert list((tmp_path / "out").rglob("*.index"))
 
@@ -224,12 +219,8 @@ def test_an_unreachable_master_is_reported_without_starting_spark(
 @pytest.mark.parametrize("job", ["build_index.py", "lookup.py"])
 def test_a_job_without_one_of_its_packages_names_it(tmp_path: Path, job: str) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError('none', name='click')\n")
-    done = subprocess.run(
-        [sys.executable, ROOT / "jobs" / job, "--help"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment(), "PYTHONPATH": str(tmp_path)},
+    done = run_program(
+        sys.executable, ROOT / "jobs" / job, "--help", variables={"PYTHONPATH": str(tmp_path)}
     )
     assert done.returncode == 3, done.stderr
     assert _is_one_line(done.stderr)
@@ -257,13 +248,9 @@ def test_an_internal_error_is_one_line_that_names_the_way_to_its_traceback(
     tmp_path: Path, call: str, *, traced: bool
 ) -> None:
     arguments = ["build", "--input", str(tmp_path), "--output", str(tmp_path / "out")]
-    done = subprocess.run(
-        [sys.executable, "-c", _BROKEN.format(call=call), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment(), **({"KAFKA_INDEX_TRACEBACK": "1"} if traced else {})},
-    )
+    variables = {"KAFKA_INDEX_TRACEBACK": "1"} if traced else {}
+    program = _BROKEN.format(call=call)
+    done = run_program(sys.executable, "-c", program, *arguments, variables=variables)
     assert done.returncode == 70
     last = done.stderr.splitlines()[-1]
     assert last.startswith("kafka-index: error: internal error in ")
@@ -278,14 +265,8 @@ def test_a_job_file_reports_an_internal_error_as_the_console_script_does(tmp_pat
     shutil.copytree(ROOT / "kafka_index", package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "cli" / "build_command.py").write_text("raise LookupError('gone')\n")
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
-    done = subprocess.run(
-        [sys.executable, tmp_path / "jobs" / "build_index.py", "--input", "x", "--output", "y"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**environment(), "PYTHONPATH": str(tmp_path)},
-    )
+    command = (sys.executable, "jobs/build_index.py", "--input", "x", "--output", "y")
+    done = run_program(*command, folder=tmp_path, variables={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 70, done.stderr
     assert _is_one_line(done.stderr)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import DUMP, environment
-from tests.support.timeouts import TIMEOUT_SECONDS
+from tests.support.command_line import DUMP, run_program
 
 LOG = next(DUMP.glob("app-logs-0/*.log"))
 QUESTION = ("lookup", "--logs", DUMP, "--topic", "app-logs", "--partition", "0", "--offset", "1")
@@ -24,14 +22,7 @@ def imported(*arguments: str | Path) -> frozenset[str]:
         "import sys; from kafka_index.cli import main; code = main();"
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
-    )
+    done = run_program(sys.executable, "-c", program, *arguments)
     assert done.returncode == 0, done.stderr
     return frozenset(done.stderr.split())
 
@@ -72,12 +63,5 @@ def test_a_run_on_threads_starts_no_spark_and_leaves_pandas_importable(tmp_path:
         "assert 'pyspark' not in sys.modules;"
         "import pandas, pyarrow; pyarrow.table({'a': [1]}).to_pandas()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
-    )
+    done = run_program(sys.executable, "-c", program)
     assert done.returncode == 0, done.stderr

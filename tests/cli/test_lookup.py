@@ -16,6 +16,7 @@ from tests.support.command_line import (
     environment,
     files_below,
     lookup,
+    run_program,
 )
 
 from .query_files import answer_columns, queries, read_answers, write_queries
@@ -423,13 +424,7 @@ def test_the_local_engine_starts_no_spark(offsets: Path, tmp_path: Path) -> None
         "sys.exit(code or 'pyspark' in sys.modules)"
     )
     options = ("--queries", offsets, "--by", "offset", "--output", tmp_path / "out")
-    result = subprocess.run(
-        [COMMAND[0], "-c", program, "lookup", "--logs", DUMP, *options],
-        check=False,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    result = run_program(COMMAND[0], "-c", program, "lookup", "--logs", DUMP, *options)
     assert result.returncode == 0, result.stderr
 
 

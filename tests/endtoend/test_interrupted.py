@@ -17,8 +17,7 @@ import pytest
 import kafka_index
 from kafka_index.cli.app import COMMANDS
 from tests.support.campaign import drawn
-from tests.support.command_line import DUMP, ROOT, environment
-from tests.support.timeouts import TIMEOUT_SECONDS
+from tests.support.command_line import DUMP, ROOT, run_program
 
 #: Counts from the first line of the command line on. A parent may have ignored the signal.
 PROGRAM = """
@@ -82,14 +81,7 @@ def run(name: str, moment: int, folder: Path) -> subprocess.CompletedProcess[str
         repository = folder / "repository"
         kafka_index.backup_broker(DUMP, repository)
         line = line.replace("REPOSITORY", str(repository))
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(moment), *line.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
-    )
+    return run_program(sys.executable, "-c", PROGRAM, str(moment), *line.split())
 
 
 @pytest.mark.parametrize("seed", range(drawn(50, one_in=50)))
@@ -137,14 +129,7 @@ sys.exit(main())
 def test_a_signal_that_is_lost_in_a_finalizer_still_ends_the_run(
     word: str, code: int, said: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOST.replace("{word}", word), *LINES["find"].split()],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
-    )
+    done = run_program(sys.executable, "-c", LOST.replace("{word}", word), *LINES["find"].split())
     assert (done.returncode, done.stderr) == (code, f"kafka-index: error: {said}\n")
 
 
@@ -159,14 +144,7 @@ sys.exit(main())
 
 
 def test_an_interrupt_after_the_run_says_nothing() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AFTERWARDS, "help", "lookup"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
-    )
+    done = run_program(sys.executable, "-c", AFTERWARDS, "help", "lookup")
     assert done.stderr == ""
     assert done.stdout == (ROOT / "docs" / "lookup.md").read_text(encoding="utf-8")
 
@@ -191,12 +169,5 @@ sys.exit(main())
 
 
 def test_an_interrupt_while_a_kernel_is_loaded_waits_for_its_code() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IN_LLVM, *LINES["dump"].split()],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
-    )
+    done = run_program(sys.executable, "-c", IN_LLVM, *LINES["dump"].split())
     assert (done.returncode, done.stderr) == (130, "kafka-index: error: interrupted\n")

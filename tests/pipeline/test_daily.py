@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import ROOT, copy_partitions, environment
+from tests.support.command_line import ROOT, copy_partitions, run_program
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 FOLDER = ROOT / "examples" / "pipeline"
@@ -36,14 +36,8 @@ def command(folder: Path, *, failing_with: int = 0) -> Path:
 
 
 def run(program: Path, dump: Path, results: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        ["sh", SCRIPT, dump, results],
-        env={**environment(), "KAFKA_INDEX": str(program), "KAFKA_INDEX_PAUSE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_SECONDS,
-    )
+    variables = {"KAFKA_INDEX": str(program), "KAFKA_INDEX_PAUSE": "0"}
+    done = run_program("sh", SCRIPT, dump, results, variables=variables)
     return done.returncode, done.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,8 @@ from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.output_files import Link
 from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.plan import RestoreRequest
-from tests.support.command_line import SETTINGS, environment
+from tests.support.command_line import SETTINGS, run_program
 from tests.support.restoring import MARKER, copy_dump, logs, restore
-from tests.support.timeouts import TIMEOUT_SECONDS
 
 CHANGED, OTHER = "audit.trail-0", "payments-0"
 # The command line in a process that lets a log of the dump grow as soon as its copy is opened.
@@ -82,13 +80,8 @@ def test_a_log_that_changes_while_it_is_copied_fails_its_partition(
     out = tmp_path / "out"
     log = logs(dump / CHANGED)[1]
     options = ["restore", "--input", dump, "--output", out, "--config", SETTINGS, "--link", "copy"]
-    done = subprocess.run(
-        [sys.executable, "-c", _CHANGED, log, out, f"{CHANGED}/{log.name}", *map(str, options)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
+    done = run_program(
+        sys.executable, "-c", _CHANGED, log, out, f"{CHANGED}/{log.name}", *map(str, options)
     )
 
     assert done.returncode == 3, done.stdout + done.stderr

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -31,18 +31,25 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def kafka_index(
-    *arguments: Argument, folder: Path | None = None
+def run_program(
+    *command: Argument, folder: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with these variables besides those of `environment`."""
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        list(map(str, command)),
         capture_output=True,
         text=True,
         check=False,
         cwd=folder,
-        env=environment(),
+        env={**environment(), **(variables or {})},
         timeout=TIMEOUT_SECONDS,
     )
+
+
+def kafka_index(
+    *arguments: Argument, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return run_program(*COMMAND, *arguments, folder=folder)
 
 
 def run_here(command: str, *arguments: Argument) -> subprocess.CompletedProcess[str]:

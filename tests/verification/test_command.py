@@ -23,6 +23,7 @@ from tests.support.command_line import (
     copy_partitions,
     environment,
     run_here,
+    run_program,
 )
 from tests.support.gates import Gate, Step
 from tests.support.remote import upload
@@ -217,13 +218,8 @@ def test_a_report_that_finds_no_room_is_worth_a_retry_and_leaves_the_older_one(
 
 def test_no_room_for_what_files_should_be_is_worth_a_retry(data: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "16k") as disk:
-        done = subprocess.run(
-            [*COMMAND, "verify", "--input", str(data)],
-            env={**environment(), "TMPDIR": str(disk)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_SECONDS,
+        done = run_program(
+            *COMMAND, "verify", "--input", str(data), variables={"TMPDIR": str(disk)}
         )
 
     assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
