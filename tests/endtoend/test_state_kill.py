@@ -91,9 +91,10 @@ def test_a_killed_build_leaves_old_files_or_new_ones_and_the_next_finishes(
     options = ["--input", dump.data, *where, "--threads", 2]
     some = random.Random(20261121)
     left = []
-    for count in (1, *(some.randrange(3, 2 * COUNT) for _ in range(2))):
+    counts = (1, *(some.randrange(3, 2 * COUNT) for _ in range(2)))
+    for count, ending in zip(counts, (".index", ".timeindex", ".index"), strict=True):
         dump.lay_out_old_files(target)
-        dump.runs.kill_at(Step("os.rename", ".index", count), "build", *options)
+        dump.runs.kill_at(Step("os.rename", ending, count), "build", *options)
         left.append(check_what_a_kill_left(target, dump.builds))
 
         done = build_here(*options)

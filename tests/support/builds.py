@@ -21,9 +21,6 @@ from tests.support.command_line import COMMAND, DUMP, Argument, environment
 from tests.support.gates import Gate, StopInScan
 from tests.support.timeouts import TIMEOUT_SECONDS
 
-TRANSACTIONAL_TOPICS = ("payments",)
-WITHOUT_TRANSACTIONS = r"(?!payments).*"
-
 # A process of root without root's right to read and write everything (CAP_DAC_OVERRIDE,
 # CAP_DAC_READ_SEARCH, dropped from what a program started here can have).
 _WITHOUT_PRIVILEGES = """
@@ -169,17 +166,6 @@ def copy_dump(target: Path, *, copies: int = 1) -> Path:
             copy = target / f"{topic}-{int(partition) + 10 * number}"
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.index", "*.timeindex"))
     return target
-
-
-def is_transactional(name: str) -> bool:
-    return name.rpartition("-")[0].split("/")[0] in TRANSACTIONAL_TOPICS
-
-
-def remove_indexes(root: Path) -> None:
-    """Take index files and records of builds away."""
-    for path in root.glob("*/*"):
-        if path.name.endswith((".index", ".timeindex", ".kafka-index")):
-            path.unlink()
 
 
 @contextmanager
