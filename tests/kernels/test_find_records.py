@@ -16,7 +16,7 @@ from kafka_index.kernels import find_records as finder
 from kafka_index.kernels.records import EMPTY_SECTION, RecordSection
 from tests.support import walk_twin
 from tests.support.campaign import drawn
-from tests.support.segments import LOG_APPEND_TIME, batch, message, packed_batch, record
+from tests.support.segments import batch, message, packed_batch, record
 from tests.support.walk_twin import Damage, Given
 
 SNAPPY = 2
@@ -208,89 +208,6 @@ def test_a_shared_search_by_timestamp_is_a_search_for_each(
     ]
 
 
-@pytest.mark.parametrize("kept", [batch_header.AT_END, -2, -900])
-def test_what_has_no_batch_keeps_its_reason(kept: int) -> None:
-    log = Log(batch(0))
-    assert find(log, [0, 1], [kept, 0])[0] == (kept,)
-
-
-# ------------------------------------------------------------------------------ by offset
-
-TWO = batch(0, timestamps=[5, 9, 7]) + batch(3, timestamps=[8, 6, 9], leader_epoch=4)
-SECOND = len(batch(0))
-
-
-def test_each_record_of_a_batch_is_found_by_its_offset() -> None:
-    found = find(Log(TWO), range(6), [0] * 3 + [SECOND] * 3)
-    assert found == [
-        (0, 0, 5, 0),
-        (0, 1, 9, 0),
-        (0, 2, 7, 0),
-        (SECOND, 3, 8, 4),
-        (SECOND, 4, 6, 4),
-        (SECOND, 5, 9, 4),
-    ]
-
-
-def test_a_compacted_away_record_leads_to_the_next_in_its_batch() -> None:
-    log = Log(packed_batch(10, [(0, 5), (4, 6)]))
-    assert find(log, [10, 11, 14], [0] * 3) == [(0, 10, 5, 0), (0, 14, 6, 0), (0, 14, 6, 0)]
-
-
-def test_an_empty_batch_leads_to_the_next_batch() -> None:
-    empty = batch(0, 0, last_offset_delta=9)
-    assert find(Log(empty + batch(10, timestamps=[3])), [4], [0]) == [(len(empty), 10, 3, 0)]
-
-
-def test_after_the_last_record_of_the_last_batch_is_the_end() -> None:
-    assert find(Log(packed_batch(0, [(0, 5)], last_offset_delta=9)), [4], [0]) == [
-        (batch_header.AT_END,)
-    ]
-
-
-def test_messages_of_magic_0_have_no_timestamp() -> None:
-    log = Log(message(7, 0, value=b"v") + message(8, 1, 33, b"v"))
-    size = len(message(7, 0, value=b"v"))
-    assert find(log, [7, 8], [0, size]) == [(0, 7, -1, -1), (size, 8, 33, -1)]
-
-
-# --------------------------------------------------------------------------- by timestamp
-
-
-def test_the_first_record_that_is_late_enough_is_found() -> None:
-    found = find(Log(TWO), [5, 6, 8, 9], [0] * 4, starting_offset=0)
-    assert found == [(0, 0, 5, 0)] + [(0, 1, 9, 0)] * 3
-
-
-def test_records_below_the_starting_offset_do_not_count() -> None:
-    assert find(Log(TWO), [8], [0], starting_offset=2) == [(SECOND, 3, 8, 4)]
-
-
-def test_with_the_brokers_time_all_records_have_it() -> None:
-    log = Log(batch(0, timestamps=[1, 2, 3], attributes=LOG_APPEND_TIME, max_timestamp=50))
-    assert find(log, [40], [0], starting_offset=1) == [(0, 1, 50, 0)]
-
-
-def test_a_batch_whose_latest_record_is_gone_leads_to_the_next() -> None:
-    early = packed_batch(0, [(0, 5)], max_timestamp=9)
-    log = Log(early + batch(3, timestamps=[4, 9, 9]))
-    assert find(log, [9], [0], starting_offset=0) == [(len(early), 4, 9, 0)]
-
-
-# ----------------------------------------------------------------------------- what is given
-
-
-def test_records_of_a_compressed_batch_are_those_that_are_given() -> None:
-    packed = batch(0, 0, attributes=SNAPPY, payload=b"?", last_offset_delta=9, max_timestamp=7)
-    log = Log(packed, {0: ([(2, 5), (4, 7)], True)})
-    assert find(log, [0, 3, 4, 5], [0] * 4) == [
-        (0, 2, 5, 0),
-        (0, 4, 7, 0),
-        (0, 4, 7, 0),
-        (batch_header.AT_END,),
-    ]
-
-
 def test_a_compressed_batch_is_unpacked_once_for_all_targets_in_it() -> None:
     packed = batch(0, 0, attributes=SNAPPY, payload=b"?", last_offset_delta=9)
     log = Log(packed + batch(10), {0: ([(2, 5), (4, 7)], True)})
@@ -304,23 +221,6 @@ def test_a_fault_after_the_given_records_harms_only_later_ones() -> None:
 
 
 # --------------------------------------------------------------------------------- damage
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [batch(0, timestamps=[5]), message(0, 1, 5, b"v"), message(0, 0, value=b"v")],
-    ids=["2", "1", "0"],
-)
-def test_a_flipped_bit_under_the_checksum_is_damage(entry: bytes) -> None:
-    assert find(Log(entry), [0], [0])[0][:2] == (0, 0)
-    flipped = entry[:-1] + bytes([entry[-1] ^ 1])
-    assert find(Log(flipped), [0], [0]) == [(int(batch_header.damage_at(0)),)]
-
-
-def test_a_wrong_checksum_of_a_skipped_batch_does_no_harm() -> None:
-    wrong = batch(0, timestamps=[1], crc=1)
-    log = Log(wrong + batch(3, timestamps=[9]))
-    assert find(log, [9], [0], starting_offset=0) == [(len(wrong), 3, 9, 0)]
 
 
 def test_a_broken_record_harms_only_what_follows_it() -> None:
@@ -338,15 +238,6 @@ def test_bytes_after_the_last_record_withhold_it() -> None:
 
 def test_a_negative_count_of_records_is_damage() -> None:
     assert find(Log(batch(0, record_count=-1)), [0], [0]) == [(int(batch_header.damage_at(0)),)]
-
-
-def test_damage_to_one_batch_does_not_harm_targets_in_others() -> None:
-    wrong = batch(3, crc=1)
-    data = batch(0) + wrong + batch(6, timestamps=[1, 2, 3])
-    last_position = len(batch(0) + wrong)
-    found = find(Log(data), [2, 4, 5, 6], [0, len(batch(0)), len(batch(0)), last_position])
-    damage = (int(batch_header.damage_at(len(batch(0)))),)
-    assert found == [(0, 2, 1002, 0), damage, damage, (last_position, 6, 1, 0)]
 
 
 @pytest.mark.parametrize(
