@@ -65,7 +65,7 @@ kafka-index backup --input /data /metadata --output s3://backups/cluster-1 --bro
 _SECOND_MS, _MB = 1000, 1_000_000
 
 
-def _duration(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+def _duration(value: str | None) -> int | None:
     if value is None:
         return None
     found = parse_duration_ms(value)
@@ -92,7 +92,6 @@ class BackupOptions:
         group=Group.INPUT,
         type=Whole(0, INT32_MAX),
         metavar="N",
-        show_default=False,
         help="The broker, where the directories are of several.",
     )
     brokers: str | None = option(
@@ -105,9 +104,8 @@ class BackupOptions:
     patience_ms: int = option(
         "--wait",
         group=Group.CLUSTER,
-        callback=_duration,
+        parse=_duration,
         default=f"{DEFAULT_PATIENCE_S:.0f}s",
-        show_default=True,
         metavar="DURATION",
         help="How long the brokers of a run wait for each other; a run is incomplete without any "
         "of them.",
@@ -129,7 +127,7 @@ class BackupOptions:
     every_ms: int | None = option(
         "--every",
         group=Group.BEHAVIOUR,
-        callback=_duration,
+        parse=_duration,
         metavar="DURATION",
         help="Keep running: a run now, and at each multiple of the duration (30s, 5m, 1h) by the "
         "clock. A run that fails is tried again at the next one.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafka_index.cli.options import Group, argument, command, option
+from kafka_index.cli.options import Group, argument, command, flag, option
 from kafka_index.cli.shared_options import report_option
 from kafka_index.errors import help_page
 
@@ -69,7 +69,7 @@ class ListOptions:
         metavar="N",
         help="Read only the last N runs.  [default: all]",
     )
-    as_json: bool = option("--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines.")
+    as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
     report: str | None = report_option("a row per run", has_page=False)
 
 
@@ -89,12 +89,11 @@ class VerifyOptions:
         group=Group.SELECTION,
         type=click.FloatRange(0, 100),
         default=100.0,
-        show_default=True,
         metavar="P",
         help="Read P percent of the objects.",
     )
-    as_json: bool = option(
-        "--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines of what is not sound."
+    as_json: bool = flag(
+        "--json", group=Group.OUTPUT, help="Print JSON lines of what is not sound."
     )
     report: str | None = report_option("a row per object", has_page=False)
 
@@ -106,7 +105,6 @@ def _kept(name: str, default: int, help_text: str) -> Any:
         group=Group.SELECTION,
         type=click.IntRange(min=0),
         default=default,
-        show_default=True,
         metavar="N",
         help=help_text,
     )
@@ -125,13 +123,10 @@ class ExpireOptions:
     )
     keep_weekly: int = _kept("--keep-weekly", 4, "Keep that of each of the last N weeks.")
     keep_monthly: int = _kept("--keep-monthly", 12, "Keep that of each of the last N months.")
-    dry_run: bool = option(
-        "--dry-run",
-        group=Group.BEHAVIOUR,
-        is_flag=True,
-        help="Change nothing, only say what would.",
+    dry_run: bool = flag(
+        "--dry-run", group=Group.BEHAVIOUR, help="Change nothing, only say what would."
     )
-    as_json: bool = option("--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines.")
+    as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
     report: str | None = report_option("a row per run", has_page=False)
 
 

@@ -12,7 +12,17 @@ import click
 from kafka_index.build.report import KINDS, SEGMENT
 from kafka_index.build.settings import Output
 from kafka_index.cli.build import run_build
-from kafka_index.cli.options import TIME_HELP, Group, Option, Whole, command, listed, moment, option
+from kafka_index.cli.options import (
+    TIME_HELP,
+    Group,
+    Option,
+    Whole,
+    command,
+    flag,
+    listed,
+    moment,
+    option,
+)
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -56,9 +66,7 @@ spark-submit --master spark://host:7077 jobs/build_index.py \\
 """
 
 
-def _outputs(
-    _context: click.Context, _option: click.Parameter, value: Sequence[str]
-) -> frozenset[Output] | None:
+def _outputs(value: Sequence[str]) -> frozenset[Output] | None:
     return frozenset(map(Output, listed(",".join(value), tuple(Output)))) if value else None
 
 
@@ -76,10 +84,9 @@ class BuildOptions(LogOptions):
         metavar="PATH",
         help="Write the files below this folder, a folder per partition.",
     )
-    in_place: bool = option(
+    in_place: bool = flag(
         "--in-place",
         group=Group.OUTPUT,
-        is_flag=True,
         help="Write the files beside the logs; refused while a broker holds the directory.",
     )
     input_format: str = option(
@@ -87,7 +94,6 @@ class BuildOptions(LogOptions):
         group=Group.INPUT,
         type=click.Choice(["auto", "log", "parquet"]),
         default="auto",
-        show_default=True,
         help="Format of the input.",
     )
     topics: re.Pattern[str] | None = topics_option()
@@ -95,7 +101,7 @@ class BuildOptions(LogOptions):
         "--what",
         group=Group.SELECTION,
         multiple=True,
-        callback=_outputs,
+        parse=_outputs,
         metavar="LIST",
         help=f"Files to build, separated by commas: {', '.join(Output)}.  [default: all; "
         "from Parquet index,timeindex]",
@@ -117,23 +123,20 @@ class BuildOptions(LogOptions):
         help="Omit producers that are idle at TIME, as a broker does that starts then and "
         f"loads a snapshot (producer.id.expiration.ms of --config). {TIME_HELP}",
     )
-    no_verify_crc: bool = option(
+    no_verify_crc: bool = flag(
         "--no-verify-crc",
         group=Group.BEHAVIOUR,
-        is_flag=True,
         help="Read batch headers only: much faster, but damaged records are not detected.",
     )
-    overwrite: bool = option(
+    overwrite: bool = flag(
         "--overwrite",
         "--force",
         group=Group.OUTPUT,
-        is_flag=True,
         help="Build every segment, even if its files are correct.",
     )
-    dry_run: bool = option(
+    dry_run: bool = flag(
         "--dry-run",
         group=Group.OUTPUT,
-        is_flag=True,
         help="Print the segments that would be checked, and write nothing.",
     )
     report: str | None = report_option("a row per segment", has_page=True)
@@ -141,16 +144,12 @@ class BuildOptions(LogOptions):
         "--report-rows",
         group=Group.OUTPUT,
         default=SEGMENT,
-        show_default=True,
-        callback=lambda _context, _option, value: frozenset(listed(value, KINDS)),
+        parse=lambda value: frozenset(listed(value, KINDS)),
         metavar="LIST",
         help=f"What the report has rows of, separated by commas: {', '.join(KINDS)}.",
     )
-    fail_fast: bool = option(
-        "--fail-fast",
-        group=Group.BEHAVIOUR,
-        is_flag=True,
-        help="Stop at the first segment that fails.",
+    fail_fast: bool = flag(
+        "--fail-fast", group=Group.BEHAVIOUR, help="Stop at the first segment that fails."
     )
     engine: Engine = engine_options()
     detail: Detail = detail_options()

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.completion import complete_topic
-from kafka_index.cli.options import Group, Whole, command, option, option_group
+from kafka_index.cli.options import Group, Whole, command, flag, option, option_group
 from kafka_index.cli.shared_options import (
     Detail,
     Times,
@@ -59,7 +59,7 @@ _DEFAULT_TAIL = 10
 Range = tuple[int | None, int | None]
 
 
-def _offsets(_context: click.Context, _option: click.Parameter, value: str | None) -> Range:
+def _offsets(value: str | None) -> Range:
     """Return the offsets of ``A..B``, ``A..``, ``..B`` or ``A``, which is ``A..``."""
     if value is None:
         return None, None
@@ -76,7 +76,7 @@ def _offsets(_context: click.Context, _option: click.Parameter, value: str | Non
     return first, end
 
 
-def _form(_context: click.Context, _option: click.Parameter, value: str) -> str:
+def _form(value: str) -> str:
     if value not in (_TEXT, _JSON) and "%" not in value:
         raise click.BadParameter(
             rf"{value!r} is not text, json, or a format with tokens such as '%o %k %s\n'"
@@ -114,7 +114,7 @@ class CatOptions:
         "-o",
         "--offsets",
         group=Group.SELECTION,
-        callback=_offsets,
+        parse=_offsets,
         metavar="A..B",
         help="Only the offsets from A to before B; A.. and ..B have one end.",
     )
@@ -127,31 +127,28 @@ class CatOptions:
         metavar="N",
         help="The first N records; with --tail the last ones.",
     )
-    is_tail: bool = option(
+    is_tail: bool = flag(
         "--tail",
         group=Group.SELECTION,
-        is_flag=True,
         help="The last records of each partition; of all together with --by-time.  "
         f"[default of -n: {_DEFAULT_TAIL}]",
     )
-    by_time: bool = option(
+    by_time: bool = flag(
         "--by-time",
         group=Group.OUTPUT,
-        is_flag=True,
         help="Records of all partitions by timestamp; within a partition, offsets stay in order.",
     )
     form: str = option(
         "-f",
         "--format",
         group=Group.OUTPUT,
-        callback=_form,
+        parse=_form,
         default=_TEXT,
-        show_default=True,
         metavar="text|json|FORMAT",
         help="A table, JSON lines, or a format of kcat's tokens.",
     )
-    names_null: bool = option(
-        "-Z", "--null", group=Group.OUTPUT, is_flag=True, help="Print null as NULL in a format."
+    names_null: bool = flag(
+        "-Z", "--null", group=Group.OUTPUT, help="Print null as NULL in a format."
     )
     isolation: str = isolation_option()
     tiered: TieredOptions | None = tiered_options()

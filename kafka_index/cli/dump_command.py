@@ -24,7 +24,7 @@ from kafka_index.cli.dump_indexes import (
 )
 from kafka_index.cli.dump_logs import dump_directory, dump_log, dump_records
 from kafka_index.cli.dump_output import DumpOutput, Selection
-from kafka_index.cli.options import Group, Whole, argument, command, moment, option
+from kafka_index.cli.options import Group, Whole, argument, command, flag, moment, option
 from kafka_index.cli.printed_records import decoder_of
 from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.cli.run_end import ExitCode, run_summary
@@ -232,22 +232,14 @@ class DumpOptions:
         metavar="N",
         help="At most N rows of each file.",
     )
-    wide: bool = option(
-        "--wide",
-        group=Group.OUTPUT,
-        is_flag=True,
-        help="All columns and whole lines on a terminal, too.",
+    wide: bool = flag(
+        "--wide", group=Group.OUTPUT, help="All columns and whole lines on a terminal, too."
     )
-    as_json: bool = option("--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines.")
-    no_verify_crc: bool = option(
-        "--no-verify-crc",
-        group=Group.BEHAVIOUR,
-        is_flag=True,
-        help="Do not verify the checksums of a .log.",
+    as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
+    no_verify_crc: bool = flag(
+        "--no-verify-crc", group=Group.BEHAVIOUR, help="Do not verify the checksums of a .log."
     )
-    records: bool = option(
-        "--records", group=Group.OUTPUT, is_flag=True, help="Print a line per record of a .log."
-    )
+    records: bool = flag("--records", group=Group.OUTPUT, help="Print a line per record of a .log.")
     keys: str | None = option(
         "--keys",
         group=Group.OUTPUT,

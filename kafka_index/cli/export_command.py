@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, option
+from kafka_index.cli.options import Group, command, flag, option
 from kafka_index.cli.shared_options import (
     Detail,
     RecordOptions,
@@ -56,7 +56,6 @@ class ExportOptions(RecordOptions):
         group=Group.OUTPUT,
         type=click.Choice(["parquet", "jsonl"]),
         default="parquet",
-        show_default=True,
         help="The format of the files; Parquet is compressed with zstd.",
     )
     offsets: str | None = option(
@@ -74,18 +73,14 @@ class ExportOptions(RecordOptions):
         help="Names separated by commas.  [default: those of Spark's Kafka source]",
     )
     isolation: str = isolation_option()
-    by_date: bool = option(
-        "--by-date",
-        group=Group.OUTPUT,
-        is_flag=True,
-        help="A folder date=YYYY-MM-DD for each day, in UTC.",
+    by_date: bool = flag(
+        "--by-date", group=Group.OUTPUT, help="A folder date=YYYY-MM-DD for each day, in UTC."
     )
     on_data_loss: str = option(
         "--on-data-loss",
         group=Group.BEHAVIOUR,
         type=click.Choice(["fail", "continue", "restart"]),
         default="fail",
-        show_default=True,
         help="Where a log is not the one any more that was exported: refuse the partition, "
         "continue where both agree or the log begins, or export it anew.",
     )

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, Whole, command, option
+from kafka_index.cli.options import Group, Whole, command, flag, option
 from kafka_index.cli.shared_options import (
     Detail,
     RecordOptions,
@@ -69,11 +69,8 @@ class FindOptions(RecordOptions):
         metavar="N",
         help="Stop after N records.",
     )
-    fail_if_none: bool = option(
-        "--fail-if-none",
-        group=Group.BEHAVIOUR,
-        is_flag=True,
-        help="Exit with 1 if no record is found.",
+    fail_if_none: bool = flag(
+        "--fail-if-none", group=Group.BEHAVIOUR, help="Exit with 1 if no record is found."
     )
     isolation: str = isolation_option()
     values: str = option(
@@ -81,10 +78,9 @@ class FindOptions(RecordOptions):
         group=Group.OUTPUT,
         type=click.Choice(["text", "hex", "none"]),
         default="text",
-        show_default=True,
         help="How values and headers are printed.",
     )
-    as_json: bool = option("--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines.")
+    as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
     engine: Engine = engine_options()
     detail: Detail = detail_options()
 

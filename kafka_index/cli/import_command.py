@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, option
+from kafka_index.cli.options import Group, command, flag, option
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
 from kafka_index.cli.terminal import format_bytes, format_count, print_log
@@ -49,20 +50,16 @@ spark-submit jobs/import.py --input /mnt/export --output /mnt/logs
 """
 
 
-def _pairs(
-    _context: click.Context, _option: click.Parameter, value: tuple[str, ...]
-) -> dict[str, str]:
-    pairs = [text.partition("=") for text in value]
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
     for name, equals, _ in pairs:
         if not (name and equals):
             raise click.BadParameter(f"{name!r} is not NAME=VALUE")
     return {name.strip(): content.strip() for name, _, content in pairs}
 
 
-def _topic_ids(
-    context: click.Context, option: click.Parameter, value: tuple[str, ...]
-) -> dict[str, str]:
-    ids = _pairs(context, option, value)
+def _topic_ids(texts: Sequence[str]) -> dict[str, str]:
+    ids = _pairs(texts)
     for topic_id in ids.values():
         try:
             uuid_bytes(topic_id)
@@ -83,16 +80,12 @@ class ImportOptions:
         required=True,
         help="The data directory to write to, made if it is not there.",
     )
-    append: bool = option(
-        "--append",
-        group=Group.OUTPUT,
-        is_flag=True,
-        help="Continue the logs of partitions that exist.",
+    append: bool = flag(
+        "--append", group=Group.OUTPUT, help="Continue the logs of partitions that exist."
     )
-    overwrite: bool = option(
+    overwrite: bool = flag(
         "--overwrite",
         group=Group.OUTPUT,
-        is_flag=True,
         help="Replace the partitions in DIR, all of which an import has to have written.",
     )
     order_by: str | None = option(
@@ -112,7 +105,7 @@ class ImportOptions:
         "--layout-property",
         group=Group.INPUT,
         multiple=True,
-        callback=_pairs,
+        parse=_pairs,
         metavar="NAME=VALUE",
         help="A setting of the connector that the files do not hold: key.converter, "
         "value.converter, header.converter (string, bytes, json), file.name.template and others. "
@@ -122,7 +115,7 @@ class ImportOptions:
         "--property",
         group=Group.SETTINGS,
         multiple=True,
-        callback=_pairs,
+        parse=_pairs,
         metavar="NAME=VALUE",
         help="A setting under Kafka's name: segment.bytes, compression.type, batch.size, "
         "message.timestamp.type and others of a topic. May be repeated.",
@@ -131,7 +124,7 @@ class ImportOptions:
         "--topic-id",
         group=Group.SETTINGS,
         multiple=True,
-        callback=_topic_ids,
+        parse=_topic_ids,
         metavar="TOPIC=ID",
         help="The topic id for the partition.metadata of new partitions, without which a "
         "broker takes them for stray. May be repeated.",

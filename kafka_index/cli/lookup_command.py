@@ -12,7 +12,16 @@ import click
 from click.core import ParameterSource
 
 from kafka_index.cli.completion import complete_topic
-from kafka_index.cli.options import TIME_HELP, Group, Whole, command, listed, option, parse_moment
+from kafka_index.cli.options import (
+    TIME_HELP,
+    Group,
+    Whole,
+    command,
+    flag,
+    listed,
+    option,
+    parse_moment,
+)
 from kafka_index.cli.run_end import option_name
 from kafka_index.cli.shared_options import (
     Detail,
@@ -97,7 +106,6 @@ class LookupOptions(LogOptions):
         group=Group.BEHAVIOUR,
         type=click.Choice(["log-end", "high-watermark", "last-stable-offset"]),
         default="log-end",
-        show_default=True,
         help="The end of a log: its last record, the end that consumers see, or the end that "
         "consumers of committed transactions see.",
     )
@@ -122,9 +130,7 @@ class LookupOptions(LogOptions):
         return self.starting_offsets is not None or self.reset_offsets is not None
 
 
-def _statuses(
-    _context: click.Context, _option: click.Parameter, value: str | None
-) -> frozenset[str]:
+def _statuses(value: str | None) -> frozenset[str]:
     names = [] if value is None else listed(value, (*_SHORT, *_FAILING))
     return frozenset(_SHORT.get(name, name) for name in names)
 
@@ -158,14 +164,12 @@ class QueryOptions(LookupOptions):
     fail_on: frozenset[str] = option(
         "--fail-on",
         group=Group.BEHAVIOUR,
-        callback=_statuses,
+        parse=_statuses,
         metavar="LIST",
         help="Exit with 1 if a query has one of these statuses, separated by commas: invalid, "
         f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
     )
-    overwrite: bool = option(
-        "--overwrite", group=Group.OUTPUT, is_flag=True, help="Replace an existing output."
-    )
+    overwrite: bool = flag("--overwrite", group=Group.OUTPUT, help="Replace an existing output.")
     engine: Engine = engine_options()
 
     def __post_init__(self) -> None:
@@ -179,9 +183,7 @@ class QueryOptions(LookupOptions):
                 raise click.UsageError(missing)
 
 
-def _place_or_time(
-    _context: click.Context, _option: click.Parameter, value: str | None
-) -> tuple[int, bool] | None:
+def _place_or_time(value: str | None) -> tuple[int, bool] | None:
     """Return milliseconds, and whether they stand for a place in the log."""
     if value is None:
         return None
@@ -224,27 +226,25 @@ class QuestionOptions(LookupOptions):
         "--at",
         "--timestamp",
         group=Group.SELECTION,
-        callback=_place_or_time,
+        parse=_place_or_time,
         metavar="TIME",
         help=f"The first record at or after a time. {TIME_HELP} Or a place: -1 (the end), -2 "
         "(the start), -3 (the largest timestamp), -4 (the start of what is local), -5 (the end "
         "of what is in tiered storage), -6 (what is uploaded next).",
     )
-    show_record: bool = option(
+    show_record: bool = flag(
         "--show-record",
         group=Group.OUTPUT,
-        is_flag=True,
         help="Print key, value and headers of the record found.",
     )
-    as_offsets: bool = option(
+    as_offsets: bool = flag(
         "--get-offsets",
         group=Group.OUTPUT,
-        is_flag=True,
         help="Print TOPIC:PARTITION:OFFSET lines, as kafka-get-offsets does; without --offset "
         "and --at, of the ends.",
     )
-    as_json: bool = option(
-        "--json", group=Group.OUTPUT, is_flag=True, help="Print a JSON object for each partition."
+    as_json: bool = flag(
+        "--json", group=Group.OUTPUT, help="Print a JSON object for each partition."
     )
 
     def __post_init__(self) -> None:

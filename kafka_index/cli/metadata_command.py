@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from kafka_index.cli.dump_output import DumpOutput
-from kafka_index.cli.options import Group, argument, command, option
+from kafka_index.cli.options import Group, argument, command, flag, option
 from kafka_index.cli.record_text import readable_time
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
@@ -65,7 +65,7 @@ class MetadataOptions:
         type=click.Choice([*METADATA_TABLES, *LAG_TABLES]),
         help="The table to print.  [default: a summary]",
     )
-    as_json: bool = option("--json", group=Group.OUTPUT, is_flag=True, help="Print JSON lines.")
+    as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
     output: str | None = option(
         "--output",
         group=Group.OUTPUT,

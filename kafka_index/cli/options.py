@@ -61,10 +61,18 @@ class Group(Enum):
 
 
 class Option(click.Option):
-    """An option in a group."""
+    """An option in a group, whose default the help shows; `parse` makes its value, also of None."""
 
-    def __init__(self, names: Sequence[str], group: Group, **attributes: Any) -> None:
-        super().__init__(names, **attributes)
+    def __init__(
+        self,
+        names: Sequence[str],
+        group: Group,
+        parse: Callable[[Any], object] | None = None,
+        **attributes: Any,
+    ) -> None:
+        if parse is not None:
+            attributes["callback"] = lambda _context, _option, value: parse(value)
+        super().__init__(names, show_default="default" in attributes, **attributes)
         self.group = group
 
 
@@ -78,8 +86,13 @@ class _Part:
 
 
 def option(*names: str, group: Group, **attributes: Any) -> Any:
-    """Return a field that is one option of a group, with attributes of `click.Option`."""
+    """Return a field that is one option of a group, with attributes of `Option`."""
     return _field(lambda name: [Option([*names, name], group, **attributes)])
+
+
+def flag(*names: str, group: Group, help: str) -> Any:  # noqa: A002, because it is click's name
+    """Return a field that is true where an option of a group is given."""
+    return option(*names, group=group, is_flag=True, help=help)
 
 
 def option_group(
@@ -397,8 +410,7 @@ def choice(kind: type[StrEnum]) -> dict[str, Any]:
     """Return the attributes of an option whose value is a member of an enumeration."""
     return {
         "type": click.Choice([each.value for each in kind]),
-        "callback": lambda _context, _option, value: kind(value),
-        "show_default": True,
+        "parse": kind,
     }
 
 

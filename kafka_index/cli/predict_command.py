@@ -13,7 +13,7 @@ from typing import TextIO
 import click
 import pyarrow as pa
 
-from kafka_index.cli.options import Group, command, option
+from kafka_index.cli.options import Group, command, flag, option
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     config_option,
@@ -96,19 +96,13 @@ class PredictOptions:
     config_path: str | None = config_option(
         "Kafka settings, such as the broker's server.properties."
     )
-    as_json: bool = option(
-        "--json", group=Group.OUTPUT, is_flag=True, help="Print one JSON object."
-    )
+    as_json: bool = flag("--json", group=Group.OUTPUT, help="Print one JSON object.")
     report: str | None = report_option("a row per segment", has_page=True)
     max_decompressed_bytes: int = max_decompressed_option()
-    wide: bool = option(
-        "--wide", group=Group.OUTPUT, is_flag=True, help="Print each segment that is rebuilt."
-    )
-    quiet: bool = option(
-        "--quiet", "-q", group=Group.OUTPUT, is_flag=True, help="Print the verdict's line alone."
-    )
-    verbose: bool = option(
-        "--verbose", "-v", group=Group.OUTPUT, is_flag=True, help="Print every segment; tracebacks."
+    wide: bool = flag("--wide", group=Group.OUTPUT, help="Print each segment that is rebuilt.")
+    quiet: bool = flag("--quiet", "-q", group=Group.OUTPUT, help="Print the verdict's line alone.")
+    verbose: bool = flag(
+        "--verbose", "-v", group=Group.OUTPUT, help="Print every segment; tracebacks."
     )
 
     def __post_init__(self) -> None:

@@ -12,7 +12,16 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import TIME_HELP, Group, Whole, add_unread, choice, command, option
+from kafka_index.cli.options import (
+    TIME_HELP,
+    Group,
+    Whole,
+    add_unread,
+    choice,
+    command,
+    flag,
+    option,
+)
 from kafka_index.cli.restore_summary import RestoreOutcome, restore_page
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
@@ -77,9 +86,7 @@ _HARD_LINKS = (
 )
 
 
-def _topic_configs(
-    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, dict[str, str]]:
+def _topic_configs(texts: tuple[str, ...]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for text in texts:
         topic, _, setting = text.partition(":")
@@ -90,7 +97,7 @@ def _topic_configs(
     return found
 
 
-def _until(_context: click.Context, _option: click.Parameter, value: str | None) -> Until:
+def _until(value: str | None) -> Until:
     if value is None:
         return Until()
     if os.path.exists(value):
@@ -101,15 +108,11 @@ def _until(_context: click.Context, _option: click.Parameter, value: str | None)
         raise click.BadParameter(f"no such file, and {error}") from error
 
 
-def _keys(
-    _context: click.Context, _option: click.Parameter, value: str | None
-) -> tuple[bytes, ...]:
+def _keys(value: str | None) -> tuple[bytes, ...]:
     return () if value is None else read_keys(value)
 
 
-def _renames(
-    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, str]:
+def _renames(texts: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         old, _, new = text.partition("=")
@@ -119,9 +122,7 @@ def _renames(
     return found
 
 
-def _log_starts(
-    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
-) -> dict[TopicPartition, int]:
+def _log_starts(texts: tuple[str, ...]) -> dict[TopicPartition, int]:
     found = {}
     for text in texts:
         name, _, number = text.rpartition("=")
@@ -162,7 +163,7 @@ class RestoreOptions(RestoreRequest):
         "--log-start",
         group=Group.BEHAVIOUR,
         multiple=True,
-        callback=_log_starts,
+        parse=_log_starts,
         metavar="TOPIC-N=OFFSET",
         help="Where a log starts, instead of the dump's checkpoint. May be repeated.",
     )
@@ -193,7 +194,7 @@ class RestoreOptions(RestoreRequest):
         "--topic-config",
         group=Group.CLUSTER,
         multiple=True,
-        callback=_topic_configs,
+        parse=_topic_configs,
         metavar="TOPIC:NAME=VALUE",
         help="A setting of a seeded topic, before that of the dump's metadata log. May be "
         "repeated.",
@@ -202,51 +203,47 @@ class RestoreOptions(RestoreRequest):
         "--rename",
         group=Group.CLUSTER,
         multiple=True,
-        callback=_renames,
+        parse=_renames,
         metavar="OLD=NEW",
         help="With fresh: another name for a topic, which gets a new id; groups lose their "
         "offsets of it. May be repeated.",
     )
-    new_topic_ids: bool = option(
+    new_topic_ids: bool = flag(
         "--new-topic-ids",
         group=Group.CLUSTER,
-        is_flag=True,
         help="Give new ids to topics whose id is not known; groups may lose their offsets.",
     )
     until: Until = option(
         "--until",
         group=Group.SELECTION,
-        callback=_until,
+        parse=_until,
         metavar="TIME|FILE",
         help="Where logs end: before the first batch with a timestamp after TIME, or that "
         "reaches the offset in FILE (Spark's startingOffsets, or lines of "
         f"topic,partition,offset). {TIME_HELP}",
     )
-    goes_by_create_time: bool = option(
+    goes_by_create_time: bool = flag(
         "--create-time",
         group=Group.SELECTION,
-        is_flag=True,
         help="Let the time of --until count for topics with the timestamps of clients, too.",
     )
-    consistent: bool = option(
+    consistent: bool = flag(
         "--consistent",
         group=Group.SELECTION,
-        is_flag=True,
         help="For a run of a backup, with --until: keep or remove each transaction as a whole, in "
         "all partitions and with its offsets; logs end a little earlier for that.",
     )
     drop_keys: tuple[bytes, ...] = option(
         "--drop-keys",
         group=Group.SELECTION,
-        callback=_keys,
+        parse=_keys,
         metavar="FILE",
         help="Drop records with these keys, one per line: text, hex: or base64:, so that what was "
         "erased since the dump stays so.",
     )
-    clamp_groups: bool = option(
+    clamp_groups: bool = flag(
         "--clamp-groups",
         group=Group.CLUSTER,
-        is_flag=True,
         help="Let groups that committed offsets after the end of a log begin there: that is "
         "appended to __consumer_offsets. A run of a backup in a fresh cluster has it anyway.",
     )
@@ -256,10 +253,9 @@ class RestoreOptions(RestoreRequest):
         metavar="DIR",
         help="With same: where the metadata log goes if it has a directory of its own.",
     )
-    all_brokers_restored: bool = option(
+    all_brokers_restored: bool = flag(
         "--all-brokers-restored",
         group=Group.CLUSTER,
-        is_flag=True,
         help="With same: all brokers of the cluster are restored to one point in time.",
     )
     settings: tuple[LogConfig, Mapping[str, str] | None] = settings_options(

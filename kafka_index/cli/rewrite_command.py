@@ -10,7 +10,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, option
+from kafka_index.cli.options import Group, command, flag, option
 from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
@@ -83,17 +83,13 @@ class RewriteOptions(LogOptions):
     )
     topics: re.Pattern[str] | None = topics_option()
     config: LogConfig = settings_options()
-    dry_run: bool = option(
-        "--dry-run",
-        group=Group.OUTPUT,
-        is_flag=True,
-        help="Print what is dropped, and write nothing.",
+    dry_run: bool = flag(
+        "--dry-run", group=Group.OUTPUT, help="Print what is dropped, and write nothing."
     )
-    overwrite: bool = option(
+    overwrite: bool = flag(
         "--overwrite",
         "--force",
         group=Group.BEHAVIOUR,
-        is_flag=True,
         help="Go on even if no record matches, or every record.",
     )
     metadata: str | None = option(
@@ -102,10 +98,9 @@ class RewriteOptions(LogOptions):
         metavar="DIR",
         help="The metadata log directory, which says what topics are compacted.",
     )
-    allow_revive: bool = option(
+    allow_revive: bool = flag(
         "--allow-revive",
         group=Group.BEHAVIOUR,
-        is_flag=True,
         help="Drop the newest record of a key even if an older one stays.",
     )
     max_decompressed_bytes: int = max_decompressed_option()

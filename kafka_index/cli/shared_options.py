@@ -19,6 +19,7 @@ from kafka_index.cli.options import (
     Group,
     Option,
     Whole,
+    flag,
     moment,
     option,
     option_group,
@@ -86,7 +87,6 @@ def tiered_options() -> Any:
             Group.TIERED,
             type=click.Choice(["auto", "aiven", "local"]),
             default="auto",
-            show_default=True,
             help="Whose layout the objects have; auto goes by their keys.",
         ),
         Option(
@@ -152,9 +152,7 @@ def _key_files(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def topics_option() -> Any:
     """Return the option that restricts the topics, a pattern."""
 
-    def compiled(
-        _context: click.Context, _option: click.Parameter, value: str | None
-    ) -> re.Pattern[str] | None:
+    def compiled(value: str | None) -> re.Pattern[str] | None:
         try:
             return None if value is None else re.compile(value)
         except re.error as error:
@@ -163,7 +161,7 @@ def topics_option() -> Any:
     return option(
         "--topics",
         group=Group.SELECTION,
-        callback=compiled,
+        parse=compiled,
         metavar="REGEX",
         shell_complete=complete_topics,
         help="Only topics that match in full.",
@@ -245,7 +243,6 @@ def isolation_option() -> Any:
         group=Group.SELECTION,
         type=click.Choice(["read_uncommitted", "read_committed"]),
         default="read_uncommitted",
-        show_default=True,
         help="Whether to leave out records of transactions that are aborted or open.",
     )
 
@@ -297,14 +294,12 @@ def _config(help_text: str) -> click.Option:
         ["--config", "config_path"],
         Group.SETTINGS,
         metavar="FILE",
-        callback=_warn_of_unknown_settings,
+        parse=_warn_of_unknown_settings,
         help=help_text,
     )
 
 
-def _warn_of_unknown_settings(
-    _context: click.Context, _option: click.Parameter, path: str | None
-) -> str | None:
+def _warn_of_unknown_settings(path: str | None) -> str | None:
     """Warn of properties in a settings file that are not settings of a broker; return its path."""
     if path is not None:
         from kafka_index.layout.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
@@ -356,7 +351,7 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
     """
     endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
 
-    def checked(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    def checked(value: str | None) -> str | None:
         if value is None:
             return None
         from kafka_index.storage.report_file import (  # noqa: PLC0415, slow to import
@@ -377,7 +372,7 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
     return option(
         "--report",
         group=Group.OUTPUT,
-        callback=checked,
+        parse=checked,
         metavar="FILE",
         help=f"Write {rows} to FILE: {endings}.",
     )
@@ -394,7 +389,6 @@ def engine_options() -> Any:
             Group.ENGINE,
             type=click.Choice(["local", "spark"]),
             default="local",
-            show_default=True,
             help="Run in threads of this process, or on Spark.",
         ),
         Option(
@@ -445,10 +439,4 @@ def _detail(quiet: bool, verbose: bool) -> Detail:  # noqa: FBT001, because they
 
 def verbose_option() -> Any:
     """Return the option of a command that prints details in any case."""
-    return option(
-        "--verbose",
-        "-v",
-        group=Group.OUTPUT,
-        is_flag=True,
-        help="Print tracebacks of errors.",
-    )
+    return flag("--verbose", "-v", group=Group.OUTPUT, help="Print tracebacks of errors.")

@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, option
+from kafka_index.cli.options import Group, command, flag, option
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -78,10 +78,9 @@ class VerifyOptions(LogOptions):
         help="Compare the batches with those of another copy; may be repeated.",
     )
     topics: re.Pattern[str] | None = topics_option()
-    fast: bool = option(
+    fast: bool = flag(
         "--fast",
         group=Group.BEHAVIOUR,
-        is_flag=True,
         help="Read batch headers only: much faster, but damaged records are not found.",
     )
     settings: tuple[LogConfig, Mapping[str, str] | None] = settings_options(

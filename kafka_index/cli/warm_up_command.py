@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, option
+from kafka_index.cli.options import Group, command, flag
 from kafka_index.cli.run_end import ExitCode
 from kafka_index.cli.terminal import format_seconds
 
@@ -32,10 +32,9 @@ RUN pip install kafka-index && kafka-index warm-up --shared
 class WarmUpOptions:
     """The options of ``warm-up``."""
 
-    shared: bool = option(
+    shared: bool = flag(
         "--shared",
         group=Group.OUTPUT,
-        is_flag=True,
         help="Keep the code beside the installed packages, for every user.",
     )
 
