@@ -45,29 +45,7 @@ from kafka_index.verification.verifying import VerifyJob, VerifyRequest, VerifyT
 if TYPE_CHECKING:
     from kafka_index.cli.verify_command import VerifyOptions
 
-EXPLAINED: Mapping[str, str] = {
-    FileClass.IDENTICAL: "as a build writes it",
-    FileClass.SOUND: "a log whose batches are whole, and none is missing",
-    FileClass.VALID: "differs from a build, and is correct",
-    FileClass.EMPTY: "a log without batches",
-    FileClass.PREFIX: "one copy ends before the other, and is equal up to there",
-    FileClass.PADDED: "followed by zeros",
-    FileClass.INCOMPLETE: "entries are missing",
-    FileClass.MISSING: "not there",
-    FileClass.ORPHAN: "belongs to no segment",
-    FileClass.LEFTOVER: "of an interrupted compaction, split or deletion",
-    FileClass.STALE: "points beyond the log",
-    FileClass.MISPLACED: "points between batches",
-    FileClass.TOO_LOW: "points past batches that it should lead to",
-    FileClass.FOREIGN: "of another segment",
-    FileClass.CORRUPT: "cannot be what a broker writes",
-    FileClass.TORN: "a log that ends inside a batch",
-    FileClass.BAD_CRC: "a log with a wrong checksum",
-    FileClass.GAP: "offsets are missing",
-    FileClass.OVERLAP: "a log with offsets of another",
-    FileClass.DIVERGED: "the copies hold different batches",
-    FileClass.UNREADABLE: "could not be read, or changed meanwhile",
-}
+EXPLAINED: Mapping[str, str] = {each: each.explained for each in FileClass}
 #: For two copies, whose rows are of partitions.
 _EXPLAINED_COPIES = {**EXPLAINED, FileClass.IDENTICAL: "the same batches, by their headers"}
 _COLUMNS = (

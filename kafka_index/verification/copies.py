@@ -44,6 +44,7 @@ from kafka_index.verification.findings import (
     FileKind,
     Finding,
     Judgement,
+    finding_of,
 )
 
 _BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_MARKED = range(8)
@@ -261,14 +262,7 @@ def comparison_finding(copies: tuple[CopySegments, CopySegments], _attempt_id: s
     """Return the row of a partition that has two copies; an unreadable copy is a row too."""
     first, second = copies
     segment = (first.segments or second.segments)[-1]
-    row = Finding(
-        segment.topic,
-        segment.partition,
-        None,
-        segment.partition_directory,
-        FileKind.COPY,
-        FileClass.MISSING,
-    )
+    row = finding_of(segment, segment.partition_directory, FileKind.COPY, FileClass.MISSING)
     if not first.segments or not second.segments:
         side = Side.FIRST if not first.segments else Side.SECOND
         effect = f"{side.value.capitalize()} does not have the partition."

@@ -10,6 +10,8 @@ from typing import Self
 import pyarrow as pa
 
 from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.layout.names import TopicPartition
+from kafka_index.storage import SegmentFile
 
 
 class FileKind(StrEnum):
@@ -29,45 +31,38 @@ class FileKind(StrEnum):
 
 
 class FileClass(StrEnum):
-    """The class of a file, compared with the file that a build writes."""
+    """The class of a file, compared with the file that a build writes, and what it means."""
 
-    #: The bytes of a rebuild.
-    IDENTICAL = "identical"
-    #: Other bytes, and correct.
-    VALID = "valid"
-    #: Right, and followed by zeros.
-    PADDED = "padded"
-    #: Entries are missing.
-    INCOMPLETE = "incomplete"
-    #: Points beyond the log.
-    STALE = "stale"
-    #: Points between batches.
-    MISPLACED = "misplaced"
-    #: Points past batches that belong to an entry before it.
-    TOO_LOW = "too_low"
-    #: Of another segment.
-    FOREIGN = "foreign"
-    CORRUPT = "corrupt"
-    MISSING = "missing"
-    #: Belongs to no segment.
-    ORPHAN = "orphan"
-    #: Of a log: every batch is whole, and none is missing.
-    SOUND = "sound"
-    #: Of a log: ends inside a batch, or in the zeros of preallocation.
-    TORN = "torn"
-    BAD_CRC = "bad_crc"
-    #: Of a log: offsets are missing in it, or between it and the segment before.
-    GAP = "gap"
-    OVERLAP = "overlap"
-    EMPTY = "empty"
-    #: Left by an interrupted compaction, split or deletion.
-    LEFTOVER = "leftover"
-    #: Of two copies: one ends before the other, and they are equal up to there.
-    PREFIX = "prefix"
-    #: Of two copies: they hold different batches at an offset.
-    DIVERGED = "diverged"
-    #: Could not be read, or changed meanwhile.
-    UNREADABLE = "unreadable"
+    explained: str
+
+    def __new__(cls, value: str, explained: str = "") -> Self:
+        """Return a class with its meaning."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.explained = explained
+        return member
+
+    IDENTICAL = "identical", "as a build writes it"
+    SOUND = "sound", "a log whose batches are whole, and none is missing"
+    VALID = "valid", "differs from a build, and is correct"
+    EMPTY = "empty", "a log without batches"
+    PREFIX = "prefix", "one copy ends before the other, and is equal up to there"
+    PADDED = "padded", "followed by zeros"
+    INCOMPLETE = "incomplete", "entries are missing"
+    MISSING = "missing", "not there"
+    ORPHAN = "orphan", "belongs to no segment"
+    LEFTOVER = "leftover", "of an interrupted compaction, split or deletion"
+    STALE = "stale", "points beyond the log"
+    MISPLACED = "misplaced", "points between batches"
+    TOO_LOW = "too_low", "points past batches that it should lead to"
+    FOREIGN = "foreign", "of another segment"
+    CORRUPT = "corrupt", "cannot be what a broker writes"
+    TORN = "torn", "a log that ends inside a batch"
+    BAD_CRC = "bad_crc", "a log with a wrong checksum"
+    GAP = "gap", "offsets are missing"
+    OVERLAP = "overlap", "a log with offsets of another"
+    DIVERGED = "diverged", "the copies hold different batches"
+    UNREADABLE = "unreadable", "could not be read, or changed meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +126,19 @@ class Finding:
         )
 
 
+def finding_of(
+    owner: TopicPartition | SegmentFile,
+    path: str,
+    kind: FileKind,
+    file_class: FileClass,
+    *,
+    base_offset: int | None = None,
+    harmful: bool = False,
+) -> Finding:
+    """Return the row of a file of a partition, before it is judged."""
+    return Finding(owner.topic, owner.partition, base_offset, path, kind, file_class, harmful)
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """The judgement of the content of a file: the fields of a `Finding` that it decides."""
@@ -142,6 +150,22 @@ class Judgement:
     expected: str | None = None
     found: str | None = None
     effect: str | None = None
+
+
+def refused_by_broker(error: KafkaIndexError) -> Judgement:
+    """Return the judgement of a file that a broker fails on."""
+    return Judgement(
+        FileClass.CORRUPT,
+        harmful=True,
+        expected=error.expected,
+        found=found_by(error),
+        effect="A broker takes the data directory offline, or exits.",
+    )
+
+
+def found_by(error: KafkaIndexError) -> str:
+    """Return what is wrong by an error, and what was found instead."""
+    return ": ".join(filter(None, (error.message, error.found)))
 
 
 @dataclass(frozen=True, slots=True)

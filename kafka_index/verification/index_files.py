@@ -91,7 +91,7 @@ def judge_offset_index(
     elif judgement is None and entries.padding:
         judgement = _padded(entries, size, _OFFSET_EFFECTS, harmful=False)
     if judgement is None:
-        judgement = _shorter_or_valid(data, built, size, _OFFSET_EFFECTS, harmful=False)
+        judgement = _shorter_or_valid(data, built, size, _OFFSET_EFFECTS)
     return place.softened(judgement)
 
 
@@ -111,7 +111,7 @@ def judge_time_index(
     elif (judgement is None or is_short) and entries.padding:
         judgement = _padded(entries, size, _TIME_EFFECTS, harmful=True)
     if judgement is None:
-        judgement = _shorter_or_valid(data, built, size, _TIME_EFFECTS, harmful=False)
+        judgement = _shorter_or_valid(data, built, size, _TIME_EFFECTS)
     return place.softened(judgement)
 
 
@@ -189,7 +189,7 @@ def _padded(
 
 
 def _shorter_or_valid(
-    data: bytes, built: bytes | None, size: int, effects: dict[FileClass, str], *, harmful: bool
+    data: bytes, built: bytes | None, size: int, effects: dict[FileClass, str]
 ) -> Judgement:
     """Return the judgement of entries that all fit: a prefix of the built ones, or others."""
     if built is None:
@@ -197,7 +197,6 @@ def _shorter_or_valid(
     if len(data) < len(built) and built.startswith(data):
         return Judgement(
             FileClass.INCOMPLETE,
-            harmful=harmful,
             position_bytes=len(data),
             entry=len(data) // size,
             expected=f"{len(built) // size} entries",
@@ -240,7 +239,6 @@ def judge_transaction_index(
         return _at(
             FileClass.CORRUPT,
             int(unknown[0]),
-            size,
             f"version {ABORTED_TXN_VERSION}",
             f"version {int(entry_versions(entries)[unknown[0]])}",
             "A broker that loads the segment exits.",
@@ -250,7 +248,6 @@ def judge_transaction_index(
         return _at(
             FileClass.CORRUPT,
             int(low[0]),
-            size,
             f"a last offset of {base_offset} or more",
             f"{int(entries['last_offset'][low[0]])}",
             _REBUILDS_SEGMENT,
@@ -260,13 +257,8 @@ def judge_transaction_index(
     if built is None or not is_known:
         return NOT_JUDGED
     wanted = np.frombuffer(built, ABORTED_TXN)
-    return place.softened(
-        _compared_transactions(entries, wanted, len(data) % size, has_data) or _same_entries()
-    )
-
-
-def _same_entries() -> Judgement:
-    return Judgement(FileClass.VALID, found="the same transactions")
+    judgement = _compared_transactions(entries, wanted, len(data) % size, has_data)
+    return place.softened(judgement or Judgement(FileClass.VALID, found="the same transactions"))
 
 
 def _compared_transactions(
@@ -281,7 +273,6 @@ def _compared_transactions(
         return _at(
             FileClass.PADDED,
             zeros,
-            size,
             f"{len(wanted)} entries",
             f"{zeros} entries, then zeros",
             _EXPOSES,
@@ -292,7 +283,6 @@ def _compared_transactions(
             return _at(
                 FileClass.CORRUPT,
                 at,
-                size,
                 "an aborted transaction of the log",
                 f"producer {row[0]}, offsets {row[1]} to {row[2]}",
                 _HIDES,
@@ -304,7 +294,6 @@ def _compared_transactions(
         return _at(
             FileClass.INCOMPLETE if is_prefix else FileClass.CORRUPT,
             len(found_rows) if is_prefix else _rows(wanted).index(missing[0]),
-            size,
             f"producer {producer}, offsets {first} to {last}",
             "no such entry",
             _EXPOSES,
@@ -315,7 +304,6 @@ def _compared_transactions(
         return _at(
             FileClass.CORRUPT,
             len(entries),
-            size,
             f"a multiple of {size} bytes",
             f"{torn_bytes} more",
             effect,
@@ -330,11 +318,11 @@ def _rows(entries: NDArray[np.void]) -> list[tuple[int, int, int, int]]:
 def _at(
     file_class: FileClass,
     entry: int,
-    size: int,
     expected: str,
     found: str,
     effect: str,
     *,
     harmful: bool = False,
 ) -> Judgement:
-    return Judgement(file_class, harmful, entry * size, entry, expected, found, effect)
+    position = entry * ABORTED_TXN.itemsize
+    return Judgement(file_class, harmful, position, entry, expected, found, effect)

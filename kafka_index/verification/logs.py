@@ -17,7 +17,14 @@ from kafka_index.records.batch_table import (
     ScanStop,
 )
 from kafka_index.scan.log_offsets import Hole
-from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, LostRange
+from kafka_index.verification.findings import (
+    FileClass,
+    FileKind,
+    Finding,
+    Judgement,
+    LostRange,
+    finding_of,
+)
 from kafka_index.verification.segment import SegmentCheck
 
 _TORN_CODES = (TORN_HEADER, TORN_BATCH)
@@ -59,20 +66,19 @@ class LogJudge:
     def judge(self, check: SegmentCheck, row: SegmentReport) -> Finding:
         """Return the row of the next segment's log, from its scan and its row after the fold."""
         segment, place = check.segment, check.place
-        finding = Finding(
-            segment.topic,
-            segment.partition,
-            segment.base_offset,
-            segment.log_path,
-            FileKind.LOG,
-            FileClass.SOUND,
+        base_offset = segment.base_offset
+        finding = finding_of(
+            segment, segment.log_path, FileKind.LOG, FileClass.SOUND, base_offset=base_offset
         )
         number, self._judged = self._judged, self._judged + 1
         missing = [each for each in self.missing.ranges if each.log == number]
         gaps = [each for each in missing if each.cause is not Cause.COMPACTED]
-        for gap in gaps:
-            end, position = gap.end_offset, gap.position_bytes
-            self._lose(check, gap.first_offset, end, position, 0, "gap")
+        self.lost += [
+            LostRange(
+                each.first_offset, each.end_offset, base_offset, each.position_bytes, 0, "gap"
+            )
+            for each in gaps
+        ]
         judgement = self._damage(check, row)
         if judgement is None and check.whole.offsets.overlap is not None:
             judgement = _overlap(check.whole.offsets.overlap)
@@ -130,21 +136,9 @@ class LogJudge:
         """Add the lost range after the valid batches of a damaged log."""
         facts, whole = check.facts, check.whole
         end = whole.end_offset if whole.end_offset > facts.end_offset else None
-        position = facts.end_bytes
-        size = row.log_size_bytes - position
-        self._lose(check, facts.end_offset, end, position, size, row.reason_code or "damaged")
-
-    def _lose(
-        self,
-        check: SegmentCheck,
-        first: int,
-        end: int | None,
-        position: int,
-        size: int,
-        reason: str,
-    ) -> None:
-        base_offset = check.segment.base_offset
-        self.lost.append(LostRange(first, end, base_offset, position, size, reason))
+        base_offset, position = check.segment.base_offset, facts.end_bytes
+        size, reason = row.log_size_bytes - position, row.reason_code or "damaged"
+        self.lost.append(LostRange(facts.end_offset, end, base_offset, position, size, reason))
 
 
 def is_read(row: SegmentReport) -> bool:

@@ -20,7 +20,14 @@ from kafka_index.layout.names import (
 from kafka_index.startup.found_files import check_segment_file_name, is_misnamed_log
 from kafka_index.storage import SegmentFile, is_scratch
 from kafka_index.storage.directories import Entry
-from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
+from kafka_index.verification.findings import (
+    FileClass,
+    FileKind,
+    Finding,
+    Judgement,
+    finding_of,
+    refused_by_broker,
+)
 from kafka_index.verification.verify_settings import KnownTopic
 
 #: By suffix.
@@ -57,9 +64,7 @@ def other_files(
         parsed = parse_segment_file(name)
         base_offset = None if parsed is None else parsed.base_offset
         kind = FileKind.LOG if parsed is None else KINDS_OF_SEGMENT_FILES[parsed.kind]
-        finding = Finding(
-            partition.topic, partition.partition, base_offset, entry.path, kind, FileClass.ORPHAN
-        )
+        finding = finding_of(partition, entry.path, kind, FileClass.ORPHAN, base_offset=base_offset)
         if parsed is None:
             if entry.why_not_a_file() is None:
                 yield from _misnamed(finding, name, directory)
@@ -91,14 +96,8 @@ def _misnamed(finding: Finding, name: str, directory: str) -> Iterator[Finding]:
     try:
         check_segment_file_name(name, directory)
     except StartRefusedError as error:
-        yield finding.judged(
-            Judgement(
-                FileClass.CORRUPT,
-                harmful=True,
-                found=error.message,
-                effect="A broker exits.",
-            )
-        )
+        found, effect = error.message, "A broker exits."
+        yield finding.judged(Judgement(FileClass.CORRUPT, harmful=True, found=found, effect=effect))
         return
     if is_misnamed_log(name):
         effect = "A broker opens an empty segment of that offset in the midst of the log."
@@ -115,21 +114,11 @@ def judge_metadata(
     where a broker wants the file.
     """
     path = os.path.join(directory, PARTITION_METADATA)
-    finding = Finding(
-        partition.topic, partition.partition, None, path, FileKind.METADATA, FileClass.MISSING
-    )
+    finding = finding_of(partition, path, FileKind.METADATA, FileClass.MISSING)
     try:
         topic_id = read_topic_id(directory)
     except StartRefusedError as error:
-        yield finding.judged(
-            Judgement(
-                FileClass.CORRUPT,
-                harmful=True,
-                expected=error.expected,
-                found=": ".join(filter(None, (error.message, error.found))),
-                effect="A broker takes the data directory offline, or exits.",
-            )
-        )
+        yield finding.judged(refused_by_broker(error))
     except KafkaIndexError as error:
         yield finding.unreadable(error)
     else:

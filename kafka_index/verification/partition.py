@@ -38,6 +38,7 @@ from kafka_index.verification.findings import (
     Finding,
     Judgement,
     PartitionFindings,
+    finding_of,
 )
 from kafka_index.verification.index_files import SegmentPlace, judge_transaction_index
 from kafka_index.verification.logs import LogJudge, is_read
@@ -323,31 +324,24 @@ class _Finish:
         )
 
     def _no_files(self) -> Finding:
-        partition = self.verification.partition
-        return Finding(
-            partition.topic,
-            partition.partition,
-            None,
-            self.verification.directory,
-            FileKind.INDEX,
-            FileClass.MISSING,
-            found="logs only",
-            effect="A broker reads every log and rebuilds the rest; it needs partition.metadata.",
+        verification = self.verification
+        row = finding_of(
+            verification.partition, verification.directory, FileKind.INDEX, FileClass.MISSING
         )
+        effect = "A broker reads every log and rebuilds the rest; it needs partition.metadata."
+        return replace(row, found="logs only", effect=effect)
 
     def _partition_row(self, found: Sequence[Finding], start: int, end: int | None) -> Finding:
-        partition = self.verification.partition
         harmful = [one for one in found if one.harmful]
-        row = Finding(
-            partition.topic,
-            partition.partition,
-            None,
+        row = finding_of(
+            self.verification.partition,
             self.verification.directory,
             FileKind.PARTITION,
             harmful[0].file_class if harmful else FileClass.SOUND,
             harmful=bool(harmful),
-            found=f"offsets {start} to {'an end that is not known' if end is None else end}",
         )
+        end_text = "an end that is not known" if end is None else end
+        row = replace(row, found=f"offsets {start} to {end_text}")
         error = self.folded.error
         if error is not None and is_retriable(error):
             return row.unreadable(error)

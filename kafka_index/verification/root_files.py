@@ -43,7 +43,14 @@ from kafka_index.startup.metadata_log import (
 )
 from kafka_index.startup.prediction import Refusal
 from kafka_index.stores import is_remote
-from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
+from kafka_index.verification.findings import (
+    FileClass,
+    FileKind,
+    Finding,
+    Judgement,
+    finding_of,
+    found_by,
+)
 
 _EXITS = "A broker exits before it touches anything."
 _MISSING_EFFECTS = {
@@ -154,7 +161,7 @@ def _judge_fault(
         file_class=FileClass.CORRUPT,
         harmful=effect is not FaultEffect.RESET,
         expected=fault.expected,
-        found=": ".join(filter(None, (fault.message, fault.found))),
+        found=found_by(fault),
         effect=_RESET[name] if effect is FaultEffect.RESET else _EFFECTS[effect],
     )
 
@@ -177,13 +184,8 @@ def checkpoint_findings(
             effect = "The cleaner begins at the log start again."
         else:
             effect = f"Offsets {log_end_offset} to {offset - 1} were in the log once, and are gone."
-        yield Finding(
-            partition.topic,
-            partition.partition,
-            None,
-            directory.file(name),
-            FileKind.ROOT,
-            FileClass.STALE,
+        yield replace(
+            finding_of(partition, directory.file(name), FileKind.ROOT, FileClass.STALE),
             harmful=name != CLEANER_CHECKPOINT,
             expected=f"{log_end_offset} or less, where the log ends",
             found=str(offset),
@@ -208,8 +210,7 @@ def identity_findings(
             given = MetaProperties.read(metadata_directory_of([], None, metadata) or metadata)
         except KafkaIndexError as error:
             if is_retriable(error):
-                row = Finding(None, None, None, metadata, FileKind.ROOT, FileClass.UNREADABLE)
-                yield row.unreadable(error)
+                yield _row(metadata, FileClass.UNREADABLE).unreadable(error)
     brokers: dict[tuple[str | None, int | None], dict[str, MetaProperties]] = {}
     for root in roots:
         if root.identity is not None and not root.refused:
@@ -253,8 +254,7 @@ def _metadata_log_findings(path: str) -> Iterator[Finding]:
             # The row of its partition.metadata says so.
             continue
         except KafkaIndexError as error:
-            row = Finding(None, None, None, path, FileKind.ROOT, FileClass.UNREADABLE)
-            yield row.unreadable(error)
+            yield _row(path, FileClass.UNREADABLE).unreadable(error)
         else:
             if refusal is not None:
                 yield _refused_row(refusal, _EXITS)
@@ -262,5 +262,5 @@ def _metadata_log_findings(path: str) -> Iterator[Finding]:
 
 def _refused_row(refusal: Refusal, effect: str) -> Finding:
     reason = refusal.reason if refusal.line is None else f"line {refusal.line}: {refusal.reason}"
-    row = Finding(None, None, None, refusal.file, FileKind.ROOT, FileClass.CORRUPT)
+    row = _row(refusal.file, FileClass.CORRUPT)
     return row.judged(Judgement(FileClass.CORRUPT, harmful=True, found=reason, effect=effect))

@@ -37,7 +37,7 @@ from kafka_index.scan.log_offsets import LogOffsets, holds_messages
 from kafka_index.scan.segment_scan import BatchObserver, ObservedSource
 from kafka_index.storage import SegmentFile, remove_scratch
 from kafka_index.stores import is_remote, store_of
-from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
+from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, finding_of
 from kafka_index.verification.index_files import (
     IDENTICAL,
     SegmentPlace,
@@ -152,9 +152,7 @@ def index_path(segment: SegmentFile, settings: VerifySettings, suffix: str) -> s
 
 def read_stored(segment: SegmentFile, path: str, kind: FileKind) -> StoredFile:
     """Read a file of a segment."""
-    finding = Finding(
-        segment.topic, segment.partition, segment.base_offset, path, kind, FileClass.MISSING
-    )
+    finding = finding_of(segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset)
     try:
         if not is_remote(path) and _is_special(path):
             raise InputError("not a regular file", path=path)

@@ -22,7 +22,7 @@ from kafka_index.startup.prediction import LoadedLog, LostRecords, NotPredictedE
 from kafka_index.storage import Listing
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
-from kafka_index.verification.findings import FileClass, FileKind, Finding
+from kafka_index.verification.findings import FileClass, FileKind, Finding, finding_of, found_by
 from kafka_index.verification.root_files import JudgedRoot, identity_findings
 from kafka_index.verification.verify_settings import VerifySettings
 
@@ -118,15 +118,7 @@ def refused_start(
     Its path is the directory where no one file is at fault. None where neither happens, or a read
     fails, which the rows of the files have.
     """
-    row = Finding(
-        partition.topic,
-        partition.partition,
-        None,
-        directory,
-        FileKind.ROOT,
-        FileClass.CORRUPT,
-        harmful=True,
-    )
+    row = finding_of(partition, directory, FileKind.ROOT, FileClass.CORRUPT, harmful=True)
     if is_remote(directory):
         return None
     try:
@@ -166,7 +158,7 @@ def _refused(row: Finding, error: StartRefusedError, effect: str) -> Finding:
         path=error.path or row.path,
         position_bytes=error.position_bytes,
         expected=error.expected,
-        found=": ".join(filter(None, (error.message, error.found))),
+        found=found_by(error),
         effect=effect,
     )
 

@@ -29,7 +29,14 @@ from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
 from kafka_index.stores import store_of
-from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
+from kafka_index.verification.findings import (
+    FileClass,
+    FileKind,
+    Finding,
+    Judgement,
+    finding_of,
+    refused_by_broker,
+)
 from kafka_index.verification.index_files import IDENTICAL, NOT_JUDGED
 from kafka_index.verification.segment import EpochRun
 
@@ -60,9 +67,7 @@ def epoch_findings(
     if unknown. Without index files it is a dump of logs alone.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-    finding = Finding(
-        partition.topic, partition.partition, None, path, FileKind.EPOCHS, FileClass.MISSING
-    )
+    finding = finding_of(partition, path, FileKind.EPOCHS, FileClass.MISSING)
     try:
         text = read_text(path)
     except KafkaIndexError as error:
@@ -86,13 +91,7 @@ def _judge_epochs(
     try:
         cache = LeaderEpochCache.from_text(text, path=path)
     except (InputError, InvalidEpochError) as error:
-        return Judgement(
-            FileClass.CORRUPT,
-            harmful=True,
-            expected=error.expected,
-            found=": ".join(filter(None, (error.message, error.found))),
-            effect="A broker takes the data directory offline, or exits.",
-        )
+        return refused_by_broker(error)
     wanted = LeaderEpochCache()
     for run in runs:
         if run.last_offset < log_start_offset:
@@ -112,23 +111,16 @@ def _judge_epochs(
             )
     if cache.entries == wanted.entries and text == wanted.text():
         return IDENTICAL
-    late = [
-        at for at, entry in enumerate(cache.entries) if _is_late(entry.start_offset, end_offset)
-    ]
-    if late:
-        entry = cache.entries[late[0]]
-        return Judgement(
-            FileClass.STALE,
-            entry=late[0],
-            expected=f"a start offset below {end_offset}",
-            found=f"epoch {entry.epoch} from offset {entry.start_offset}",
-            effect="A broker drops the epochs that start at the log end or after it.",
-        )
+    for at, entry in enumerate(cache.entries):
+        if end_offset is not None and entry.start_offset > end_offset:
+            return Judgement(
+                FileClass.STALE,
+                entry=at,
+                expected=f"a start offset below {end_offset}",
+                found=f"epoch {entry.epoch} from offset {entry.start_offset}",
+                effect="A broker drops the epochs that start at the log end or after it.",
+            )
     return Judgement(FileClass.VALID, found="the epochs of all batches, and epochs without records")
-
-
-def _is_late(start_offset: int, end_offset: int | None) -> bool:
-    return end_offset is not None and start_offset > end_offset
 
 
 def judge_snapshots(
@@ -329,11 +321,4 @@ def _difference(
 
 def _finding(partition: TopicPartition, directory: str, offset: int) -> Finding:
     path = snapshot_path(directory, offset)
-    return Finding(
-        partition.topic,
-        partition.partition,
-        offset,
-        path,
-        FileKind.SNAPSHOT,
-        FileClass.MISSING,
-    )
+    return finding_of(partition, path, FileKind.SNAPSHOT, FileClass.MISSING, base_offset=offset)
