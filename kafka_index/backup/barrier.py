@@ -26,7 +26,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from kafka_index.errors import CorruptObjectError, KafkaIndexError, PublishError
+from kafka_index.errors import CorruptObjectError, KafkaIndexError, PublishError, ReadError
 from kafka_index.layout.times import now_ms
 from kafka_index.stores.backup.manifest import BARRIERS_FOLDER, is_run_name, run_name, run_time
 from kafka_index.stores.registry import store_of
@@ -190,14 +190,20 @@ class Barrier:
 
         self._wait(is_over, self._patience_s)
         found = _Closed(tuple(sorted(each for each in there if each is not None)), self._token)
-        if None in there or not self._put(closed, found):
-            found = self._read(closed, _Closed)
-        self.members = set(found.members)
+        self.members = set(self._closed_by(closed, None if None in there else found).members)
         if self._node_id not in self.members:
             raise LateError(
                 f"broker {self._node_id} came too late to the run {self.run}",
                 path=f"{self._folder}/{closed}",
             )
+
+    def _closed_by(self, name: str, own: _Closed | None) -> _Closed:
+        """Return the object that closes a stage, which is this broker's own if nobody puts another.
+
+        On a local disk, another process may be killed as it puts one.
+        """
+        path = f"{self._folder}/{name}"
+        return _awaited(path, lambda: own if own and _put(path, own) else _decoded(path, _Closed))
 
     def _there(self, stage: str) -> set[int | None]:
         """Return the brokers at a stage; None among them once it is closed."""
@@ -221,7 +227,8 @@ class Barrier:
         return _put(f"{self._folder}/{name}", value)
 
     def _read(self, name: str, kind: type[_Object]) -> _Object:
-        return _read(f"{self._folder}/{name}", kind)
+        path = f"{self._folder}/{name}"
+        return _awaited(path, lambda: _decoded(path, kind))
 
 
 class AgreedTime(Barrier):
@@ -357,15 +364,20 @@ def _put(path: str, value: msgspec.Struct) -> bool:
         raise
 
 
-def _read(path: str, kind: type[_Object]) -> _Object:
-    """Return an object of a barrier, which somebody has just put, or is about to."""
+def _awaited(path: str, read: Callable[[], _Object]) -> _Object:
+    """Return an object of a barrier, which somebody has just put, or is about to.
+
+    Raises `ReadError` if it is gone, as those of barriers that are a day old may be.
+    """
     deadline = time.monotonic() + _WRITER_S
     while True:
         try:
-            return _decoded(path, kind)
+            return read()
         except FileNotFoundError:
             if time.monotonic() > deadline:
-                raise CorruptObjectError("the object of a barrier is gone", path=path) from None
+                raise ReadError(
+                    "the object of a barrier is gone", path=path, hint="run again"
+                ) from None
             time.sleep(_SHORTEST_PAUSE_S)
 
 

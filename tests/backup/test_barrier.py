@@ -24,6 +24,7 @@ from kafka_index.backup.barrier import (
 )
 from kafka_index.layout.times import now_ms
 from kafka_index.stores.backup.manifest import run_name, run_time
+from kafka_index.stores.durable_files import AtomicFile
 from kafka_index.stores.local_store import LocalStore
 
 THREE = (1, 2, 3)
@@ -66,6 +67,18 @@ def test_a_barrier_whose_opener_was_killed_before_it_is_opened_by_the_next(tmp_p
     found = at_once(*(partial(opened, tmp_path, node, now=lambda: later) for node in THREE))
     assert len({each.run for each in found}) == 1
     assert (tmp_path / "barriers" / "0000000002" / "open.json").is_file()
+
+
+def test_a_stage_that_a_killed_broker_was_closing_is_closed_by_the_next(tmp_path: Path) -> None:
+    meeting = opened(tmp_path, 1, (1, 2), patience_s=SHORT_S)
+    closed = tmp_path / "barriers" / "0000000001" / "joined" / "closed.json"
+    with ThreadPoolExecutor(1) as thread:
+        with AtomicFile(str(closed)):
+            waiting = thread.submit(meeting.await_cut)
+            time.sleep(3 * SHORT_S)
+            assert not waiting.done()
+        waiting.result()
+    assert b'"members":[1]' in closed.read_bytes()
 
 
 def test_nobody_cuts_the_rest_before_all_have_cut_the_first_topics(tmp_path: Path) -> None:
