@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from kafka_index.errors import (
     CorruptIndexError,
-    IndexFullError,
     IndexOffsetOverflowError,
     InvalidOffsetError,
     InvalidTimestampError,
     KafkaIndexError,
 )
-from kafka_index.index import TimeIndex, TimestampOffset
+from kafka_index.index import TimeIndex
 from kafka_index.index.slot_search import BULK_LOOKUPS
 from tests.support.index_twins import TimeTwin
 
@@ -50,43 +49,13 @@ def file_of(path: Path, *entries: Entry) -> Path:
     return path
 
 
-def test_an_empty_index_finds_no_timestamp_at_the_base_offset(index: TimeIndex) -> None:
-    assert index.lookup(100) == TimestampOffset(-1, BASE)
-    assert index.last_entry == TimestampOffset(-1, BASE)
-
-
 def test_entries_are_relative_to_the_base_offset_and_big_endian(index: TimeIndex) -> None:
     appended(index, (1000, 49), (2**40, 52)).close()
     assert Path(index.path).read_bytes() == struct.pack(">qiqi", 1000, 4, 2**40, 7)
 
 
-def test_the_last_slot_is_kept_for_the_roll(index: TimeIndex) -> None:
-    appended(index, *((number, BASE + number) for number in range(29)))
-    assert index.is_full
-    with pytest.raises(IndexFullError):
-        index.maybe_append(29, BASE + 29)
-    index.maybe_append(29, BASE + 29, skip_full_check=True)
-    assert index.entries == 30
-    with pytest.raises(IndexFullError):
-        index.maybe_append(30, BASE + 30, skip_full_check=True)
-
-
-def test_a_full_index_refuses_even_what_it_would_leave_out(index: TimeIndex) -> None:
-    appended(index, *((number, BASE + number) for number in range(29)))
-    with pytest.raises(IndexFullError):
-        index.maybe_append(28, BASE + 28)
-    index.maybe_append(28, BASE + 28, skip_full_check=True)
-    assert index.entries == 29
-
-
 def test_the_offset_index_is_full_one_entry_later(tmp_path: Path) -> None:
     assert TimeIndex(tmp_path / "0.timeindex", 0, 12).is_full
-
-
-def test_an_equal_timestamp_is_left_out_and_keeps_the_first_offset(index: TimeIndex) -> None:
-    appended(index, (100, 50), (100, 55))
-    assert entries_of(index) == [(100, 50)]
-    assert index.last_entry == (100, 50)
 
 
 def test_a_smaller_offset_is_refused_even_with_an_equal_timestamp(index: TimeIndex) -> None:
@@ -99,13 +68,6 @@ def test_a_smaller_offset_is_refused_even_with_an_equal_timestamp(index: TimeInd
 def test_a_smaller_timestamp_is_refused(index: TimeIndex) -> None:
     with pytest.raises(InvalidTimestampError, match="100 or more"):
         appended(index, (100, 50)).maybe_append(99, 51)
-
-
-@pytest.mark.parametrize("timestamp", [-1, -2, -(2**63)])
-def test_an_empty_index_leaves_out_what_is_not_a_timestamp(
-    index: TimeIndex, timestamp: int
-) -> None:
-    assert entries_of(appended(index, (timestamp, 50))) == []
 
 
 @pytest.mark.parametrize("offset", [BASE - 1, BASE + 2**31])
