@@ -181,14 +181,9 @@ def complete(cli: click.Group, program: str) -> int:
 
 
 # What to do after a signal has stopped a command.
-_AFTER_A_STOP = {
-    "build": "; run again to continue",
-    "import": "; run again to continue",
-    "lookup": "; run again to answer all queries",
-    "export": "; run again to continue",
-    "restore": "; run again to continue",
-    "rewrite": "; run again to continue",
-}
+_AFTER_A_STOP = dict.fromkeys(
+    ("build", "import", "export", "restore", "rewrite"), "; run again to continue"
+) | {"lookup": "; run again to answer all queries"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

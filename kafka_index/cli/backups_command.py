@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,6 +54,15 @@ _EXPIRE_HELP = """Expire the runs that nothing keeps, and delete what only expir
     is no repository; 3, it cannot be read or written because of permission, disk, network or
     memory; 70, an internal error.
     """
+_LIST_EXAMPLES = "kafka-index backups list s3://backups/kafka --last 10\n"
+_VERIFY_EXAMPLES = """\
+kafka-index backups verify s3://backups/kafka --sample 5
+kafka-index backups verify /mnt/backups --run 20261120T120000.000Z
+"""
+_EXPIRE_EXAMPLES = """\
+kafka-index backups expire s3://backups/kafka --dry-run
+kafka-index backups expire /mnt/backups --keep-last 24 --keep-daily 30
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,51 +221,31 @@ def _readable(rows: pa.Table) -> pa.Table:
     return pa.table({name: pa.array(own, pa.string()) for name, own in kept.items()})
 
 
-_Maker = Callable[..., click.Command]
-_COMMANDS: dict[str, _Maker] = {
-    "list": partial(
-        command,
-        "list",
-        ListOptions,
-        _list,
-        help_text=_LIST_HELP,
+def _command(
+    name: str, kind: type, run: Callable[[Any], int], help_text: str, examples: str
+) -> click.Command:
+    return command(
+        name,
+        kind,
+        run,
+        as_job=False,
+        help_text=help_text,
         usage="[OPTIONS]",
-        examples="kafka-index backups list s3://backups/kafka --last 10\n",
+        examples=examples,
         has_links=False,
         page="backup",
-    ),
-    "verify": partial(
-        command,
-        "verify",
-        VerifyOptions,
-        _verify,
-        help_text=_VERIFY_HELP,
-        usage="[OPTIONS]",
-        examples="kafka-index backups verify s3://backups/kafka --sample 5\n"
-        "kafka-index backups verify /mnt/backups --run 20261120T120000.000Z\n",
-        has_links=False,
-        page="backup",
-    ),
-    "expire": partial(
-        command,
-        "expire",
-        ExpireOptions,
-        _expire,
-        help_text=_EXPIRE_HELP,
-        usage="[OPTIONS]",
-        examples="kafka-index backups expire s3://backups/kafka --dry-run\n"
-        "kafka-index backups expire /mnt/backups --keep-last 24 --keep-daily 30\n",
-        has_links=False,
-        page="backup",
-    ),
-}
+    )
 
 
 def make_command(*, as_job: bool) -> click.Group:
     """Return the group; none of its commands runs as a job."""
     if as_job:
         raise ValueError("backups does not run as a job")
-    commands = {name: make(as_job=False) for name, make in _COMMANDS.items()}
+    commands = [
+        _command("list", ListOptions, _list, _LIST_HELP, _LIST_EXAMPLES),
+        _command("verify", VerifyOptions, _verify, _VERIFY_HELP, _VERIFY_EXAMPLES),
+        _command("expire", ExpireOptions, _expire, _EXPIRE_HELP, _EXPIRE_EXAMPLES),
+    ]
     return click.Group(
         "backups",
         commands,

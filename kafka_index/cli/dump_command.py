@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -34,7 +33,7 @@ from kafka_index.cli.shared_options import (
     times_options,
     verbose_option,
 )
-from kafka_index.cli.terminal import print_error
+from kafka_index.cli.terminal import escape_on_stdout, print_error
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
@@ -284,9 +283,7 @@ def _run(options: DumpOptions) -> ExitCode:
         )
         return dump_records(file, output, text, verify_crc=verify_crc, budget=budget)
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Records and paths may contain characters that the terminal's encoding lacks.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    escape_on_stdout()
     kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
     directories = [path for path in options.files if not is_remote(path) and os.path.isdir(path)]
     known = dumped_files([path for path in options.files if path not in directories], kinds)

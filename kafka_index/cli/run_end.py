@@ -14,7 +14,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, redirect_stdout
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -194,14 +194,18 @@ class RunSummary:
         """Add to a count, such as ``segments_built``."""
         self._counts[name] = self._counts.get(name, 0) + count
 
+    def add_counts(self, counts: Mapping[str, int]) -> None:
+        """Add to counts by their names."""
+        for name, count in counts.items():
+            self.add_count(name, count)
+
     def add_bytes(self, name: str, size_bytes: int) -> None:
         """Add to a number of bytes, such as ``log_read``."""
         self._bytes[name] = self._bytes.get(name, 0) + size_bytes
 
     def add_result(self, result: Result) -> None:
         """Add the counts and bytes of a result."""
-        for name, count in result.counts.items():
-            self.add_count(name, count)
+        self.add_counts(result.counts)
         for name, size_bytes in result.sizes_bytes.items():
             self.add_bytes(name, size_bytes)
 

@@ -15,7 +15,14 @@ from kafka_index.cli.record_template import BYTES_AS_TEXT, RecordTemplate, ends_
 from kafka_index.cli.record_text import FOUND_COLUMNS, TEXT, FoundText
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Paint, format_bytes, format_count, print_error, print_text
+from kafka_index.cli.terminal import (
+    Paint,
+    escape_on_stdout,
+    format_bytes,
+    format_count,
+    print_error,
+    print_text,
+)
 from kafka_index.errors import InputError, plural
 from kafka_index.execution import ThreadEngine
 from kafka_index.layout.names import TopicPartition
@@ -58,9 +65,7 @@ def run_find(options: FindOptions) -> ExitCode:
         tiered=options.tiered,
         indexes=options.indexes,
     )
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Records may contain characters that the terminal's encoding lacks.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    escape_on_stdout()
     text = FoundText(as_json=options.as_json, values=options.values)
     outcome = _FindOutcome(search.plan.splits, options.detail)
     with (
@@ -68,19 +73,20 @@ def run_find(options: FindOptions) -> ExitCode:
         closing(search.run(options.engine, limit=options.limit, listener=outcome)) as found,
     ):
         count, damage, codes = print_found(text, outcome.following(found), outcome.paused)
-    summary = run_summary()
-    summary.add_count("matches", count)
-    summary.add_count("records_found", count)
-    summary.add_count("partitions", len(search.listed.files))
-    summary.add_count("damage", damage)
-    summary.add_count("skipped", len(search.listed.skipped))
+    _record(search.listed, damage, matches=count, records_found=count)
     if options.detail is not Detail.QUIET:
         print_text(sys.stderr, _searched_lines(options, search, count, damage))
     code = ExitCode.first(codes)
     if not count and options.fail_if_none and code is ExitCode.DONE:
-        summary.outcome = "no_match"
+        run_summary().outcome = "no_match"
         return ExitCode.DAMAGE
     return code
+
+
+def _record(listed: ListedPartitions, damage: int, **records: int) -> None:
+    """Add what was read, and the numbers of records, to the summary of the run."""
+    counts = {"partitions": len(listed.files), "damage": damage, "skipped": len(listed.skipped)}
+    run_summary().add_counts(records | counts)
 
 
 class _FindOutcome(Outcome):
@@ -179,20 +185,14 @@ def run_cat(options: CatOptions) -> ExitCode:
     errors = [one.error for one in planned if one.error is not None]
     for error in errors:
         print_error(str(error))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Records may contain characters that the terminal's encoding lacks.
-        if options.template is None:
-            sys.stdout.reconfigure(errors="backslashreplace")
-        else:
-            sys.stdout.reconfigure(encoding="utf-8", errors=BYTES_AS_TEXT)
+    if options.template is None:
+        escape_on_stdout()
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors=BYTES_AS_TEXT)
     with closing(_matches(options, planned, settings)) as found:
         count, places, codes = print_found(text, found)
     damage = len(errors) + places
-    summary = run_summary()
-    summary.add_count("records", count)
-    summary.add_count("partitions", len(listed.files))
-    summary.add_count("damage", damage)
-    summary.add_count("skipped", len(listed.skipped))
+    _record(listed, damage, records=count)
     if options.detail is not Detail.QUIET:
         print_text(sys.stderr, _read_lines(options, listed, settings, count, damage))
     return ExitCode.first([ExitCode.of_faults(errors), *codes])

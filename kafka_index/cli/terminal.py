@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -89,6 +89,12 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
     given = os.environ.get("COLUMNS", "")
     columns = int(given) if given.isdecimal() else columns
     return columns or _DEFAULT_SIZE[0], lines or _DEFAULT_SIZE[1]
+
+
+def escape_on_stdout() -> None:
+    """Print what the encoding of stdout lacks as escapes: records and paths may hold any text."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:

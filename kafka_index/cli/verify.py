@@ -144,7 +144,8 @@ class VerifyOutcome(Outcome):
         `fast`: checksums were not verified. Only the topics that match were verified.
         """
         paint, tally = self._paint, self._tally
-        self._record()
+        run_summary().add_counts(tally.counts)
+        run_summary().add_bytes("logs", self._total_bytes)
         rows = [
             (name, format_count(tally.files[name]), format_count(tally.harmful[name]))
             for name in EXPLAINED
@@ -210,12 +211,6 @@ class VerifyOutcome(Outcome):
             return f"{compared} compared, {harmful} with harmful differences"
         partitions = plural(self._tally.partitions, "partition")
         return f"{partitions}, {self._tally.harmful_partitions} with harmful files"
-
-    def _record(self) -> None:
-        summary = run_summary()
-        for name, count in self._tally.counts.items():
-            summary.add_count(name, count)
-        summary.add_bytes("logs", self._total_bytes)
 
     def _damage_lines(self) -> list[str]:
         count = self._tally.harmful.total()
