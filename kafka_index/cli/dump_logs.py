@@ -106,13 +106,7 @@ def out_of_order(path: str, stop: ScanStop, output: DumpOutput) -> KafkaIndexErr
 
 def damage_of(path: str, stop: ScanStop) -> CorruptLogError:
     """Return the error of damage that a scan has met."""
-    return CorruptLogError(
-        stop.name,
-        path=path,
-        position_bytes=stop.position_bytes,
-        expected=stop.expected,
-        found=stop.found,
-    )
+    return stop.as_error(CorruptLogError, stop.name, path)
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:

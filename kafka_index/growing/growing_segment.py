@@ -378,13 +378,8 @@ class GrowingLogSegment(SegmentFiles):
         stop = builder.recover(LogBatches(self.log.view, 0, self.base_offset, verify_crc=True))
         # Nothing is cut of a log that a broker does not start over.
         if stop is not None:
-            raise CorruptLogError(
-                f"the segment cannot be recovered: {stop.name}",
-                path=self.log.path,
-                position_bytes=stop.position_bytes,
-                expected=stop.expected,
-                found=stop.found,
-            )
+            message = f"the segment cannot be recovered: {stop.name}"
+            raise stop.as_error(CorruptLogError, message, self.log.path)
         lost = self.log.truncate_to(builder.valid_bytes)
         # Set even for an empty log, as in Kafka: a truncation reads it again.
         self._largest = self.time_index.last_entry

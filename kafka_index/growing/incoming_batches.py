@@ -109,12 +109,7 @@ class IncomingBatches:
             return
         stop = scanner.stop(code, HeldBytes(data))
         kind = InputError if stop.refused else CorruptLogError
-        raise kind(
-            f"cannot append: {stop.name}",
-            position_bytes=stop.position_bytes,
-            expected=stop.expected,
-            found=stop.found,
-        )
+        raise stop.as_error(kind, f"cannot append: {stop.name}")
 
     def __len__(self) -> int:
         """Return the number of batches."""

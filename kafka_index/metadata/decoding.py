@@ -362,7 +362,7 @@ class TopicLog:
             ):
                 if isinstance(found, BatchDamage):
                     position = int(positions[found.batch])
-                    self.faults.append(_placed(found.error, segment.log_path, position))
+                    self.faults.append(found.error.at(segment.log_path, position))
                 else:
                     offsets, times, *columns = found.columns
                     values = (offsets, times.cast(pa.int64()), *columns)
@@ -372,29 +372,12 @@ class TopicLog:
                 self.end_offset = max(self.end_offset, int(batches.last_offset[-1]) + 1)
         stop = source.stop
         if stop is not None and stop.code != PREALLOCATED_TAIL:
-            damage = CorruptLogError(
-                stop.name,
-                path=segment.log_path,
-                position_bytes=stop.position_bytes,
-                expected=stop.expected,
-                found=stop.found,
-                hint="what follows in this segment was not read",
-            )
+            hint = "what follows in this segment was not read"
+            damage = stop.as_error(CorruptLogError, stop.name, segment.log_path, hint=hint)
             if self.recovers:
                 self.cut = damage
             else:
                 self.faults.append(damage)
-
-
-def _placed(error: CorruptLogError, path: str, position_bytes: int) -> CorruptLogError:
-    return type(error)(
-        error.message,
-        path=path,
-        position_bytes=position_bytes,
-        expected=error.expected,
-        found=error.found,
-        hint=error.hint,
-    )
 
 
 class TopicState(ABC):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from kafka_index.errors import CorruptLogError
+from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.kernels.headers import CONTROL_NONE
 from kafka_index.kernels.scan import BatchColumns
 
@@ -47,6 +47,8 @@ NOT_A_LOG = "not_a_log"
 OVERLAP = "overlap"
 #: The last offset is below the segment's base offset, or 2^31 or more above it.
 OFFSET_OVERFLOW = "offset_overflow"
+
+_Error = TypeVar("_Error", bound=KafkaIndexError)
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -116,6 +118,24 @@ class ScanStop:
         if self.expected is None:
             return text
         return f"{text} (expected {self.expected}, found {self.found})"
+
+    def as_error(
+        self,
+        kind: type[_Error],
+        message: str,
+        path: str | None = None,
+        *,
+        hint: str | None = None,
+    ) -> _Error:
+        """Return an error of a kind about this place, with what was expected and found."""
+        return kind(
+            message,
+            path=path,
+            position_bytes=self.position_bytes,
+            expected=self.expected,
+            found=self.found,
+            hint=hint,
+        )
 
     def error(self, path: str, consequence: str = "") -> CorruptLogError:
         """Return the error for damage in a log, and what follows from it."""

@@ -94,13 +94,7 @@ def check_stop(stop: ScanStop | None, log_size: int, path: str, what: str) -> No
         return
     if log_size - stop.position_bytes <= HEADER_SIZE_UP_TO_MAGIC:
         return
-    raise StartRefusedError(
-        f"{what} cannot be read: {stop.name}",
-        path=path,
-        position_bytes=stop.position_bytes,
-        expected=stop.expected,
-        found=stop.found,
-    )
+    raise stop.as_error(StartRefusedError, f"{what} cannot be read: {stop.name}", path)
 
 
 def _end_of_way(log: Bytes, found: LogOffsetPosition | None, offset: int) -> int:
@@ -301,13 +295,8 @@ class LoadedSegment:
                     "a broker splits the segment, whose last offset does not fit its name",
                     path=self.path,
                 )
-            raise StartRefusedError(
-                f"the segment cannot be recovered: {stop.name}",
-                path=self.path,
-                position_bytes=stop.position_bytes,
-                expected=stop.expected,
-                found=stop.found,
-            )
+            message = f"the segment cannot be recovered: {stop.name}"
+            raise stop.as_error(StartRefusedError, message, self.path)
         self._use_index(index)
         return self.cut_at(builder.valid_bytes)
 
