@@ -23,8 +23,9 @@ Row = dict[str, object]
 
 _RECOVERY = ("recovered", "recovering")
 
-_IDS = pa.list_(pa.int32())
 _NAMES = pa.list_(pa.string())
+#: What columns of lists are called in schemas.
+_LISTS = {"ids": pa.list_(pa.int32()), "names": _NAMES}
 
 
 def _fields(one: Any) -> Row:
@@ -182,10 +183,12 @@ def remote_segments_rows(found: ClusterMetadata) -> list[Row] | None:
 
 def _schema(columns: str, **types: pa.DataType) -> pa.Schema:
     """Return a schema: ``name:type`` words; a name alone has a type among `types`."""
+    known = _LISTS | types
     fields = []
     for word in columns.split():
         name, _, kind = word.partition(":")
-        fields.append(pa.field(name, pa.type_for_alias(kind) if kind else types[name]))
+        own = known.get(kind or name)
+        fields.append(pa.field(name, pa.type_for_alias(kind) if own is None else own))
     return pa.schema(fields)
 
 
@@ -247,15 +250,9 @@ _ALL: Final = (
         (CLUSTER_METADATA_TOPIC,),
         _schema(
             "topic:string topic_id:string partition:int32 leader:int32 leader_epoch:int32 "
-            "partition_epoch:int32 replicas isr adding_replicas removing_replicas "
-            "eligible_leader_replicas last_known_elr directories leader_recovery_state:string",
-            replicas=_IDS,
-            isr=_IDS,
-            adding_replicas=_IDS,
-            removing_replicas=_IDS,
-            eligible_leader_replicas=_IDS,
-            last_known_elr=_IDS,
-            directories=_NAMES,
+            "partition_epoch:int32 replicas:ids isr:ids adding_replicas:ids removing_replicas:ids "
+            "eligible_leader_replicas:ids last_known_elr:ids directories:names "
+            "leader_recovery_state:string"
         ),
         partitions_rows,
     ),
@@ -263,10 +260,8 @@ _ALL: Final = (
         "brokers",
         (CLUSTER_METADATA_TOPIC,),
         _schema(
-            "broker_id:int32 broker_epoch:int64 incarnation_id:string endpoints rack:string "
-            "is_fenced:bool in_controlled_shutdown:bool directories",
-            endpoints=_NAMES,
-            directories=_NAMES,
+            "broker_id:int32 broker_epoch:int64 incarnation_id:string endpoints:names rack:string "
+            "is_fenced:bool in_controlled_shutdown:bool directories:names"
         ),
         brokers_rows,
     ),

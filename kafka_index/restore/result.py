@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
@@ -159,7 +159,10 @@ def dropped_text(partitions: Iterable[RestoredPartition]) -> str:
 def report_rows(
     partitions: Iterable[RestoredPartition], offsets: Iterable[GroupOffset]
 ) -> pa.Table:
-    """Return the report: each partition, and what was lost of it; then offsets of groups."""
+    """Return the report: each partition, and what was lost of it; then offsets of groups.
+
+    Of each row the columns of the schema are taken.
+    """
     rows: list[dict[str, object]] = []
     for each in partitions:
         rows.append(_partition_row(each))
@@ -193,33 +196,19 @@ def _partition_row(restored: RestoredPartition) -> dict[str, object]:
 
 def _lost_row(restored: RestoredPartition, lost: LostRange) -> dict[str, object]:
     return {
-        "topic": restored.partition.topic,
-        "partition": restored.partition.partition,
+        **asdict(lost),
+        **asdict(restored.partition),
         "status": LOST,
-        "path": lost.path,
         "topic_id": restored.topic_id or None,
-        "size_bytes": lost.size_bytes,
-        "segment_base_offset": lost.segment_base_offset,
-        "position_bytes": lost.position_bytes,
-        "first_offset": lost.first_offset,
-        "last_offset": lost.last_offset,
-        "first_timestamp_ms": lost.first_timestamp_ms,
-        "last_timestamp_ms": lost.last_timestamp_ms,
-        "records": lost.records,
         "reason_code": lost.code,
-        "reason": lost.reason,
     }
 
 
 def _offset_row(one: GroupOffset) -> dict[str, object]:
     return {
-        "topic": one.topic,
-        "partition": one.partition,
-        "status": one.status,
-        "path": one.path,
+        **asdict(one),
         "log_end_offset": one.end_offset,
         "reason": str(one),
-        "group": one.group,
         "committed_offset": one.offset,
     }
 
