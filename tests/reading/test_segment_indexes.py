@@ -20,10 +20,8 @@ from tests.support.index_files import (
 )
 from tests.support.partitions import (
     Batch,
-    OffsetEntry,
     Partition,
     Segment,
-    TimeEntry,
     ask_offset,
     ask_offsets,
     ask_time,
@@ -35,6 +33,7 @@ from tests.support.partitions import (
     time_file,
 )
 from tests.support.segments import INT32_MAX
+from tests.support.walk_twin import OffsetEntry, TimeEntry
 
 #: Offsets 0..19 at the times 100..290, two records a batch, an entry a batch; then 20..29.
 TIMES = [[100 + 10 * offset, 105 + 10 * offset] for offset in range(0, 20, 2)]

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import google_crc32c
 
 from kafka_index.reading.answers import Resolve
-from tests.support.partitions import Batch, OffsetEntry, Partition, Row, Segment, TimeEntry
+from tests.support.partitions import Batch, Partition, Row, Segment
+from tests.support.walk_twin import OffsetEntry, TimeEntry
 
 NO_RECORD = Row("no_record_at_or_after")
 LATEST, EARLIEST, LARGEST = -1, -2, -3

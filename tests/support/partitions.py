@@ -24,6 +24,7 @@ from tests.support import segments as build
 from tests.support import twins
 from tests.support.segments import CODECS, WRAPPER_CODECS, packed_batch
 from tests.support.segments import wrapper as wrapped_messages
+from tests.support.walk_twin import OffsetEntry, TimeEntry
 
 DIRECTORY = "topic-0"
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -126,20 +127,6 @@ def control(offset: int, timestamp: int) -> Batch:
     """The marker that ends a transaction."""
     data = build.marker(offset, 7, 0, commit=True, timestamp=timestamp)
     return Batch(data, offset, offset, timestamp, ((offset, timestamp),), 0)
-
-
-class OffsetEntry(NamedTuple):
-    """An entry of an offset index, absolute."""
-
-    offset: int
-    position: int
-
-
-class TimeEntry(NamedTuple):
-    """An entry of a time index, absolute."""
-
-    timestamp: int
-    offset: int
 
 
 @dataclass(frozen=True)
