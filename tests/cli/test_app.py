@@ -127,23 +127,22 @@ def test_only_decimal_digits_are_a_number(
     assert repr(arguments[-1]) in capsys.readouterr().err
 
 
-def test_an_integer_that_is_too_large_is_not_called_something_else(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            f"lookup --logs . --topic a --offset {'9' * 20}",
+            "not a 64-bit integer in decimal digits",
+        ),
+        ("biuld", "Did you mean 'build'?"),
+        ("find --input . --key", "(see kafka-index find --help)"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["lookup", "--logs", ".", "--topic", "a", "--offset", "9" * 20]) == 2
-    assert "is not a 64-bit integer in decimal digits" in capsys.readouterr().err
-
-
-def test_a_command_that_is_nearly_right_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["biuld"]) == 2
-    assert "Did you mean 'build'?" in capsys.readouterr().err
-
-
-def test_an_option_without_its_value_names_the_help_of_its_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["find", "--input", ".", "--key"]) == 2
-    assert "(see kafka-index find --help)" in capsys.readouterr().err
+    assert main(line.split()) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

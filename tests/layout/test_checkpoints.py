@@ -87,21 +87,16 @@ def test_zeros_a_plus_and_other_scripts_are_read_as_java_does(epoch: str) -> Non
     assert parse_leader_epoch_checkpoint(f"0\n1\n{epoch} 77\n") == [EpochEntry(4, 77)]
 
 
-@pytest.mark.parametrize("epoch", ["4_0", "0x4", "\u00b2", "\U0001d7d2"])
-def test_what_java_does_not_read_as_a_number_is_refused(epoch: str) -> None:
-    with pytest.raises(InputError, match="line 3"):
-        parse_leader_epoch_checkpoint(f"0\n1\n{epoch} 77\n")
-
-
-@pytest.mark.parametrize("line", [f"{'9' * 5000} 1", f"1 {'9' * 5000}", f"1 -{'9' * 20}"])
-def test_a_number_of_any_length_out_of_range_is_refused(line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("4_0 77", "0x4 77", "\u00b2 77", "\U0001d7d2 77", "4 77 1"),
+        *(f"{'9' * 5000} 1", f"1 {'9' * 5000}", f"1 -{'9' * 20}"),
+    ],
+)
+def test_what_java_does_not_read_as_two_numbers_is_refused(line: str) -> None:
     with pytest.raises(InputError, match="line 3"):
         parse_leader_epoch_checkpoint(f"0\n1\n{line}\n")
-
-
-def test_an_epoch_line_has_two_integers() -> None:
-    with pytest.raises(InputError, match="line 3"):
-        parse_leader_epoch_checkpoint("0\n1\n4 77 1\n")
 
 
 @pytest.mark.parametrize(
