@@ -120,7 +120,7 @@ def _torn(index: OffsetIndex | TimeIndex | TransactionIndex, torn_bytes: int) ->
 
 
 def _print(columns: Sequence[Longs], form: _Form, output: DumpOutput) -> None:
-    output.rows(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(form.names)))
+    output.rows(pa.record_batch(dict(zip(form.names, columns, strict=True))))
 
 
 def _floor(
@@ -204,20 +204,17 @@ def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> KafkaIndexError 
     path = file.path
     entries = parse_leader_epoch_checkpoint(read_text(path) or "", path=path)
     output.begin(f"{path}: leader epochs, {plural(len(entries), *_ENTRY)}")
-    columns = [
-        pa.array([entry.epoch for entry in entries], pa.int64()),
-        pa.array([entry.start_offset for entry in entries], pa.int64()),
-    ]
-    output.rows(pa.RecordBatch.from_arrays(columns, ["epoch", "start_offset"]))
+    epochs = pa.array([entry.epoch for entry in entries], pa.int64())
+    starts = pa.array([entry.start_offset for entry in entries], pa.int64())
+    output.rows(pa.record_batch({"epoch": epochs, "start_offset": starts}))
     fault = _first_contradiction(entries, path)
     output.fault(fault)
     return fault
 
 
 def _print_entries(entries: NDArray[np.void], output: DumpOutput) -> None:
-    names = list(entries.dtype.names or ())
-    columns = [pa.array(entries[name].astype(np.int64)) for name in names]
-    output.rows(pa.RecordBatch.from_arrays(columns, names))
+    names = entries.dtype.names or ()
+    output.rows(pa.record_batch({name: entries[name].astype(np.int64) for name in names}))
 
 
 def _first_transaction_fault(index: TransactionIndex) -> KafkaIndexError | None:
@@ -298,8 +295,8 @@ def dump_properties(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | N
     is_metadata = file.kind == PARTITION_METADATA
     pairs = properties_of(text.replace(":", "=") if is_metadata else text)
     output.begin(f"{file.path}: {'topic of the partition' if is_metadata else 'properties'}")
-    columns = [pa.array(list(pairs), pa.string()), pa.array(list(pairs.values()), pa.string())]
-    output.rows(pa.RecordBatch.from_arrays(columns, ["name", "value"]))
+    names, values = pa.array(pairs, pa.string()), pa.array(pairs.values(), pa.string())
+    output.rows(pa.record_batch({"name": names, "value": values}))
     if not is_metadata:
         return None
     try:

@@ -72,7 +72,7 @@ def read_lag(
     inventory = collect_inventory(paths, topics=topics_pattern(topics))
     config = LogConfig.of_properties({}, max_decompressed_bytes=max_decompressed_bytes)
     rows, faults = _rows(inventory, commits, config, is_history=what == _HISTORY)
-    found.faults.add(faults)
+    found.faults.add(*faults)
     return pa.Table.from_pylist(rows, schema=LAG_TABLES[what]), found.faults
 
 

@@ -76,7 +76,7 @@ class Faults:
     first: list[KafkaIndexError] = field(default_factory=list)
     total: int = 0
 
-    def add(self, faults: Iterable[KafkaIndexError]) -> None:
+    def add(self, *faults: KafkaIndexError) -> None:
         """Add faults."""
         for fault in faults:
             self.total += 1
@@ -246,7 +246,7 @@ class _Reading:
         log = TopicLog(segments, self._budget, start, recovers=self._recovers)
         records += self._replay(log, directory, _cluster_adder(image, counts))
         if segments and segments[0].base_offset > start:
-            self.found.faults.add([_missing(directory, start, segments[0].base_offset)])
+            self.found.faults.add(_missing(directory, start, segments[0].base_offset))
         for bootstrap in bootstraps if not counts else ():
             loaded = self._load_snapshot(bootstrap, image, counts, needs_footer=False)
             name, records = BOOTSTRAP_CHECKPOINT, records + (loaded or 0)
@@ -278,13 +278,11 @@ class _Reading:
         records = self._replay(log, snapshot.log_path, watch)
         if needs_footer and not has_footer and log.cut is None:
             self.found.faults.add(
-                [
-                    CorruptLogError(
-                        "the snapshot has no footer",
-                        path=snapshot.log_path,
-                        hint="an older snapshot is used if there is one",
-                    )
-                ]
+                CorruptLogError(
+                    "the snapshot has no footer",
+                    path=snapshot.log_path,
+                    hint="an older snapshot is used if there is one",
+                )
             )
         return records if self.found.faults.total == before else None
 
@@ -325,7 +323,7 @@ class _Reading:
             if isinstance(fault, UnknownRecordError):
                 counts[RecordName(fault.name, is_known=False)] += 1
         self.found.counts[topic] = counts
-        self.found.faults.add(one for one in faults if not isinstance(one, UnknownRecordError))
+        self.found.faults.add(*(one for one in faults if not isinstance(one, UnknownRecordError)))
 
     def _replay(self, log: TopicLog, path: str, add: Callable[[LogRecord], None]) -> int:
         """Hand every record of a log to `add`; return how many there were."""
@@ -336,16 +334,14 @@ class _Reading:
                 add(record)
             except CorruptRecordError as error:
                 self.found.faults.add(
-                    [
-                        CorruptRecordError(
-                            f"offset {record.offset}: {error.message}",
-                            path=path,
-                            expected=error.expected,
-                            found=error.found,
-                        )
-                    ]
+                    CorruptRecordError(
+                        f"offset {record.offset}: {error.message}",
+                        path=path,
+                        expected=error.expected,
+                        found=error.found,
+                    )
                 )
-        self.found.faults.add(log.faults)
+        self.found.faults.add(*log.faults)
         self.found.cuts += [] if log.cut is None else [log.cut]
         return count
 
