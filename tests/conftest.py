@@ -56,12 +56,15 @@ _LONG = ("spark", "endtoend")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group tests for ``--dist loadgroup``: by file, or by the costly server that a file uses.
 
+    A file that asks for the server by its name has a mark of the group.
     The folders whose groups take long come first, so that the short ones fill the end.
     """
     tests = Path(__file__).parent
     items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in _LONG)
     group_of: dict[Path, str] = {}
     for item in items:
+        if mark := item.get_closest_marker("xdist_group"):
+            group_of.setdefault(item.path, mark.args[0])
         for name in _SHARED:
             if name in getattr(item, "fixturenames", ()):
                 group_of.setdefault(item.path, name)

@@ -19,6 +19,9 @@ from kafka_index.stores.local_store import LocalStore
 from kafka_index.stores.store import LISTING_SCHEMA
 from tests.stores.stores import object_store
 
+# Half of the tests ask for the server by its name.
+pytestmark = pytest.mark.xdist_group("hdfs")
+
 
 @dataclass(frozen=True)
 class Place:
