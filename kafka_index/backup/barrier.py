@@ -190,20 +190,13 @@ class Barrier:
 
         self._wait(is_over, self._patience_s)
         found = _Closed(tuple(sorted(each for each in there if each is not None)), self._token)
-        self.members = set(self._closed_by(closed, None if None in there else found).members)
+        found = self._read(closed, _Closed, None if None in there else found)
+        self.members = set(found.members)
         if self._node_id not in self.members:
             raise LateError(
                 f"broker {self._node_id} came too late to the run {self.run}",
                 path=f"{self._folder}/{closed}",
             )
-
-    def _closed_by(self, name: str, own: _Closed | None) -> _Closed:
-        """Return the object that closes a stage, which is this broker's own if nobody puts another.
-
-        On a local disk, another process may be killed as it puts one.
-        """
-        path = f"{self._folder}/{name}"
-        return _awaited(path, lambda: own if own and _put(path, own) else _decoded(path, _Closed))
 
     def _there(self, stage: str) -> set[int | None]:
         """Return the brokers at a stage; None among them once it is closed."""
@@ -226,9 +219,8 @@ class Barrier:
     def _put(self, name: str, value: msgspec.Struct) -> bool:
         return _put(f"{self._folder}/{name}", value)
 
-    def _read(self, name: str, kind: type[_Object]) -> _Object:
-        path = f"{self._folder}/{name}"
-        return _awaited(path, lambda: _decoded(path, kind))
+    def _read(self, name: str, kind: type[_Object], own: _Object | None = None) -> _Object:
+        return _read(f"{self._folder}/{name}", kind, own)
 
 
 class AgreedTime(Barrier):
@@ -364,15 +356,19 @@ def _put(path: str, value: msgspec.Struct) -> bool:
         raise
 
 
-def _awaited(path: str, read: Callable[[], _Object]) -> _Object:
+def _read(path: str, kind: type[_Object], own: _Object | None) -> _Object:
     """Return an object of a barrier, which somebody has just put, or is about to.
 
-    Raises `ReadError` if it is gone, as those of barriers that are a day old may be.
+    It is this broker's own, where one is given and nobody puts another: on a local disk, another
+    process may be killed as it puts one. Raises `ReadError` if it is gone, as those of barriers
+    that are a day old may be.
     """
     deadline = time.monotonic() + _WRITER_S
     while True:
+        if own is not None and _put(path, own):
+            return own
         try:
-            return read()
+            return _decoded(path, kind)
         except FileNotFoundError:
             if time.monotonic() > deadline:
                 raise ReadError(

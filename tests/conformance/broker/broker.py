@@ -44,8 +44,6 @@ _STARTED = "Kafka Server started"
 # Blocks of ports that the system does not hand out, so that no connection takes one of them.
 _BLOCKS = range(20_000, 32_000, 100)
 _TAIL_CHARACTERS = 4000
-# Bound by this process, so that others take other blocks of ports.
-_MARKS: list[socket.socket] = []
 
 
 class BrokerError(Exception):
@@ -120,7 +118,8 @@ def _broker_classes(version: str) -> Path:
 def free_ports(count: int) -> list[int]:
     """TCP ports of 127.0.0.1 that are free now, and that no other process draws here."""
     ports: list[int] = []
-    for port in _own_ports():
+    _, own = _own_ports()
+    for port in own:
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
             ports.append(port)
@@ -130,14 +129,13 @@ def free_ports(count: int) -> list[int]:
 
 
 @cache
-def _own_ports() -> Iterator[int]:
-    """Ports of a block of this process, for ever; it is bound to the first one meanwhile."""
+def _own_ports() -> tuple[socket.socket, Iterator[int]]:
+    """A socket bound to the first port of a block, which keeps others off it; and the rest."""
     for first in random.sample(_BLOCKS, len(_BLOCKS)):
         mark = socket.socket()
         with contextlib.suppress(OSError):
             mark.bind(("127.0.0.1", first))
-            _MARKS.append(mark)
-            return cycle(range(first + 1, first + _BLOCKS.step))
+            return mark, cycle(range(first + 1, first + _BLOCKS.step))
         mark.close()
     raise BrokerError("all blocks of ports are taken")
 
