@@ -34,6 +34,8 @@ _ANY_LINES = "..."
 _VARIABLE = [
     (re.compile(r"\b[\d.,]+ (s|min|ms)\b( \([^)]*/s\))?"), "N s"),
     (re.compile(r"\b\d+ min \d+ s\b"), "N s"),
+    # The older the dump, the more.
+    (re.compile(r"\bretention deletes \d+ of\b"), "retention deletes N of"),
 ]
 
 
