@@ -64,6 +64,10 @@ $(SPARK_CLASSES): $(STAMP)
 
 # Many of these tests wait, for a process to start or to be killed, while others compute.
 test cluster: WORKERS := 3
+# Thousands of files that are synced, renamed and removed take a disk longer than the tests compute.
+# Only what failed is kept.
+test: PYTEST = TMPDIR="$$(sh tools/memory-folder.sh)" $(BIN)/python -m pytest \
+	--override-ini tmp_path_retention_policy=failed
 .PHONY: test
 test: $(SPARK_CLASSES) ## run every test that does not need Kafka's own jars; WORKERS=0 uses one process
 	$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests --ignore=tests/conformance --ignore=tests/cluster
@@ -84,7 +88,7 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
 CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupted.py \
-	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_drawn_starts.py \
+	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_predicted_start.py \
 	tests/conformance/broker/test_drawn_directories.py tests/conformance/broker/test_metadata_damage.py \
 	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \
 	tests/conformance/broker/test_three_backups.py \

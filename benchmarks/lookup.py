@@ -29,7 +29,6 @@ from kafka_index.layout.records import OFFSET_ENTRY
 from kafka_index.reading.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers, Resolve, Status
 from kafka_index.reading.partition_log import PartitionLog
 from tests.conformance.judge import Judge
-from tests.conformance.judge_results import LookupBenchResult
 
 _ROUNDS = 3
 _LIMIT_ROUNDS = 9
@@ -70,8 +69,9 @@ def _index_level(judge: Judge, scratch: Path) -> bool:
             for in_order, goal in _INDEX_GOALS.items():
                 if in_order:
                     targets.sort()
-                ask_kafka = partial(judge.bench_index_lookup, partition, 0, in_order=in_order)
-                ask_kafka(seconds=_KAFKA_SECONDS)
+                name = "sorted" if in_order else "random"
+                ask_kafka = partial(judge.bench_lookup, f"index-{name}", partition, _KAFKA_SECONDS)
+                ask_kafka()
                 for rows in _STREAM_ROWS:
                     stream = pa.table({"offset": targets}).to_batches(max_chunksize=rows)
                     works = (
@@ -81,19 +81,17 @@ def _index_level(judge: Judge, scratch: Path) -> bool:
                     k, *ours = _stream_rates(ask_kafka, works)
                     reached &= ours[0] / k >= goal
                     cells = "".join(f"{rate / 1e6:9.1f} {rate / k:6.1f}x" for rate in ours)
-                    name = "sorted" if in_order else "random"
                     print(f"{name:8s} {rows:11,d} {k / 1e6:8.2f} {cells} {goal:9.0f}x", flush=True)
     return reached
 
 
 def _stream_rates(
-    ask_kafka: Callable[..., LookupBenchResult], works: Sequence[Callable[[], None]]
+    ask_kafka: Callable[[], float], works: Sequence[Callable[[], None]]
 ) -> list[float]:
     """Return the lookups a second of Kafka, and of each work over the stream."""
-    rates = []
-    for _ in range(_ROUNDS):
-        kafka = ask_kafka(seconds=_KAFKA_SECONDS).queries_per_second
-        rates.append([kafka, *(_STREAM_QUERIES / seconds(work) for work in works)])
+    rates = [
+        [ask_kafka(), *(_STREAM_QUERIES / seconds(work) for work in works)] for _ in range(_ROUNDS)
+    ]
     return [statistics.median(each) for each in zip(*rates, strict=True)]
 
 
@@ -116,7 +114,7 @@ class _Kind:
     """A kind of lookup that goes on from the index to the log."""
 
     name: str
-    ask_kafka: Callable[[Path, int, float], LookupBenchResult]
+    ask_kafka: Callable[[Path, float], float]
     ask_us: Callable[[PartitionLog, Longs], Answers]
     first_target: int
     goal: float
@@ -126,14 +124,14 @@ def _kinds(judge: Judge) -> tuple[_Kind, ...]:
     return (
         _Kind(
             "Offset to batch, against translateOffset",
-            judge.bench_translate_offset,
+            partial(judge.bench_lookup, "translate"),
             lambda log, targets: log.answer_offsets(targets, Resolve.BATCH),
             0,
             _BATCH_GOAL,
         ),
         _Kind(
             "Timestamp to record, against findOffsetByTimestamp",
-            judge.bench_find_offset_by_timestamp,
+            partial(judge.bench_lookup, "find"),
             lambda log, targets: log.answer_timestamps(targets, Resolve.RECORD),
             FIRST_TIMESTAMP_MS,
             _RECORD_GOAL,
@@ -166,7 +164,7 @@ def _log_rates(kind: _Kind, partition: Path, batch_bytes: int) -> tuple[float, l
     kafka, ours = [], []
     with PartitionLog.open(partition) as log:
         for _ in range(_ROUNDS):
-            kafka.append(kind.ask_kafka(partition, 0, _KAFKA_SECONDS).queries_per_second)
+            kafka.append(kind.ask_kafka(partition, _KAFKA_SECONDS))
             rates = [_rate(partial(_answer, kind, log, some), len(some)) for some in targets]
             most = targets[-1]
             rates.append(len(most) / seconds(partial(_open_and_answer, kind, partition, most)))

@@ -83,6 +83,13 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder on a disk, where ``tmp_path`` may be in memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     """A real S3 server, one for each process of the tests."""

@@ -1,4 +1,4 @@
-"""Every choice of every public function: members and their values, and what is none of them."""
+"""Choices: members and their values, and what is none of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import kafka_index
@@ -40,14 +39,11 @@ from tests.support.command_line import DUMP
 PARTITION = DUMP / "payments-0"
 LOG = PARTITION / "00000000000000000000.log"
 OFFSETS = np.array([5], np.int64)
-QUERIES = pa.table({"topic": ["payments"], "partition": [0], "offset": [5], "timestamp": [0]})
 BATCH = write_record_batch([Record(1_714_521_600_000, b"k", b"v")], 0)
 
 
 def _partition(name: str, **options: Any) -> Any:
-    with PartitionLog.open(PARTITION, **options if name == "open" else {}) as log:
-        if name == "open":
-            return log.end_offset
+    with PartitionLog.open(PARTITION) as log:
         return getattr(log, name)(OFFSETS, **options)
 
 
@@ -64,60 +60,18 @@ def _growing(folder: Path, name: str, **options: Any) -> Any:
         return bytes(log.read(0, 1000, **options).records)
 
 
-def _restore(folder: Path, **options: Any) -> Any:
-    done = kafka_index.restore_dump(DUMP, folder, topics="payments", new_topic_ids=True, **options)
-    return [(row.log_end_offset, row.code) for row in done.partitions]
-
-
 Call = Callable[..., Any]
-_OTHER = {"lookup_offsets": "timestamp", "lookup_timestamps": "offset"}
-# Function and parameter, the choices, and a call with the choice and a folder of its own.
+#: Methods with a choice, and a call with the choice and a folder of its own; those of functions and
+#: of what opens a log are in `tests.test_arguments`.
 PLACES: dict[str, tuple[type[Enum], Call]] = {
     **{
-        f"read_records {name}": (
-            kind,
-            lambda _, name=name, **given: kafka_index.read_records(
-                DUMP, topics="payments", **{name: given["choice"]}
-            ).read_all(),
-        )
-        for name, kind in (
-            ("isolation", Isolation),
-            ("on_damage", OnDamage),
-            ("upper_bound", UpperBound),
-        )
-    },
-    **{
-        f"{name} {option}": (
-            kind,
-            lambda _, name=name, option=option, **given: getattr(kafka_index, name)(
-                DUMP, QUERIES.drop_columns([_OTHER[name]]), **{option: given["choice"]}
-            ),
-        )
-        for name in ("lookup_offsets", "lookup_timestamps")
-        for option, kind in (("resolve", Resolve), ("upper_bound", UpperBound))
-    },
-    **{
-        f"PartitionLog.{name}": (
+        f"{kind}.{name}": (
             Resolve,
-            lambda _, name=name, **given: _partition(name, resolve=given["choice"]),
+            lambda _, name=name, call=call, **given: call(name, resolve=given["choice"]),
         )
+        for kind, call in (("PartitionLog", _partition), ("LogSegment", _segment))
         for name in ("lookup_offsets", "lookup_timestamps")
     },
-    "PartitionLog.open": (
-        UpperBound,
-        lambda _, **given: _partition("open", upper_bound=given["choice"]),
-    ),
-    **{
-        f"LogSegment.{name}": (
-            Resolve,
-            lambda _, name=name, **given: _segment(name, resolve=given["choice"]),
-        )
-        for name in ("lookup_offsets", "lookup_timestamps")
-    },
-    "LogSettings": (
-        TimestampType,
-        lambda _, **given: LogSettings(message_timestamp_type=given["choice"]),
-    ),
     "GrowingPartitionLog.append_as_leader": (
         AppendOrigin,
         lambda folder, **given: _growing(folder / "t-0", "append", origin=given["choice"]),
@@ -126,56 +80,15 @@ PLACES: dict[str, tuple[type[Enum], Call]] = {
         FetchIsolation,
         lambda folder, **given: _growing(folder / "t-0", "read", isolation=given["choice"]),
     ),
-    "restore_dump salvage": (
-        Salvage,
-        lambda folder, **given: _restore(folder / "out", salvage=given["choice"]),
-    ),
-    "restore_dump link": (
-        Link,
-        lambda folder, **given: _restore(folder / "out", link=given["choice"]),
-    ),
-    "restore_dump cluster": (
-        ClusterMode,
-        lambda folder, **given: _restore(folder / "out", cluster=given["choice"]),
-    ),
-    "find_records isolation": (
-        Isolation,
-        lambda _, **given: (
-            kafka_index.find_records(
-                DUMP, topics="payments", key_regex=".", isolation=given["choice"]
-            )
-            .to_arrow()
-            .num_rows
-        ),
-    ),
-    **{
-        f"export_records {option}": (
-            kind,
-            lambda folder, option=option, **given: (
-                kafka_index.export_records(
-                    DUMP, folder / "out", topics="payments", **{option: given["choice"]}
-                ).counts
-            ),
-        )
-        for option, kind in (
-            ("format", ExportFormat),
-            ("isolation", Isolation),
-            ("on_data_loss", OnDataLoss),
-        )
-    },
-    "build_indexes what": (
-        Output,
-        lambda folder, **given: (
-            kafka_index.build_indexes(
-                DUMP, folder / "out", topics="payments", what=[given["choice"]]
-            ).counts
-        ),
-    ),
     "RestoreRequest cluster": (
         ClusterMode,
         lambda _, **given: RestoreRequest([], "", cluster=given["choice"]),
     ),
 }
+KINDS = (
+    *(AppendOrigin, ClusterMode, ExportFormat, FetchIsolation, Isolation, Link, OnDamage),
+    *(OnDataLoss, Output, Resolve, Salvage, TimestampType, UpperBound),
+)
 
 
 class Other(Enum):
@@ -219,7 +132,7 @@ def test_what_is_no_choice_is_refused_with_the_choices(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", sorted({kind for kind, _ in PLACES.values()}, key=str))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_choice_prints_as_its_value(kind: type[Enum]) -> None:
     assert issubclass(kind, StrEnum)
     assert [str(member) for member in kind] == [member.value for member in kind]
@@ -235,17 +148,4 @@ def test_names_that_are_no_enum_are_checked_too(wrong: Any) -> None:
     }
     for call in calls.values():
         with pytest.raises(KafkaIndexError):
-            call()
-
-
-@pytest.mark.parametrize("topics", ["[", 1, b"x"])
-def test_topics_that_are_no_regular_expression_are_refused(topics: Any, tmp_path: Path) -> None:
-    calls: tuple[Callable[[], object], ...] = (
-        lambda: kafka_index.build_indexes(DUMP, tmp_path, topics=topics),
-        lambda: kafka_index.verify(DUMP, topics=topics),
-        lambda: kafka_index.read_records(DUMP, topics=topics),
-        lambda: kafka_index.restore_dump(DUMP, tmp_path / "out", topics=topics),
-    )
-    for call in calls:
-        with pytest.raises(KafkaIndexError, match="not a regular expression"):
             call()

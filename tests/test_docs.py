@@ -18,8 +18,7 @@ from kafka_index.backup.result import BACKUP_REPORT_SCHEMA
 from kafka_index.build.report import REPORT_SCHEMA
 from kafka_index.export.report import EXPORT_REPORT_SCHEMA
 from kafka_index.lookup import LOOKUP_REPORT_SCHEMA
-from kafka_index.lookup.lag import LAG_TABLES
-from kafka_index.metadata.tables import METADATA_TABLES
+from kafka_index.metadata.tables import LAG_TABLES, METADATA_TABLES
 from kafka_index.reading.answers import ANSWER_SCHEMA
 from kafka_index.restore.result import RESTORE_SCHEMA
 from kafka_index.startup.prediction import SEGMENT_ROWS

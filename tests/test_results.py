@@ -221,33 +221,21 @@ def test_read_records_misses_no_entry_that_is_named_like_a_log(tmp_path: Path) -
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"paths": 5},
-        {"paths": b"x"},
-        {"paths": [DUMP, None]},
-        {"topics": {}},
-        {"topics": [1]},
         {"topics": []},
-        {"config": 5},
         {"config": {1: "2"}},
         {"config": {"log.index.interval.bytes": "many"}},
         {"config": {"log.index.interval.bytes": [1]}},
         {"config": "no/such/file.properties"},
-        {"tiered": 5},
-        {"indexes": 5},
         {"threads": 0},
-        {"threads": "2"},
-        {"threads": True},
-        {"now": 5.5},
         {"now": datetime(2030, 1, 1)},  # noqa: DTZ001, without a zone on purpose
         {"now": "soon"},
         {"against": DUMP, "fast": True},
     ],
     ids=str,
 )
-def test_a_wrong_argument_is_an_error_that_says_what_is_expected(wrong: dict[str, Any]) -> None:
-    given = {"paths": DUMP, **wrong}
+def test_a_wrong_argument_of_a_right_type_is_an_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(KafkaIndexError):
-        kafka_index.verify(given.pop("paths"), **given)
+        kafka_index.verify(DUMP, **wrong)
 
 
 @pytest.mark.parametrize(
@@ -304,16 +292,7 @@ def test_a_list_without_queries_has_no_answers(sound: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "queries",
-    [
-        5,
-        None,
-        "payments",
-        [1],
-        [{"topic": "payments"}],
-        [{"topic": 1, "partition": 0, "offset": 0}],
-    ],
-    ids=str,
+    "queries", [[{"topic": "payments"}], [{"topic": 1, "partition": 0, "offset": 0}]], ids=str
 )
 def test_what_is_no_table_of_queries_is_refused(queries: Any, sound: Path) -> None:
     with pytest.raises(KafkaIndexError):

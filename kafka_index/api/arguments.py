@@ -75,14 +75,15 @@ def with_flags(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for name in names & kwargs.keys():
             if not isinstance(kwargs[name], bool | np.bool_):
-                raise ConfigError(
-                    f"{name} is neither true nor false",
-                    expected="True or False",
-                    found=argument_text(kwargs[name]),
-                )
+                raise wrong(f"{name} is neither true nor false", "True or False", kwargs[name])
         return function(*args, **kwargs)
 
     return checked
+
+
+def wrong(message: str, expected: str, given: object) -> ConfigError:
+    """Return the error about an argument of another type or value."""
+    return ConfigError(message, expected=expected, found=argument_text(given))
 
 
 def input_of(path: object, name: str) -> str:
@@ -101,11 +102,7 @@ def paths_of(paths: object, name: str = "paths") -> list[str]:
         return [input_of(paths, name)]
     members = members_of(paths)
     if members is None:
-        raise ConfigError(
-            f"{name} is not a path",
-            expected=f"{PATH_EXPECTED}, or a list of them",
-            found=argument_text(paths),
-        )
+        raise wrong(f"{name} is not a path", f"{PATH_EXPECTED}, or a list of them", paths)
     return [input_of(path, name) for path in members]
 
 
@@ -131,30 +128,26 @@ def properties_of(config: object) -> dict[str, str] | None:
         return read_properties(path_of(config, "config"))
     if isinstance(config, Mapping):
         return settings_of(config, "config")
-    raise ConfigError(
+    raise wrong(
         "config is not settings",
-        expected="a path, a mapping of Kafka's names to values, or a LogConfig",
-        found=argument_text(config),
+        "a path, a mapping of Kafka's names to values, or a LogConfig",
+        config,
     )
 
 
 def settings_of(given: object, name: str) -> dict[str, str]:
     """Return a mapping of names to values as a ``.properties`` file has them."""
     if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"{name} is not settings",
-            expected="a mapping of names to values",
-            found=argument_text(given),
-        )
+        raise wrong(f"{name} is not settings", "a mapping of names to values", given)
     found = {}
     for each, value in given.items():
         if not isinstance(each, str):
             raise ConfigError(f"{name} has a name that is not text", found=argument_text(each))
         if not isinstance(value, str | int | float):
-            raise ConfigError(
+            raise wrong(
                 f"{name} has a value of {each} that is not one of a setting",
-                expected="a text or a number",
-                found=argument_text(value),
+                "a text or a number",
+                value,
             )
         found[each] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
     return found
@@ -165,11 +158,7 @@ def settings_by_topic(given: object, name: str) -> dict[str, dict[str, str]]:
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(topic, str) for topic in given):
-        raise ConfigError(
-            f"{name} is not by topic",
-            expected="such as {'orders': {'retention.ms': '-1'}}",
-            found=argument_text(given),
-        )
+        raise wrong(f"{name} is not by topic", "such as {'orders': {'retention.ms': '-1'}}", given)
     return {topic: settings_of(own, f"{name} of {topic}") for topic, own in given.items()}
 
 
@@ -181,16 +170,14 @@ def texts_by_name(given: object, name: str) -> dict[str, str]:
         isinstance(text, str) for pair in given.items() for text in pair
     ):
         return dict(given)
-    raise ConfigError(
-        f"{name} is not a mapping of texts", expected="{'old': 'new'}", found=argument_text(given)
-    )
+    raise wrong(f"{name} is not a mapping of texts", "{'old': 'new'}", given)
 
 
 def text_of(given: object, name: str) -> str | None:
     """Return a text, None for none; raises `ConfigError` for anything else."""
     if given is None or isinstance(given, str):
         return given
-    raise ConfigError(f"{name} is not text", expected="a text", found=argument_text(given))
+    raise wrong(f"{name} is not text", "a text", given)
 
 
 def texts_of(given: object, name: str) -> tuple[str, ...]:
@@ -200,9 +187,7 @@ def texts_of(given: object, name: str) -> tuple[str, ...]:
         texts = tuple(text for text in members if isinstance(text, str))
         if len(texts) == len(members):
             return texts
-    raise ConfigError(
-        f"{name} is not a list of texts", expected="a list of texts", found=argument_text(given)
-    )
+    raise wrong(f"{name} is not a list of texts", "a list of texts", given)
 
 
 def keys_of(given: object, name: str) -> tuple[bytes, ...]:
@@ -211,11 +196,7 @@ def keys_of(given: object, name: str) -> tuple[bytes, ...]:
         return read_keys(path_of(given, name))
     members = members_of(given)
     if members is None:
-        raise ConfigError(
-            f"{name} is no list of keys",
-            expected="a path, or a list of text or bytes",
-            found=argument_text(given),
-        )
+        raise wrong(f"{name} is no list of keys", "a path, or a list of text or bytes", given)
     if not members:
         raise InputError(f"there is no key in {name}")
     return tuple(bytes_of(key, f"{name}: a key") for key in members)
@@ -227,9 +208,7 @@ def bytes_of(given: object, name: str) -> bytes:
         return given
     if isinstance(given, str):
         return parse_bytes(given)
-    raise ConfigError(
-        f"{name} is not text or bytes", expected="a text or bytes", found=argument_text(given)
-    )
+    raise wrong(f"{name} is not text or bytes", "a text or bytes", given)
 
 
 def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
@@ -237,11 +216,7 @@ def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
     if isinstance(given, str | PathLike):
         return read_offsets_file(path_of(given, name))
     if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"{name} is not a table of offsets",
-            expected=f"a file, or offsets {_EXAMPLE}",
-            found=argument_text(given),
-        )
+        raise wrong(f"{name} is not a table of offsets", f"a file, or offsets {_EXAMPLE}", given)
     found: dict[str, dict[int, int]] = {}
     for topic, number, offset in _by_partition(given, name):
         found.setdefault(topic, {})[number] = whole(
@@ -286,10 +261,8 @@ def partitions_of(given: object) -> dict[str, list[int]] | None:
                 topic: [whole(number, f"partitions of {topic}") for number in own or ()]
                 for topic, own in found.items()
             }
-    raise ConfigError(
-        "partitions is not a mapping of topics to numbers",
-        expected="such as {'orders': [0, 1]}",
-        found=argument_text(given),
+    raise wrong(
+        "partitions is not a mapping of topics to numbers", "such as {'orders': [0, 1]}", given
     )
 
 
@@ -297,11 +270,7 @@ def _by_partition(given: Mapping[object, object], name: str) -> Iterator[tuple[s
     """Yield the members of a mapping by topic and number, which JSON has as text."""
     for topic, own in given.items():
         if not isinstance(topic, str) or not isinstance(own, Mapping):
-            raise ConfigError(
-                f"{name} is not by topic and partition",
-                expected=_EXAMPLE,
-                found=argument_text({topic: own}),
-            )
+            raise wrong(f"{name} is not by topic and partition", _EXAMPLE, {topic: own})
         for number, value in own.items():
             is_text = isinstance(number, str) and number.isascii() and number.isdecimal()
             yield topic, whole(int(number) if is_text else number, f"{name} of {topic}"), value
@@ -339,11 +308,7 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
     """
     number = _integer(value)
     if number is None or not least <= number <= INT64_MAX:
-        raise ConfigError(
-            f"{name} is not a number that counts",
-            expected=f"{least} or more",
-            found=argument_text(value),
-        )
+        raise wrong(f"{name} is not a number that counts", f"{least} or more", value)
     return number
 
 

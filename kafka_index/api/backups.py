@@ -13,13 +13,13 @@ from kafka_index.api.arguments import (
     properties_of,
     text_of,
     whole,
+    wrong,
 )
 from kafka_index.backup.agent import take
 from kafka_index.backup.checking import Backup, list_runs
 from kafka_index.backup.request import BackupRequest
 from kafka_index.backup.result import BackupResult
 from kafka_index.config import topics_pattern
-from kafka_index.errors import ConfigError, argument_text
 from kafka_index.layout.uri_passwords import path_of
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores.inputs import reading_inputs
@@ -92,11 +92,7 @@ def backup_broker(
 def _brokers(given: object) -> tuple[int, ...]:
     """Return node ids; raises `ConfigError` for anything else."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
-        raise ConfigError(
-            "brokers is not a list of node ids",
-            expected="such as [1, 2, 3]",
-            found=argument_text(given),
-        )
+        raise wrong("brokers is not a list of node ids", "such as [1, 2, 3]", given)
     return tuple(whole(each, "brokers") for each in given)
 
 

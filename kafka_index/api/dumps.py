@@ -22,17 +22,24 @@ from kafka_index.api.arguments import (
     unread_texts,
     whole,
     with_flags,
+    wrong,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
-from kafka_index.errors import ConfigError, KafkaIndexError, argument_text, is_retriable, plural
+from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable, plural
 from kafka_index.execution import Listener
 from kafka_index.layout.times import Time
-from kafka_index.lookup.lag import LAG_TABLES, read_lag
-from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
+from kafka_index.lookup.lag import read_lag
+from kafka_index.metadata import (
+    LAG_TABLES,
+    METADATA_TABLES,
+    ClusterMetadata,
+    read_for_table,
+)
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.results import Result, RunOutcome, TableResult
 from kafka_index.startup import Prediction
-from kafka_index.startup.predicting import predict_start, start_conditions
+from kafka_index.startup.conditions import start_conditions
+from kafka_index.startup.directories import predict_start
 from kafka_index.storage import local_path
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables.records import list_partitions as list_files
@@ -156,11 +163,7 @@ def read_metadata(
     """
     choices = (*METADATA_TABLES, *LAG_TABLES)
     if what is not None and not (isinstance(what, str) and what in choices):  # type: ignore[redundant-expr]
-        raise ConfigError(
-            "what is not one of the choices",
-            expected=", ".join(choices),
-            found=argument_text(what),
-        )
+        raise wrong("what is not one of the choices", ", ".join(choices), what)
     most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
     with reading_inputs(follow_links=follow_links) as unread:
         if what in LAG_TABLES:
@@ -175,8 +178,11 @@ def _rows_of(found: ClusterMetadata, what: str | None) -> pa.Table:
     """Return a table, or the overview."""
     if what is not None:
         return METADATA_TABLES[what].of(found)
-    counted = ((name, table.rows(found)) for name, table in METADATA_TABLES.items())
-    known = [{"table": name, "rows": len(own)} for name, own in counted if own is not None]
+    known = [
+        {"table": name, "rows": len(table.rows(found))}
+        for name, table in METADATA_TABLES.items()
+        if table.is_known(found)
+    ]
     return pa.Table.from_pylist(known, schema=_OVERVIEW)
 
 

@@ -27,12 +27,13 @@ from kafka_index.api.arguments import (
     unread_texts,
     whole,
     with_flags,
+    wrong,
 )
 from kafka_index.build.job import BuildJob, BuildRequest, BuildResult, BuiltRows
 from kafka_index.build.settings import Output
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, members_of, topics_pattern
 from kafka_index.dump.listing import list_logs
-from kafka_index.errors import ConfigError, InputError, argument_text
+from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution.engine import new_run_id
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.layout.times import Time, now_ms
@@ -329,19 +330,11 @@ def _log_starts(given: object) -> dict[TopicPartition, int]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise ConfigError(
-            "log_starts is not by partition",
-            expected="such as {'orders-0': 123}",
-            found=argument_text(given),
-        )
+        raise wrong("log_starts is not by partition", "such as {'orders-0': 123}", given)
     found = {}
     for name, offset in given.items():
         partition = parse_partition_directory(name) if isinstance(name, str) else None
         if partition is None:
-            raise ConfigError(
-                "log_starts names no partition",
-                expected="such as orders-0",
-                found=argument_text(name),
-            )
+            raise wrong("log_starts names no partition", "such as orders-0", name)
         found[partition] = whole(offset, f"log_starts[{name!r}]")
     return found

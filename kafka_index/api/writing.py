@@ -228,9 +228,9 @@ def import_records(
 
     with reading_inputs(follow_links=True):
         root = import_root(path_of(output, "output"), names)
-        found = list_layout_files(names, kind, of_layout)
-        is_new = import_files(engine, found.files, root, settings, add)
-    return ImportResult(rows, root, is_new, found.notices)
+        files, notices = list_layout_files(names, kind, of_layout)
+        is_new = import_files(engine, files, root, settings, add)
+    return ImportResult(rows, root, is_new, notices)
 
 
 def _topic_ids(given: object) -> dict[str, str]:

@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -51,27 +51,6 @@ _Object = TypeVar("_Object", bound=msgspec.Struct)
 
 class LateError(KafkaIndexError):
     """A broker was not in time for a run; it can open another."""
-
-
-class Meeting(Protocol):
-    """A run that a broker is in, and how it meets the others; `met` is for `Cut.met`."""
-
-    @property
-    def run(self) -> str:
-        """Name of the run."""
-
-    def await_cut(self) -> None:
-        """Wait until the run's brokers may cut; raises `LateError`."""
-
-    def await_others(self) -> tuple[int, ...]:
-        """Wait until all have cut the first topics, and return them; raises `LateError`."""
-
-    def await_leaders(self, taken: Collection[str], others: Mapping[str, int | None]) -> set[str]:
-        """Say which partitions are stored by this broker; return which of others nobody has stored.
-
-        Partitions are folders of the repository. The others come with their leaders, as far as they
-        are known: what these store is waited for.
-        """
 
 
 class _Opened(msgspec.Struct, frozen=True):
@@ -120,7 +99,7 @@ class Alone:
 
 
 class Barrier:
-    """A barrier that this broker has joined; `brokers` are expected there."""
+    """A barrier that this broker has joined, with a run; `brokers` are expected there."""
 
     def __init__(
         self,
@@ -146,11 +125,17 @@ class Barrier:
         return self._put(f"{JOINED}/{self._node_id}{_SUFFIX}", _There(self._token))
 
     def await_cut(self) -> None:
-        """Wait for all that are expected, or until the patience of somebody ends."""
+        """Wait until the run's brokers may cut: all that are expected, or without whom is late.
+
+        Raises `LateError`, as each wait does, if this broker is not among them.
+        """
         self._close(JOINED)
 
     def await_others(self) -> tuple[int, ...]:
-        """Say that the first topics are cut here; wait until that is so everywhere."""
+        """Say that the first topics are cut here; wait until that is so everywhere.
+
+        Return the brokers for `Cut.met`.
+        """
         self._put(f"{CUT}/{self._node_id}{_SUFFIX}", _There(self._token))
         self._close(CUT)
         return tuple(sorted(self.members))
@@ -160,9 +145,11 @@ class Barrier:
         return None in self._there(JOINED)
 
     def await_leaders(self, taken: Collection[str], others: Mapping[str, int | None]) -> set[str]:
-        """Wait for the leaders that are in the run, at least as long as this broker took.
+        """Say which partitions are stored here; return which of others nobody has stored.
 
-        Brokers may differ about who leads: what nobody has stored, each of them stores.
+        Partitions are folders of the repository, and the others come with their leaders. Leaders in
+        the run are waited for, at least as long as this broker took. Brokers may differ about who
+        leads: what nobody has stored, each of them stores.
         """
         self._put(f"{TAKEN}/{self._node_id}{_SUFFIX}", _There(self._token, tuple(sorted(taken))))
         leaders = {each for each in others.values() if each is not None} & self.members
@@ -244,6 +231,10 @@ class AgreedTime(Barrier):
         """Wait until two seconds after the time, which the manifests show to be enough or not."""
         time.sleep(max(self._time_ms / 1000 + _AGREED_GAP_S - time.time(), 0))
         return ()
+
+
+#: A run that a broker is in, and how it meets the others.
+Meeting: TypeAlias = Alone | Barrier
 
 
 def open_run(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain, groupby
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +31,7 @@ from kafka_index.stores.backup.manifest import (
     missing_brokers,
     run_time,
 )
-from kafka_index.stores.backup.repository import (
-    MissingManifestError,
-    Repository,
-    StoredManifest,
-)
+from kafka_index.stores.backup.repository import MissingManifestError, Repository, StoredManifest
 from kafka_index.stores.backup.run_paths import run_path
 
 #: Manifests and objects that are read at a time.
@@ -108,22 +105,18 @@ def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> Iter
     keys = [(run, node_id) for run, brokers in runs.items() for node_id in brokers]
     stored = map_requests(read, keys, threads=READS_AT_A_TIME, name="manifests")
     for run, own in groupby(zip(keys, stored, strict=True), key=lambda each: each[0][0]):
-        found = _parsed(run, [each for _, each in own if each is not None])
-        if found.manifests or found.errors:
-            yield found
-
-
-def _parsed(run: str, stored: Iterable[StoredManifest | KafkaIndexError]) -> RunManifests:
-    manifests: list[Manifest] = []
-    errors: list[KafkaIndexError] = []
-    for each in stored:
-        try:
+        manifests: list[Manifest] = []
+        errors: list[KafkaIndexError] = []
+        for _, each in own:
             if isinstance(each, KafkaIndexError):
-                raise each
-            manifests.append(each.parse())
-        except KafkaIndexError as error:
-            errors.append(error)
-    return RunManifests(run, tuple(manifests), tuple(errors))
+                errors.append(each)
+            elif each is not None:
+                try:
+                    manifests.append(each.parse())
+                except KafkaIndexError as error:
+                    errors.append(error)
+        if manifests or errors:
+            yield RunManifests(run, tuple(manifests), tuple(errors))
 
 
 @dataclass(frozen=True, repr=False)
@@ -293,41 +286,6 @@ def _bytes_of(manifests: Iterable[Manifest]) -> int:
     )
 
 
-@dataclass(slots=True)
-class _Stored:
-    """An object that manifests name: what they say of it, and in how many runs."""
-
-    path: str
-    partition: TopicPartition
-    named: Piece | KeptFile
-    runs: int = 0
-
-
-@dataclass(slots=True)
-class _Objects:
-    """The objects that runs name, by their folders and what manifests say of them."""
-
-    found: dict[tuple[str, Piece | KeptFile], _Stored] = field(default_factory=dict)
-    rows: list[dict[str, object]] = field(default_factory=list)
-
-    def add(self, root: str, run: RunManifests) -> None:
-        of_run = set()
-        for manifest in run.manifests:
-            for partition in manifest.partitions:
-                folder = partition.folder
-                for named in partition.objects:
-                    key = folder, named
-                    of_run.add(key)
-                    if key not in self.found:
-                        path = f"{root}/{folder}/{named.object_name}"
-                        self.found[key] = _Stored(path, partition.topic_partition, named)
-        for key in of_run:
-            self.found[key].runs += 1
-        for error in run.errors:
-            row = {"path": error.path or "", "status": "damaged", "reason": error.message}
-            self.rows.append({**row, "expected": error.expected, "found": error.found})
-
-
 @dataclass(frozen=True, repr=False)
 class CheckedBackup(TableResult):
     """The result of `verify_backup`: a row per stored object that manifests name."""
@@ -379,14 +337,12 @@ class CheckedBackup(TableResult):
         return self.faults if self.faults.num_rows else self.rows
 
 
-def verify_backup(
-    root: str, run: str | None = None, sample: float = 100.0, *, seed: int | None = None
-) -> CheckedBackup:
+def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> CheckedBackup:
     """Check the objects that the manifests of a run, or of all runs, name.
 
     All are listed, and looked for by name and size. Each is read with a probability of `sample`
-    percent, which a seed makes repeatable; then its hash is compared, and the checksums and offsets
-    of its batches. Raises `InputError` if there is no such repository or run.
+    percent; then its hash is compared, and the checksums and offsets of its batches. Raises
+    `InputError` if there is no such repository or run.
     """
     repository = Repository(root)
     repository.file()
@@ -395,24 +351,38 @@ def verify_backup(
     else:
         name = repository.find_run(run)
         brokers = {name: repository.brokers_of(name)}
-    objects = _Objects()
-    for each in read_runs(repository, brokers):
-        objects.add(root, each)
-    draw = random.Random(seed)  # noqa: S311, which objects are read is no secret
-    by_path = {each.path: each for each in objects.found.values()}
-    sizes = _sizes_of(root, by_path)
-    is_wanted = {path: draw.random() * 100 < sample for path in by_path}
+    rows: list[dict[str, object]] = []
+    partitions: dict[str, TopicPartition] = {}
+    # The number of runs that name an object, by its folder and what manifests say of it.
+    runs: Counter[tuple[str, Piece | KeptFile]] = Counter()
+    for found in read_runs(repository, brokers):
+        of_run: set[tuple[str, Piece | KeptFile]] = set()
+        for each in chain.from_iterable(one.partitions for one in found.manifests):
+            partitions[each.folder] = each.topic_partition
+            of_run.update(zip(repeat(each.folder), each.objects))
+        runs.update(of_run)
+        for error in found.errors:
+            row = {"path": error.path or "", "status": "damaged", "reason": error.message}
+            rows.append({**row, "expected": error.expected, "found": error.found})
+    paths = {(folder, named): f"{root}/{folder}/{named.object_name}" for folder, named in runs}
+    there = {*paths.values()}
+    sizes = {
+        path: size
+        for below, size, _ in repository.listed(DATA_FOLDER)
+        if (path := f"{root}/{DATA_FOLDER}/{below}") in there
+    }
+    wanted = {path for path in there if random.random() * 100 < sample}  # noqa: S311, no secret
 
-    def check(stored: _Stored) -> dict[str, object]:
-        named = stored.named
-        size = sizes.get(stored.path)
+    def check(key: tuple[str, Piece | KeptFile]) -> dict[str, object]:
+        (folder, named), path = key, paths[key]
+        size = sizes.get(path)
         row: dict[str, object] = {
-            "topic": stored.partition.topic,
-            "partition": stored.partition.partition,
+            "topic": partitions[folder].topic,
+            "partition": partitions[folder].partition,
             "segment_base_offset": named.base_offset if isinstance(named, Piece) else None,
-            "path": stored.path,
+            "path": path,
             "status": "listed",
-            "runs": stored.runs,
+            "runs": runs[key],
             "size_bytes": named.size_bytes,
             "is_read": False,
         }
@@ -421,13 +391,12 @@ def verify_backup(
         if size != named.size_bytes:
             expected = f"{named.size_bytes} bytes"
             return {**row, **_fault("altered", "it has another size", expected, f"{size} bytes")}
-        if not is_wanted[stored.path]:
+        if path not in wanted:
             return row
-        return {**row, "is_read": True, **_read_fault(stored)}
+        return {**row, "is_read": True, **_read_fault(path, named)}
 
-    named = sorted(objects.found.values(), key=_path)
-    checked = map_requests(check, named, threads=READS_AT_A_TIME, name="objects")
-    rows = [*objects.rows, *checked]
+    by_path = sorted(paths, key=paths.__getitem__)
+    rows += map_requests(check, by_path, threads=READS_AT_A_TIME, name="objects")
     statuses = {str(row["status"]) for row in rows}
     outcome = RunOutcome.DONE
     if "unreadable" in statuses:
@@ -437,28 +406,10 @@ def verify_backup(
     return CheckedBackup(pa.Table.from_pylist(rows, schema=CHECKED_SCHEMA), outcome)
 
 
-def _path(stored: _Stored) -> str:
-    return stored.path
-
-
-def _sizes_of(root: str, wanted: Container[str]) -> dict[str, int]:
-    """Return the sizes of objects, by their paths, in one listing."""
-    top = f"{root}/{DATA_FOLDER}"
-    found = {}
-    for page in store_of(root).list_tree(top):
-        paths, sizes = page["path"].to_pylist(), page["size_bytes"].to_pylist()
-        for below, size in zip(paths, sizes, strict=True):
-            path = f"{top}/{below}"
-            if path in wanted:
-                found[path] = size
-    return found
-
-
-def _read_fault(stored: _Stored) -> dict[str, object]:
+def _read_fault(path: str, named: Piece | KeptFile) -> dict[str, object]:
     """Return how what is stored differs from what manifests say of it, as columns of its row."""
-    named = stored.named
     try:
-        data = store_of(stored.path).read(stored.path)
+        data = store_of(path).read(path)
     except FileNotFoundError:
         return _fault("missing", "it was deleted meanwhile", f"{named.size_bytes} bytes")
     except KafkaIndexError as error:

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Self
 
 from kafka_index.backup.logs import LeftOutError
 from kafka_index.backup.looks import GoneError, Looked, Looks, looks, seen_state
@@ -34,7 +33,7 @@ class Cutting:
 
     `known` is for `Looks`. `looked` is what an earlier run of this process has looked at, and
     others have stored: of a directory that is as it was only the last log is looked at, and opened
-    with what a cleaner may replace. A context manager, at whose end all logs are closed.
+    with what a cleaner may replace.
     """
 
     def __init__(
@@ -56,10 +55,8 @@ class Cutting:
         self.partitions: Looked = {}
         self.left_out: dict[TopicPartition, LeftOutError] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close all logs."""
         for found in (*self._looked.values(), *self.partitions.values()):
             found.close()
 

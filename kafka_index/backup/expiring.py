@@ -25,24 +25,20 @@ from kafka_index.results import RunOutcome, TableResult
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.backup import repository as rules
 from kafka_index.stores.backup.manifest import (
+    ANNOUNCED_FOLDER,
     BARRIERS_FOLDER,
     DATA_FOLDER,
-    MANIFEST_SUFFIX,
+    EXPIRED_FOLDER,
     RUNS_FOLDER,
     KeptFile,
     PartitionBackup,
     Piece,
     cut_time,
+    manifest_node,
     manifest_path,
-    parse_manifest,
     run_time,
 )
-from kafka_index.stores.backup.repository import (
-    ANNOUNCED_FOLDER,
-    EXPIRED_FOLDER,
-    Repository,
-    expired_path,
-)
+from kafka_index.stores.backup.repository import MissingManifestError, Repository, StoredManifest
 
 #: A row per run.
 EXPIRED_SCHEMA = pa.schema(
@@ -232,7 +228,7 @@ def expire_backup(root: str, retention: Retention, *, dry_run: bool = False) -> 
     ]
     if not dry_run:
         _expire(repository, gone)
-    swept = _Sweep(root, set() if not dry_run else {each.run for each in gone})
+    swept = _Sweep(repository, len(gone) if dry_run else 0)
     swept.delete(dry_run=dry_run)
     return ExpiredBackup(
         pa.Table.from_pylist(rows, schema=EXPIRED_SCHEMA),
@@ -274,10 +270,11 @@ class _Names:
 class _Sweep:
     """Finds and deletes the objects that nothing needs, and the expired manifests of such."""
 
-    def __init__(self, root: str, leaving: set[str]) -> None:
-        self._root = root
-        self._store = store_of(root)
-        # Runs of a dry run that are still there.
+    def __init__(self, repository: Repository, leaving: int) -> None:
+        self._repository = repository
+        self._root = repository.root
+        self._store = store_of(repository.root)
+        # The number of runs that a dry run leaves there.
         self._leaving = leaving
         self._folders: set[str] = set()
         # Ages are those of now, as a manifest that is put from now on is not listed.
@@ -287,40 +284,42 @@ class _Sweep:
 
     def delete(self, *, dry_run: bool) -> None:
         """Delete, or only count."""
-        repository = Repository(self._root)
+        repository = self._repository
         # First the expired ones: a run that built on one of them, and is as old, has ended, and its
         # manifest is listed then. Once more at last: another expiring may have moved one meanwhile.
-        old = {path for path, is_free in self._expired() if is_free}
-        listed = [
+        old = {key for key, is_free in self._expired() if is_free}
+        listed = {
             (run, node_id)
             for run, brokers in repository.brokers_of_runs().items()
             for node_id in brokers
-        ]
-        paths = [manifest_path(self._root, *each) for each in listed]
+        }
         expired = dict(self._expired())
         # An expiring that was killed may have left one in both places.
-        old &= {path for path, is_free in expired.items() if is_free}
-        old -= {expired_path(self._root, *each) for each in listed}
-        young = [path for path in expired if path not in old]
-        self.waiting = len(young) + len(self._leaving)
+        old &= {key for key, is_free in expired.items() if is_free}
+        old -= listed
+        young = expired.keys() - old
+        self.waiting = len(young) + self._leaving
+        # Another expiring may move a listed one, which is young then.
+        places: dict[tuple[str, int], tuple[str, ...]] = dict.fromkeys(young, (EXPIRED_FOLDER,))
+        places |= dict.fromkeys(listed, (RUNS_FOLDER, EXPIRED_FOLDER))
         named: defaultdict[str, _Names] = defaultdict(_Names)
-        for read in map_requests(
-            self._read, [*paths, *young], threads=READS_AT_A_TIME, name="manifests"
+        for stored in map_requests(
+            self._read, sorted(places.items()), threads=READS_AT_A_TIME, name="manifests"
         ):
-            if read is not None:
-                for each in parse_manifest(*read).partitions:
-                    named[each.folder].add(each)
+            for each in stored.parse().partitions if stored else ():
+                named[each.folder].add(each)
         names = {folder: found.names for folder, found in named.items()}
         if dry_run:
             for objects in self._doomed(names):
                 self._count(*objects.values())
             return
         # Nobody can find the runs whose objects go.
-        self._store.delete(sorted(old))
-        for path in old:
+        paths = [manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(old)]
+        self._store.delete(paths)
+        for path in paths:
             _remove_folder(self._root, os.path.dirname(path))
         for objects in self._doomed(names):
-            self._delete(repository, objects)
+            self._delete(objects)
         for folder in self._folders - {*names}:
             _remove_folder(self._root, f"{self._root}/{folder}")
         day_ms = int(rules.LONGEST_RUN_S * 1000)
@@ -334,14 +333,11 @@ class _Sweep:
     def _unfinished(self) -> Iterator[str]:
         """Yield what killed runs on a local disk have left of manifests and other small files."""
         for folder in () if is_remote(self._root) else _FOLDERS_OF_SMALL_FILES:
-            top = f"{self._root}/{folder}"
-            for page in self._store.list_tree(top):
-                columns = (page[each].to_pylist() for each in ("path", "mtime_ns"))
-                for path, mtime_ns in zip(*columns, strict=True):
-                    name = os.path.basename(path)
-                    is_scratch = name.startswith(".") and name.endswith(".tmp")
-                    if is_scratch and mtime_ns < self._spared_ns:
-                        yield f"{top}/{path}"
+            for path, _, mtime_ns in self._repository.listed(folder):
+                name = os.path.basename(path)
+                is_scratch = name.startswith(".") and name.endswith(".tmp")
+                if is_scratch and mtime_ns < self._spared_ns:
+                    yield f"{self._root}/{folder}/{path}"
 
     def _delete_with_folders(self, paths: Sequence[str]) -> None:
         self._store.delete(paths)
@@ -349,47 +345,37 @@ class _Sweep:
             _remove_folder(self._root, folder)
             _remove_folder(self._root, os.path.dirname(folder))
 
-    def _expired(self) -> Iterator[tuple[str, bool]]:
-        """Yield the paths of expired manifests, and whether their objects are free."""
+    def _expired(self) -> Iterator[tuple[tuple[str, int], bool]]:
+        """Yield the run and broker of expired manifests, and whether their objects are free."""
         free_ns = self._ns_before(rules.LONGEST_RUN_S)
-        top = f"{self._root}/{EXPIRED_FOLDER}"
-        for page in self._store.list_tree(top):
-            for path, mtime_ns in zip(
-                page["path"].to_pylist(), page["mtime_ns"].to_pylist(), strict=True
-            ):
-                if path.endswith(MANIFEST_SUFFIX):
-                    yield f"{top}/{path}", mtime_ns < free_ns
+        for path, _, mtime_ns in self._repository.listed(EXPIRED_FOLDER):
+            run, _, name = path.partition("/")
+            node_id = manifest_node(name)
+            if node_id is not None:
+                yield (run, node_id), mtime_ns < free_ns
 
-    def _read(self, path: str) -> tuple[bytes, str] | None:
-        """Return the bytes of a manifest and where it is; None where it is deleted."""
-        try:
-            return self._store.read(path), path
-        except FileNotFoundError:
-            # Another expiring has moved it, and then it is young, or deleted it.
-            parts = path.split("/")
-            moved = "/".join([*parts[:-3], EXPIRED_FOLDER, *parts[-2:]])
-            with suppress(FileNotFoundError):
-                return self._store.read(moved), moved
-            return None
+    def _read(self, place: tuple[tuple[str, int], tuple[str, ...]]) -> StoredManifest | None:
+        """Return a manifest; None where another expiring has deleted it."""
+        key, folders = place
+        with suppress(MissingManifestError):
+            return self._repository.stored_manifest(*key, folders)
+        return None
 
     def _doomed(self, named: Mapping[str, set[str]]) -> Iterator[dict[str, dict[str, int]]]:
         """Yield old objects that no manifest names, with sizes, by folders: some at a time."""
         found: defaultdict[str, dict[str, int]] = defaultdict(dict)
         count = 0
-        for page in self._store.list_tree(f"{self._root}/{DATA_FOLDER}"):
-            columns = (page[each].to_pylist() for each in ("path", "size_bytes", "mtime_ns"))
-            for path, size, mtime_ns in zip(*columns, strict=True):
-                below, _, name = path.rpartition("/")
-                folder = f"{DATA_FOLDER}/{below}"
-                if mtime_ns < self._spared_ns and name not in named.get(folder, ()):
-                    found[folder][name] = size
-                    count += 1
+        for path, size, mtime_ns in self._repository.listed(DATA_FOLDER):
+            folder, _, name = f"{DATA_FOLDER}/{path}".rpartition("/")
+            if mtime_ns < self._spared_ns and name not in named.get(folder, ()):
+                found[folder][name] = size
+                count += 1
             if count >= _ANNOUNCED_AT_A_TIME:
                 yield found
                 found, count = defaultdict(dict), 0
         yield found
 
-    def _delete(self, repository: Repository, objects: Mapping[str, Mapping[str, int]]) -> None:
+    def _delete(self, objects: Mapping[str, Mapping[str, int]]) -> None:
         """Announce the deletion of objects, and delete what is still as old afterwards."""
         left = dict(objects)
         announced_at: float | None = None
@@ -400,7 +386,7 @@ class _Sweep:
                 looked_at = time.monotonic()
                 # Backups read what was announced a short while before they began.
                 if announced_at is None or looked_at - announced_at > rules.SETTLED_S:
-                    repository.announce(left)
+                    self._repository.announce(left)
                     announced_at = time.monotonic()
                 is_over = self._sweep(folder, own)
             del left[folder]

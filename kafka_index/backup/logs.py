@@ -24,9 +24,9 @@ from kafka_index.kernels.scan import (
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import DELETED_SUFFIX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.scanner import last_offset_of
 from kafka_index.stores.backup.manifest import SeenSegment
-from kafka_index.stores.store import Bytes
 
 _END_LOOKS, _BETWEEN_END_LOOKS_S = 5, 0.001
 # A message of magic 0 without key and value.
@@ -185,7 +185,7 @@ def find_batch(
     `near_bytes`: where it ended when an earlier run saw it; other places are looked for by a walk
     over headers. Raises `LeftOutError` if the log cannot be read.
     """
-    size = entry_size(np.frombuffer(header, np.uint8))
+    size = LOG_OVERHEAD_BYTES + entry_length(np.frombuffer(header, np.uint8))
     with reading(log, log.size_bytes, bandwidth) as file:
         if size <= near_bytes <= log.size_bytes:
             there = np.zeros(len(header), np.uint8)
@@ -222,16 +222,10 @@ def _walk_to(file: PoliteFile, log: CutLog, last_offset: int, header: bytes) -> 
             # A log may be shorter than it was cut.
             if code != SCAN_NEED_BYTES or is_over:
                 return None
-            wanted = max(2 * wanted, entry_size(window))
+            wanted = max(2 * wanted, LOG_OVERHEAD_BYTES + entry_length(window))
             continue
         position = int(after)
     return None
-
-
-def entry_size(buffer: Bytes) -> int:
-    """Return the size of the batch that a buffer begins with, as its header says."""
-    length = int.from_bytes(buffer[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
-    return LOG_OVERHEAD_BYTES + length
 
 
 def last_offset_in(header: bytes) -> int:

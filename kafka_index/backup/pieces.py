@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from kafka_index.backup.logs import CutLog, LeftOutError, entry_size, reading
+from kafka_index.backup.logs import CutLog, LeftOutError, reading
 from kafka_index.backup.politeness import Bandwidth, PoliteFile
 from kafka_index.errors import KafkaIndexError
 from kafka_index.kernels.headers import CONTROL_MESSAGE
@@ -33,14 +33,10 @@ from kafka_index.kernels.scan import (
     scan_batches,
 )
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.scanner import in_order, only_zeros
-from kafka_index.stores.backup.manifest import (
-    MAX_PIECE_BYTES,
-    Piece,
-    content_of,
-    hash_of,
-)
+from kafka_index.stores.backup.manifest import MAX_PIECE_BYTES, Piece, content_of, hash_of
 from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.store import Bytes
 
@@ -134,7 +130,7 @@ class LogReading:
             found, code = self._scan(buffer[:filled])
             if found.rows or code != SCAN_NEED_BYTES:
                 break
-            wanted = entry_size(buffer)
+            wanted = LOG_OVERHEAD_BYTES + entry_length(buffer)
         if code not in (SCAN_END, SCAN_NEED_BYTES):
             self._stop(code, found, buffer[:filled])
         return self._below_high_watermark(found)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Self
@@ -61,7 +61,6 @@ from kafka_index.stores.backup.manifest import (
     PartitionBackup,
     content_of,
     partition_folder,
-    run_time,
 )
 from kafka_index.stores.backup.repository import MissingManifestError, Repository
 
@@ -107,16 +106,14 @@ class Taking:
         self._taken: list[PartitionBackup] = []
         self._of_others: dict[tuple[TopicPartition, str], PartitionBackup] | None = None
         self._rows: list[BackedUpPartition] = []
-        self._stack = ExitStack()
         #: The broker's part of the run, once it is committed.
         self.manifest: Manifest
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._cutting)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._cutting.close()
 
     @property
     def brokers(self) -> tuple[int, ...]:
@@ -128,11 +125,6 @@ class Taking:
             cluster = self._read_cluster()
             given = () if cluster is None else tuple(cluster.brokers)
         return tuple(sorted({*given, self.broker.node_id}))
-
-    def next_run_ms(self) -> int:
-        """Return the time of a run that begins now, later than that of the run before it."""
-        before = 0 if self.previous is None else run_time(self.previous.run) + 1
-        return max(now_ms(), before)
 
     def look(self) -> None:
         """Look at all partitions, before anything is cut."""

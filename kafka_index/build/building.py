@@ -12,18 +12,16 @@ import os
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from typing import Protocol
 
-from kafka_index.build.plan import by_partition, partition_groups, plan_waves
 from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions, publish_segment
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segment, stage_segments
 from kafka_index.build.settings import INDEX_OUTPUTS, BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.build.waves import build_waves
+from kafka_index.build.waves import build_waves, by_partition, partition_groups, plan_waves
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.errors import InputError, refuse_other_types
 from kafka_index.execution import Parts, Workers
@@ -122,14 +120,6 @@ def _plan(segments: SegmentTable, threads: int) -> list[SegmentTable]:
     )
 
 
-@dataclass(eq=False)
-class _Group:
-    """Segments that are published together."""
-
-    missing: int
-    staged: list[StagedSegment] = field(default_factory=list)
-
-
 class Publisher:
     """Publishes groups of segments, each once the last of it has been scanned; shared by threads.
 
@@ -148,7 +138,8 @@ class Publisher:
     ) -> None:
         self._listed = listed
         self.stopped = threading.Event()
-        self._groups = [_Group(count) for count in counts]
+        self._missing = list(counts)
+        self._groups: list[list[StagedSegment]] = [[] for _ in self._missing]
         self._settings = settings
         self._listener = listener
         self._fail_fast = fail_fast
@@ -171,9 +162,9 @@ class Publisher:
         group = self._groups[number]
         with self._lock:
             self._listener.on_scanned(staged.report)
-            group.staged.append(staged)
-            group.missing -= 1
-            is_complete = group.missing == 0
+            group.append(staged)
+            self._missing[number] -= 1
+            is_complete = self._missing[number] == 0
         if self._fail_fast and staged.report.status == FAILED:
             self.stopped.set()
         if is_complete:
@@ -189,16 +180,17 @@ class Publisher:
     def _report_unfinished(self) -> None:
         """Publish what needs no other segment; of unfinished partitions report what failed."""
         for group in self._groups:
-            if group.staged and not self._settings.needs_state:
+            if group and not self._settings.needs_state:
                 self._publish(group, "unfinished")
                 continue
-            for staged in group.staged:
+            for staged in group:
                 staged.remove_scratch(self._settings)
                 if staged.report.status == FAILED:
                     self.report(staged.report)
 
-    def _publish(self, group: _Group, attempt_id: str) -> None:
-        waiting, group.staged = group.staged, []
+    def _publish(self, group: list[StagedSegment], attempt_id: str) -> None:
+        waiting = group.copy()
+        group.clear()
         rows = publish_partitions(
             by_partition(waiting), self._settings, attempt_id=attempt_id, listed=self._listed
         )

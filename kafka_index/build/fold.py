@@ -19,13 +19,12 @@ from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
     TXN_INDEX_SUFFIX,
-    TopicPartition,
     index_name_for,
 )
 from kafka_index.state.snapshots import snapshot_path
 from kafka_index.storage import StagedFile, write_scratch
 from kafka_index.storage.directories import Entry
-from kafka_index.storage.publish import TargetFiles, is_new_folder
+from kafka_index.storage.publish import TargetFiles
 
 #: Reason codes of segments that cannot be folded.
 STATE_UNKNOWN = "state_unknown"
@@ -62,11 +61,14 @@ def fold_partition(
                 first,
                 settings.expiration,
                 with_epochs=Output.EPOCHS in settings.outputs,
-                tiered=settings.tiered.get(TopicPartition(first.topic, first.partition)),
+                tiered=settings.tiered.get(first.topic_partition),
                 run_id=settings.run_id,
                 listed=listed,
             )
-        fold = _Fold(start, settings, attempt_id)
+        folded.start = start
+        fold = PartitionFold(
+            start, settings, attempt_id, TargetFiles(folded.directory, settings.run_id)
+        )
         for each in staged:
             folded.segments.append(fold.fold(each))
         folded.segments[-1] = fold.annotate_last(folded.segments[-1])
@@ -75,20 +77,24 @@ def fold_partition(
         folded.error = error
         return folded
     folded.first_offset = fold.first_offset
-    folded.log_start_offset = start.checkpointed_log_start
-    folded.start_entries = start.entries
-    folded.published = fold.files.published
+    folded.published = fold.published
     folded.snapshots = fold.snapshots if fold.is_whole else None
     return folded
 
 
 @dataclass
-class _Fold:
-    """Joins the segments of one partition, one after the other."""
+class PartitionFold:
+    """Joins the segments of one partition, one after the other.
+
+    State files are written to scratch files where the target lacks them; `published` has all that
+    the partition is to have, new or not.
+    """
 
     start: PartitionStart
     settings: BuildSettings
     attempt_id: str
+    target: TargetFiles
+    published: list[PublishedFile] = field(default_factory=list)
     snapshots: set[int] = field(default_factory=set)
     # The offset after the last batch so far, and that after the last record batch.
     _end: int | None = None
@@ -99,9 +105,6 @@ class _Fold:
     _was_cut: bool = False
     # Why the state is no longer known.
     _unknown: str | None = None
-
-    def __post_init__(self) -> None:
-        self.files = StateFiles(self.settings, self.attempt_id)
 
     @property
     def is_whole(self) -> bool:
@@ -165,7 +168,7 @@ class _Fold:
             return files
         text = epochs.text() if is_written else self.start.epochs_text or ""
         path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
-        return (*files, *self.files.write(path, text.encode(), last))
+        return (*files, *self._write(path, text.encode(), last))
 
     def _folded(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
         """Fold a segment; return its row and its state files."""
@@ -196,7 +199,7 @@ class _Fold:
             note = "; ".join(filter(None, (note, _OTHER_ORDER)))
         note = "; ".join(filter(None, (note, row.note)))
         if not staged.is_withheld:
-            files += self.files.write_txn_index(staged, aborted.tobytes())
+            files += self.write_txn_index(staged, aborted.tobytes())
             if Output.TXN_INDEX in self.settings.outputs:
                 built = {TXN_INDEX_SUFFIX: aborted.tobytes()}
                 note = "; ".join(filter(None, (note, stored_differences(staged.segment, built))))
@@ -247,7 +250,7 @@ class _Fold:
             reason = f"{unknown}, and it has aborted transactions"
             return staged.report.failed(STATE_UNKNOWN, reason), ()
         row = replace(staged.report, note=f"{unknown}: no snapshot")
-        return row, self.files.write_txn_index(staged, b"")
+        return row, self.write_txn_index(staged, b"")
 
     def _reload_before(self, offset: int) -> bool:
         """Load the snapshot after the last record batch, where it is below an offset.
@@ -284,7 +287,27 @@ class _Fold:
             return ()
         self.snapshots.add(offset)
         path = snapshot_path(staged.directory, offset)
-        return self.files.write(path, self.start.state.snapshot(), staged)
+        return self._write(path, self.start.state.snapshot(), staged)
+
+    def write_txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
+        """Write a segment's transaction index; an empty one only over an existing file."""
+        if Output.TXN_INDEX not in self.settings.outputs:
+            return ()
+        log_name = os.path.basename(staged.segment.log_path)
+        path = os.path.join(staged.directory, index_name_for(log_name, TXN_INDEX_SUFFIX))
+        if not data and not self.target.exists(path):
+            return ()
+        return self._write(path, data, staged)
+
+    def _write(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
+        """Write a file, unless the target holds it already."""
+        self.published.append(PublishedFile.of_bytes(os.path.basename(path), data))
+        if self.target.holds(path, data):
+            return ()
+        file = StagedFile(self.settings.work_path(path, self.attempt_id), path)
+        attributes_of = self.settings.attributes_of(staged.segment.log_path)
+        write_scratch(file.scratch_path, data, attributes_of=attributes_of)
+        return (file,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +324,10 @@ class FoldedPartition:
     """A partition whose files wait to be published.
 
     `staged` are its segments as they were scanned, `segments` the same, folded up to an error.
-    `own_files` belong to no segment, and appear before any other. `first_offset` is the log start
-    offset for a broker, `log_start_offset` the checkpointed one beside the logs. `snapshots` are
-    the offsets of all snapshots that the partition is to have, None if they are not known;
-    `published` are its state files, new or not. An `error` keeps the whole partition from being
-    published. `start_entries` is the directory of its logs in a store, as it was listed for the
-    fold.
+    `own_files` belong to no segment, and appear before any other. `start` is that of the fold, if
+    there was one, and `first_offset` the log start offset for a broker. `snapshots` are the offsets
+    of all snapshots that the partition is to have, None if they are not known; `published` are its
+    state files, new or not. An `error` keeps the whole partition from being published.
     """
 
     staged: Sequence[StagedSegment]
@@ -316,49 +337,9 @@ class FoldedPartition:
     snapshots: set[int] | None = None
     error: KafkaIndexError | None = None
     published: list[PublishedFile] = field(default_factory=list)
-    log_start_offset: int | None = None
-    start_entries: Sequence[Entry] | None = None
+    start: PartitionStart | None = None
 
     @property
     def directory(self) -> str:
         """The target folder, from any segment: a segment that failed early may not know it."""
         return max(each.directory for each in self.staged)
-
-
-class StateFiles:
-    """Writes the state files of one partition to scratch files where the target lacks them.
-
-    `published` has all state files that the partition is to have, new or not.
-    """
-
-    def __init__(self, settings: BuildSettings, attempt_id: str) -> None:
-        self._settings = settings
-        self._attempt_id = attempt_id
-        self._target: TargetFiles | None = None
-        self.published: list[PublishedFile] = []
-
-    def write_txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
-        """Write a segment's transaction index; an empty one only over an existing file."""
-        if Output.TXN_INDEX not in self._settings.outputs:
-            return ()
-        log_name = os.path.basename(staged.segment.log_path)
-        path = os.path.join(staged.directory, index_name_for(log_name, TXN_INDEX_SUFFIX))
-        if not data and not self._target_of(staged).exists(path):
-            return ()
-        return self.write(path, data, staged)
-
-    def write(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
-        """Write a file, unless the target holds it already."""
-        self.published.append(PublishedFile.of_bytes(os.path.basename(path), data))
-        if self._target_of(staged).holds(path, data):
-            return ()
-        file = StagedFile(self._settings.work_path(path, self._attempt_id), path)
-        attributes_of = self._settings.attributes_of(staged.segment.log_path)
-        write_scratch(file.scratch_path, data, attributes_of=attributes_of)
-        return (file,)
-
-    def _target_of(self, staged: StagedSegment) -> TargetFiles:
-        if self._target is None:
-            is_new = is_new_folder(staged.directory, self._settings.run_id)
-            self._target = TargetFiles(staged.directory, is_new=is_new)
-        return self._target

@@ -212,7 +212,7 @@ class BuildResult(TableResult):
         """Segments by status, and index entries."""
         counts = Counter(self.rows["status"].to_pylist())
         entries = {
-            name: sum(filter(None, self.rows[name].to_pylist()))
+            name: pc.sum(self.rows[name]).as_py() or 0
             for name in ("offset_entries", "time_entries")
         }
         return {**{f"segments_{each}": counts[each] for each in STATUSES}, **entries}
@@ -220,7 +220,7 @@ class BuildResult(TableResult):
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
         """Bytes of the logs."""
-        return {"logs": sum(self.rows["log_size_bytes"].to_pylist())}
+        return {"logs": pc.sum(self.rows["log_size_bytes"]).as_py() or 0}
 
     def _shown(self) -> pa.Table:
         """Return the segments that are not right, or all of them where all are."""

@@ -7,9 +7,9 @@ each process finds.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
 from zlib import crc32
 
 import pyarrow as pa
@@ -28,13 +28,12 @@ from kafka_index.build.parquet_order import (
     why_no_segment,
 )
 from kafka_index.build.parquet_source import segment_source, split_segments
-from kafka_index.build.plan import join_partitions
 from kafka_index.build.publish import GROUP_SEGMENTS
-from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.build.report import SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.build.waves import failed_rows, publish_staged
+from kafka_index.build.waves import failed_rows, join_partitions, publish_staged, stage_works
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.execution import Workers
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
@@ -53,20 +52,8 @@ _GONE = "the input changed since it was counted: the rows of this segment are go
 # So that no worker waits long for the last one.
 _BINS_PER_WORKER = 4
 
-
-class StageUnsorted(Protocol):
-    """Stages the segments of an input that is in no order, in other processes."""
-
-    def __call__(
-        self,
-        workers: Workers,
-        counted: CountedInput,
-        known: Sequence[SegmentCount],
-        settings: BuildSettings,
-        *,
-        fail_fast: bool,
-    ) -> list[StagedSegment]:
-        """Return the known segments; with `fail_fast` maybe not all, once one has failed."""
+#: Stages the known segments of an input in other processes, as `stage_works` does.
+StageSegments = Callable[..., list[StagedSegment]]
 
 
 def build_parquet(
@@ -76,13 +63,13 @@ def build_parquet(
     *,
     listener: BuildListener,
     fail_fast: bool = False,
-    stage_unsorted: StageUnsorted | None = None,
+    stage_unsorted: StageSegments | None = None,
 ) -> None:
     """Build from a Parquet input of `open_parquet`.
 
     A target root is needed, and every segment is built, whatever exists; one is published only
     where all the rows that were counted have been read. Rows in no order are sorted by DuckDB, or
-    by what other processes are given to stage them. With `fail_fast`, no further bin begins once a
+    staged in other processes by `stage_unsorted`. With `fail_fast`, no further bin begins once a
     segment has failed. Raises `InputError` without a target folder, for files that need columns
     which the input lacks, or if the input as a whole cannot be used (`count_segments`), and
     `PublishError` if there is no room to sort it.
@@ -99,11 +86,8 @@ def build_parquet(
         named.on_report(row)
     if not known or (fail_fast and refused):
         return
-    if counted.is_sorted:
-        stage = _stage_in_order
-    elif stage_unsorted is not None:
-        stage = stage_unsorted
-    else:
+    stage = _stage_in_order if counted.is_sorted else stage_unsorted
+    if stage is None:
         raise ValueError("other processes need to be given a way to stage rows in no order")
     staged = stage(workers, counted, known, settings, fail_fast=fail_fast)
     rows = failed_rows(staged) if fail_fast else []
@@ -147,34 +131,16 @@ def _stage_in_order(
     fail_fast: bool,
 ) -> list[StagedSegment]:
     bins = list(pack(counted, known, workers.count * _BINS_PER_WORKER))
-    staged = workers.run(
+    return stage_works(
+        workers,
         bins,
-        _Stage(counted.source, replace(settings, shares_staged=True), fail_fast=fail_fast),
+        partial(stage_bin, counted.source),
+        settings,
+        fail_fast=fail_fast,
         sizes=_sizes(bins),
         what=f"scan {len(known):,} segments",
         shares=SHARES - COUNT_SHARES,
     )
-    return [each for found in staged for each in found]
-
-
-@dataclass(slots=True)
-class _Stage:
-    """Stages the segments of a bin; with `fail_fast`, none after a failed one."""
-
-    source: ParquetInput
-    settings: BuildSettings
-    fail_fast: bool
-    has_failed: bool = False
-
-    def __call__(self, work: Bin, attempt_id: str) -> list[StagedSegment]:
-        found: list[StagedSegment] = []
-        if not self.has_failed:
-            for staged in stage_bin(self.source, work, self.settings, attempt_id=attempt_id):
-                found.append(staged)
-                if self.fail_fast and staged.report.status == FAILED:
-                    self.has_failed = True
-                    break
-        return found
 
 
 def _sizes(bins: Sequence[Bin]) -> list[int]:
@@ -188,9 +154,18 @@ def stage_bin(
     waiting = {segment.key: segment for segment in work.segments}
     counts = {segment.key: segment.row_count for segment in work.segments}
     failure: KafkaIndexError | None = None
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        nonlocal failure
+        try:
+            yield from read_bin(source, work)
+        except KafkaIndexError as error:
+            # Staging makes it the row of the segment that is read, and ends as if all were read.
+            failure = error
+            raise
+
     try:
-        rows = read_bin(source, work)
-        for staged in stage_stream(rows, source, settings, counts=counts, attempt_id=attempt_id):
+        for staged in stage_stream(rows(), source, settings, counts=counts, attempt_id=attempt_id):
             # An input that has changed may have it twice.
             del waiting[_key_of(staged)], counts[_key_of(staged)]
             yield staged
@@ -214,7 +189,7 @@ def stage_stream(
     """Stage segments from rows in segment and position order, counted as for `split_segments`."""
     for rows in split_segments(batches, counts):
         batches_of = segment_source(rows, source, verify_crc=settings.verify_crc)
-        segment = _segment_file(source, (rows.topic, rows.partition, rows.base_offset), settings)
+        segment = _segment_file(source, rows.key, settings)
         staged = stage_segment(segment, batches_of, settings, attempt_id)
         rows.skip_rest()
         report = replace(staged.report, log_size_bytes=batches_of.log_size_bytes)
@@ -267,14 +242,14 @@ def _partition_groups(segments: Sequence[SegmentCount]) -> list[list[SegmentCoun
     """Join whole partitions into groups that are published together."""
     partitions: dict[tuple[str, int], list[SegmentCount]] = {}
     for segment in segments:
-        partitions.setdefault((segment.topic, segment.partition), []).append(segment)
+        partitions.setdefault(segment.key[:2], []).append(segment)
     groups = join_partitions(partitions.values(), max_segments=GROUP_SEGMENTS)
     return [[segment for members in group for segment in members] for group in groups]
 
 
 def _key_of(staged: StagedSegment) -> SegmentKey:
     segment = staged.segment
-    return segment.topic, segment.partition, segment.base_offset
+    return SegmentKey(segment.topic, segment.partition, segment.base_offset)
 
 
 def _segment_file(source: ParquetInput, key: SegmentKey, settings: BuildSettings) -> SegmentFile:
@@ -282,8 +257,7 @@ def _segment_file(source: ParquetInput, key: SegmentKey, settings: BuildSettings
 
     What an earlier run has recorded does not match it.
     """
-    topic, partition, base_offset = key
-    folder = TopicPartition(topic, partition).directory_name
-    log_path = os.path.join(source.path, folder, segment_file_name(base_offset, LOG_SUFFIX))
+    folder = TopicPartition(key.topic, key.partition).directory_name
+    log_path = os.path.join(source.path, folder, segment_file_name(key.base_offset, LOG_SUFFIX))
     run = NO_LOG_MTIME_NS - crc32(settings.run_id.encode())
     return SegmentFile(*key, log_path, 0, run)

@@ -40,13 +40,19 @@ from kafka_index.storage.local_work import sorted_batches
 from kafka_index.stores import FileInfo
 from kafka_index.stores.durable_files import publish_error
 
-#: Topic, partition and base offset.
-SegmentKey = tuple[str, int, int]
 Codes = npt.NDArray[np.integer[Any]]
 
 _COUNT_ROWS = 256 * 1024
 _CHUNK_ROWS = 64 * 1024
 _CHUNK_BYTES = 16 << 20
+
+
+class SegmentKey(NamedTuple):
+    """The name of a segment in an input."""
+
+    topic: str
+    partition: int
+    base_offset: int
 
 
 class CountedRows(NamedTuple):
@@ -75,16 +81,6 @@ class SegmentCount:
     first_row: int
     row_count: int
     size_bytes: int
-
-    @property
-    def topic(self) -> str:
-        """The topic."""
-        return self.key[0]
-
-    @property
-    def partition(self) -> int:
-        """The partition."""
-        return self.key[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +200,11 @@ def _join_counts(
 
 def why_no_segment(segment: SegmentCount) -> str | None:
     """Return why no broker has such a segment, or None. What passes is safe as a folder name."""
-    topic, partition, base_offset = segment.key
-    if not is_legal_topic(topic):
+    if not is_legal_topic(segment.key.topic):
         return "not a legal topic name"
-    if not 0 <= partition <= INT32_MAX:
+    if not 0 <= segment.key.partition <= INT32_MAX:
         return f"partition outside 0..{INT32_MAX}"
-    return "segment_base_offset is negative" if base_offset < 0 else None
+    return "segment_base_offset is negative" if segment.key.base_offset < 0 else None
 
 
 def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> Iterator[Bin]:
@@ -339,33 +334,30 @@ def _check_keys(rows: pa.RecordBatch, path: str) -> None:
 
 
 def _count_batch(batch: pa.RecordBatch) -> Iterator[SegmentPart]:
-    """Count the rows of each segment in a batch; where they do not lie together, none ascends."""
+    """Count the rows of each segment in a batch; none is in order where another one is not."""
     keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     position = batch[POSITION].fill_null(-1).to_numpy()
     starts = run_starts(keys)
-    heads = [key[starts] for key in keys]
-    order = np.lexsort(heads[::-1])
-    is_grouped = run_starts([head[order] for head in heads]).size == starts.size
-    rows = starts
-    if not is_grouped:
-        order = np.lexsort(keys[::-1])
-        position = position[order]
-        starts = run_starts([key[order] for key in keys])
-        rows = order[starts]
     ends = np.append(starts[1:], batch.num_rows)
-    ascends = np.full(batch.num_rows, is_grouped)
-    ascends[1:] &= position[1:] > position[:-1]
-    ascends[starts] = is_grouped
-    columns = (
-        ends - starts,
-        position[starts],
-        position[ends - 1],
-        np.maximum.reduceat(position, starts),
-        np.logical_and.reduceat(ascends, starts),
-    )
-    names = batch.select(KEY_COLUMNS).take(pa.array(rows))
-    yield from zip(
-        zip(*(column.to_pylist() for column in names.columns), strict=True),
-        map(CountedRows, *(column.tolist() for column in columns)),
-        strict=True,
-    )
+    ascends = np.append(True, position[1:] > position[:-1])
+    ascends[starts] = True
+    runs = {
+        "start": starts,
+        "row_count": ends - starts,
+        "first": position[starts],
+        "last": position[ends - 1],
+        "highest": np.maximum.reduceat(position, starts),
+    }
+    table = pa.Table.from_batches([batch.select(KEY_COLUMNS).take(pa.array(starts))])
+    for name, column in runs.items():
+        table = table.append_column(name, pa.array(column))
+    asked = [("row_count", "sum"), ("first", "first"), ("last", "last"), ("highest", "max")]
+    groups = table.group_by(KEY_COLUMNS, use_threads=False)
+    # Arrow returns groups in no order.
+    found = groups.aggregate([("start", "min"), *asked]).sort_by("start_min")
+    in_order = found.num_rows == len(starts) and bool(ascends.all())
+    names = [*KEY_COLUMNS, *(f"{name}_{function}" for name, function in asked)]
+    for *key, count, first, last, highest in zip(
+        *(found[name].to_pylist() for name in names), strict=True
+    ):
+        yield SegmentKey(*key), CountedRows(count, first, last, highest, in_order)

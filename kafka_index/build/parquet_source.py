@@ -97,16 +97,12 @@ class MetadataSource:
 
         Raises `InputError` if a log cannot hold a row, or rows are missing.
         """
-        try:
-            for columns in self._columns():
-                kept = self._representable(columns)
-                if kept:
-                    yield columns.slice(0, kept)
-                if self.stop is not None:
-                    break
-        except InputError:
-            self._rows.skip_rest()
-            raise
+        for columns in self._columns():
+            kept = self._representable(columns)
+            if kept:
+                yield columns.slice(0, kept)
+            if self.stop is not None:
+                break
         self._rows.skip_rest()
 
     def _columns(self) -> Iterator[BatchColumns]:
@@ -152,7 +148,8 @@ class MetadataSource:
 
     def _representable(self, columns: BatchColumns) -> int:
         """Return how many batches an index can represent; note where recovery would fail."""
-        relative = columns.last_offset - self._rows.base_offset
+        base_offset = self._rows.key.base_offset
+        relative = columns.last_offset - base_offset
         outside = (relative < 0) | (relative > INT32_MAX)
         if not outside.any():
             return columns.rows
@@ -160,7 +157,7 @@ class MetadataSource:
         self.stop = ScanStop(
             OFFSET_OVERFLOW,
             int(columns.position_bytes[row]),
-            expected=f"last offset {self._rows.base_offset} to 2^31 - 1 above it",
+            expected=f"last offset {base_offset} to 2^31 - 1 above it",
             found=str(columns.last_offset[row]),
             refused=True,
         )
@@ -174,7 +171,7 @@ class RawBatchSource:
         self._rows = rows
         self._bytes: BatchSource = ByteStreamSource(
             self._windows(),
-            segment_base_offset=rows.base_offset,
+            segment_base_offset=rows.key.base_offset,
             verify_crc=verify_crc,
             whole_batches=True,
         )
@@ -191,11 +188,7 @@ class RawBatchSource:
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Scan the bytes; raises as `MetadataSource.chunks` does."""
-        try:
-            yield from self._bytes.chunks()
-        except InputError:
-            self._rows.skip_rest()
-            raise
+        yield from self._bytes.chunks()
         self._rows.skip_rest()
 
     def _windows(self) -> Iterator[npt.NDArray[np.uint8]]:
@@ -279,9 +272,7 @@ class SegmentRows:
     `row_count` rows were counted before the work began.
     """
 
-    topic: str
-    partition: int
-    base_offset: int
+    key: SegmentKey
     row_count: int
     chunks: Iterator[pa.RecordBatch]
     rows_met: int = field(default=0, init=False)
@@ -326,7 +317,7 @@ def split_segments(
         chunks = iter(found)
         head = next(chunks)
         count = head[ROW_COUNT][0].as_py() if counts is None else counts.get(key)
-        rows = SegmentRows(*key, count or 0, chain([head], chunks))
+        rows = SegmentRows(key, count or 0, chain([head], chunks))
         if count is not None:
             yield rows
         rows.skip_rest()
@@ -355,5 +346,4 @@ def _end_of_last(chunk: pa.RecordBatch) -> int:
 
 
 def _key(batch: pa.RecordBatch) -> SegmentKey:
-    topic, partition, base_offset = (batch[name][0].as_py() for name in KEY_COLUMNS)
-    return topic, partition, base_offset
+    return SegmentKey(*(batch[name][0].as_py() for name in KEY_COLUMNS))

@@ -191,19 +191,13 @@ class RecordedFile:
     published: PublishedFile
     change: str
 
-    def is_untouched(self, found: Entry | None) -> bool:
-        """Return whether nothing has changed the file."""
-        return found is not None and found.size_and_change() == (
-            self.published.size_bytes,
-            self.change,
-        )
-
     def is_intact(self, directory: str, found: Entry | None) -> bool:
         """Return whether the file has the bytes that were published; it is read where in doubt."""
-        if self.is_untouched(found):
-            return True
-        if found is None or found.size_and_change()[0] != self.published.size_bytes:
+        size_bytes, change = (-1, "") if found is None else found.size_and_change()
+        if size_bytes != self.published.size_bytes:
             return False
+        if change == self.change:
+            return True
         try:
             path = os.path.join(directory, self.published.name)
             return PublishedFile.of(path) == self.published
@@ -235,7 +229,12 @@ class KnownPartition:
             return None
         names = SegmentPaths.of(segment, self.directory).published(settings)
         files = [self._files.get(os.path.basename(name)) for name in names]
-        kept = [file.published for file in files if file is not None and self._is_intact(file)]
+        kept = [
+            file.published
+            for file in files
+            if file is not None
+            and file.is_intact(self.directory, self._found.get(file.published.name))
+        ]
         if len(kept) != len(names) or not names:
             return None
         status = UNCHANGED if row["status"] == BUILT else row["status"]
@@ -298,9 +297,6 @@ class KnownPartition:
             else:
                 untouched += 1
         return untouched == len(recorded)
-
-    def _is_intact(self, file: RecordedFile) -> bool:
-        return file.is_intact(self.directory, self._found.get(file.published.name))
 
     @cached_property
     def _numbers(self) -> dict[int, int]:

@@ -11,7 +11,7 @@ from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.dump.small_files import read_text
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
+from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.state.snapshots import (
@@ -31,19 +31,22 @@ from kafka_index.stores import is_remote
 class PartitionStart:
     """The state before a partition's first segment.
 
-    `log_start_offset` is the entry of ``log-start-offset-checkpoint``, 0 without one, and
-    `checkpointed_log_start` the same, None without one. The epochs are those of the
-    ``leader-epoch-checkpoint``, whose text is kept as it is. `note` is a remark on the start for
-    users; `entries` is the directory of its logs in a store.
+    `checkpointed_log_start` is the entry of ``log-start-offset-checkpoint``, None without one. The
+    epochs are those of the ``leader-epoch-checkpoint``, whose text is kept as it is. `note` is a
+    remark on the start for users; `entries` is the directory of its logs in a store.
     """
 
     state: PartitionState
-    log_start_offset: int
+    checkpointed_log_start: int | None
     epochs: tuple[EpochEntry, ...]
     epochs_text: str | None
     note: str | None
-    checkpointed_log_start: int | None = None
     entries: Sequence[Entry] | None = None
+
+    @property
+    def log_start_offset(self) -> int:
+        """The log start offset, 0 where none is known."""
+        return self.checkpointed_log_start or 0
 
     @classmethod
     def read(
@@ -72,7 +75,7 @@ class PartitionStart:
             return cls._of_tiered(first, expiration, tiered)
         if not first.has_log:
             note = _missing_producers(first) if first.base_offset else None
-            return cls(PartitionState(None, LeaderEpochCache(), expiration), 0, (), None, note)
+            return cls(PartitionState(None, LeaderEpochCache(), expiration), None, (), None, note)
         directory = first.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
         if listed is None and is_remote(directory):
@@ -84,11 +87,12 @@ class PartitionStart:
         except KafkaIndexError as error:
             error.hint = "repair or remove the file, or leave epochs out of --what"
             raise
-        partition = TopicPartition(first.topic, first.partition)
         checkpointed = log_start_offset
         if checkpointed is None:
             read = _data_directory if run_id else _data_directory.__wrapped__
-            checkpointed = read(os.path.dirname(directory), run_id).log_start_offset(partition)
+            checkpointed = read(os.path.dirname(directory), run_id).log_start_offset(
+                first.topic_partition
+            )
         log_start = checkpointed or 0
         try:
             snapshots = list_snapshots(directory) if listed is None else snapshots_among(listed)
@@ -110,11 +114,10 @@ class PartitionStart:
             notes.append(_missing_producers(first))
         return cls(
             PartitionState(entries, epochs, expiration),
-            log_start,
+            checkpointed,
             epochs.entries,
             text,
             "; ".join(notes) or None,
-            checkpointed,
             listed,
         )
 

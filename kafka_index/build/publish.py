@@ -28,7 +28,6 @@ from kafka_index.build.partition_record import (
     wants_record,
 )
 from kafka_index.build.partition_start import PartitionStart
-from kafka_index.build.plan import partition_of
 from kafka_index.build.report import (
     BUILT,
     FAILED,
@@ -91,8 +90,8 @@ def publish_partitions(
             staged,
             settings,
             attempt_id=attempt_id,
-            start=known.get(partition_of(staged[0].segment)),
-            listed=beside.get(partition_of(staged[0].segment)),
+            start=known.get(staged[0].segment.topic_partition),
+            listed=beside.get(staged[0].segment.topic_partition),
         )
         for staged in partitions
     ]
@@ -272,18 +271,18 @@ def _record(
         return None
 
     def beside() -> tuple[Sequence[Entry], int | None]:
+        start = partition.start
         # In place, with what was published there.
-        listed = None if settings.in_place else partition.start_entries
+        listed = None if settings.in_place or start is None else start.entries
         entries = scan_directory(segment.partition_directory) if listed is None else listed
-        return entries, partition.log_start_offset
+        return entries, None if start is None else start.checkpointed_log_start
 
-    name = TopicPartition(segment.topic, segment.partition)
     record = PartitionRecord(
         settings.run_id,
         settings.scan_settings(segment.topic),
         tuple(sorted(settings.outputs)),
         *expiration_of(settings),
-        start_of(name, segment.base_offset, settings, beside),
+        start_of(segment.topic_partition, segment.base_offset, settings, beside),
         is_whole,
         pa.Table.from_pylist(recorded, RECORDED_SEGMENTS),
         table,

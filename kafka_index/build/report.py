@@ -66,7 +66,7 @@ FILE_SCHEMA = pa.schema(
 )
 _ROWS_AT_A_TIME = 64 * 1024
 #: The worst one last: that of a partition is the worst of its segments.
-_RANKS = pa.array([UNCHANGED, BUILT, TRUNCATED, FAILED])
+_RANKED = [UNCHANGED, BUILT, TRUNCATED, FAILED]
 _SUMS = (
     "log_size_bytes",
     "valid_bytes",
@@ -207,11 +207,6 @@ def report_rows(table: pa.Table) -> list[SegmentReport]:
     return rows
 
 
-def has_failed(rows: pa.Table) -> bool:
-    """Return whether a segment of a report has failed."""
-    return bool(pc.any(pc.equal(rows.column("status"), FAILED)).as_py())
-
-
 class ReportWriter(ReportFile):
     """Writes the build report row by row, of some of `KINDS`; see `ReportFile`.
 
@@ -254,7 +249,7 @@ class ReportWriter(ReportFile):
         self._finish()
         if self._partitions is not None and PARTITION in self._kinds:
             rows = self._partitions.sort_by([("topic", "ascending"), ("partition", "ascending")])
-            status = _RANKS.take(rows["rank"].combine_chunks())
+            status = pa.array(_RANKED).take(rows["rank"].combine_chunks())
             self._write_rows(rows.append_column("status", status), PARTITION)
         # A file that was not read for where it leads is a row whatever rows are asked for.
         rest = [entry for entry in skipped if entry.target or SKIPPED in self._kinds]
@@ -291,16 +286,15 @@ class ReportWriter(ReportFile):
 
     def _add_to_partitions(self, table: pa.Table) -> None:
         keys = ["topic", "partition", "output_path"]
-        table = table.append_column("rank", pc.index_in(table["status"], _RANKS))
+        table = table.append_column("rank", pc.index_in(table["status"], pa.array(_RANKED)))
         # Made of columns alone, tables have the same schema, in which all fields are nullable.
         table = pa.table({name: table[name] for name in (*keys, *_SUMS, *_MAXIMA)})
         if self._partitions is not None:
             table = pa.concat_tables([self._partitions, table])
         asked = [*((name, "sum") for name in _SUMS), *((name, "max") for name in _MAXIMA)]
         groups = table.group_by(keys).aggregate(asked)
-        columns = [groups[name] for name in keys]
-        columns += [groups[f"{name}_{function}"] for name, function in asked]
-        self._partitions = pa.table(columns, names=[*keys, *(name for name, _ in asked)])
+        names = {f"{name}_{function}": name for name, function in asked}
+        self._partitions = groups.select([*keys, *names]).rename_columns([*keys, *names.values()])
 
     def _output_paths(self, table: pa.Table) -> pa.Array:
         if self._target_root is None:

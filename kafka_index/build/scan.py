@@ -30,7 +30,7 @@ from kafka_index.build.staged_segment import (
 from kafka_index.config import IndexConfig
 from kafka_index.errors import KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TopicPartition
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.records import BatchSource, ScanStop
 from kafka_index.records.batch_table import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.scan import IndexBuilder, LogFileSource
@@ -77,9 +77,9 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
     """Return the row of a segment that is known to be right as it is; None to scan it."""
     if not wants_record(settings):
         return None
-    partition = TopicPartition(segment.topic, segment.partition)
+    root = settings.target_root
     try:
-        directory = target_directory(settings.target_root, partition, segment.partition_directory)
+        directory = target_directory(root, segment.topic_partition, segment.partition_directory)
     except KafkaIndexError:
         # Staging meets the same error, and reports it.
         return None

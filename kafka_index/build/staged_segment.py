@@ -19,7 +19,6 @@ from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    TopicPartition,
     index_name_for,
     segment_file_name,
 )
@@ -220,7 +219,7 @@ def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
     """
     return prepare_target_directory(
         settings.target_root,
-        TopicPartition(segment.topic, segment.partition),
+        segment.topic_partition,
         segment.partition_directory,
     )
 

@@ -195,7 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = next((argument for argument in given if argument in COMMANDS), "")
 
     def load() -> click.Command:
-        if name and not any(word in given for word in ("-h", "--help", "spark")):
+        # Not in the process of a caller, whose own arrays would find no pandas either.
+        ours = arguments is None
+        if ours and name and not any(word in given for word in ("-h", "--help", "spark")):
             _leave_out_pandas()
         return console_script
 

@@ -9,15 +9,14 @@ from functools import partial
 
 import click
 
-from kafka_index.backup.agent import Agent, Manners, TakenRun, take
+from kafka_index.backup.agent import Agent, Manners, Monitor, TakenRun, take
 from kafka_index.backup.barrier import DEFAULT_PATIENCE_S
 from kafka_index.backup.high_watermarks import Source
 from kafka_index.backup.looks import Looked
-from kafka_index.backup.metrics import Monitor
 from kafka_index.backup.politeness import Bandwidth, being_idle
 from kafka_index.backup.request import BackupRequest, Broker
 from kafka_index.backup.result import BACKUP_REPORT_SCHEMA, BackupResult
-from kafka_index.cli.options import Group, Whole, command, moment, option
+from kafka_index.cli.options import Group, Whole, command, moment, option, request_of
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
@@ -177,15 +176,9 @@ class BackupOptions:
     @property
     def request(self) -> BackupRequest:
         """The run."""
-        return BackupRequest(
-            inputs=self.inputs,
-            output=self.output or "",
-            topics=self.topics,
-            properties=None if self.config is None else read_properties(self.config),
-            node_id=self.node_id,
-            brokers=_numbers(self.brokers),
-            bootstrap_server=self.bootstrap_server,
-        )
+        properties = None if self.config is None else read_properties(self.config)
+        brokers = _numbers(self.brokers)
+        return request_of(BackupRequest, self, properties=properties, brokers=brokers)
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ class ListOptions:
         help="Read only the last N runs.  [default: all]",
     )
     as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
-    report: str | None = report_option("a row per run", has_page=False)
+    report: str | None = report_option("a row per run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class VerifyOptions:
     as_json: bool = flag(
         "--json", group=Group.OUTPUT, help="Print JSON lines of what is not sound."
     )
-    report: str | None = report_option("a row per object", has_page=False)
+    report: str | None = report_option("a row per object")
 
 
 def _kept(name: str, default: int, help_text: str) -> Any:
@@ -135,7 +135,7 @@ class ExpireOptions:
         "--dry-run", group=Group.BEHAVIOUR, help="Change nothing, only say what would."
     )
     as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
-    report: str | None = report_option("a row per run", has_page=False)
+    report: str | None = report_option("a row per run")
 
 
 def _list(options: ListOptions) -> int:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS
 from kafka_index.build.job import AFTER_FAILURE, BuildJob, BuildRequest
-from kafka_index.build.parquet import SHARES, StageUnsorted, build_parquet, check_settings
+from kafka_index.build.parquet import SHARES, StageSegments, build_parquet, check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_order import count_segments
 from kafka_index.build.report import (
@@ -28,6 +28,7 @@ from kafka_index.build.report import (
     SegmentReport,
     report_rows,
 )
+from kafka_index.cli.options import request_of
 from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
@@ -84,7 +85,7 @@ def run_build(options: BuildOptions) -> ExitCode:
         if not options.dry_run:
             return _build_parquet(options, source)
         sizes = [
-            (TopicPartition(each.topic, each.partition), 1, each.size_bytes)
+            (TopicPartition(each.key.topic, each.key.partition), 1, each.size_bytes)
             for each in count_segments(source).segments
         ]
         return _print_plan(options, sizes, [])
@@ -171,7 +172,7 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
         return outcome.print_summary([], f"in {target_root}")
 
 
-def _sort_on_spark(engine: Engine) -> StageUnsorted | None:
+def _sort_on_spark(engine: Engine) -> StageSegments | None:
     if not engine.on_spark:
         return None
     from kafka_index.spark.parquet import stage_unsorted  # noqa: PLC0415, PySpark
@@ -195,17 +196,7 @@ def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:
 
 
 def _request(options: BuildOptions) -> BuildRequest:
-    return BuildRequest(
-        inputs=options.inputs,
-        output=options.output,
-        tiered=options.tiered,
-        topics=options.topics,
-        outputs=options.outputs,
-        config=options.config,
-        expire_at_ms=options.expire_at_ms,
-        verify_crc=not options.no_verify_crc,
-        overwrite=options.overwrite,
-    )
+    return request_of(BuildRequest, options, verify_crc=not options.no_verify_crc)
 
 
 def _print_plan(

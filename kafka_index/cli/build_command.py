@@ -11,7 +11,6 @@ import click
 
 from kafka_index.build.report import KINDS, SEGMENT
 from kafka_index.build.settings import Output
-from kafka_index.cli.build import run_build
 from kafka_index.cli.options import (
     TIME_HELP,
     Group,
@@ -19,6 +18,7 @@ from kafka_index.cli.options import (
     Whole,
     command,
     flag,
+    function_of,
     listed,
     moment,
     option,
@@ -181,7 +181,7 @@ make_command = partial(
     command,
     "build",
     BuildOptions,
-    run_build,
+    function_of("build", "run_build"),
     help_text=_HELP,
     usage="(--input PATH... | --tiered URI) (--output PATH | --in-place) [OPTIONS]",
     examples=_EXAMPLES,

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.completion import complete_topic
-from kafka_index.cli.options import Group, Whole, command, flag, option, option_group
+from kafka_index.cli.options import Group, Whole, command, flag, function_of, option, option_group
 from kafka_index.cli.shared_options import (
     Detail,
     Times,
@@ -181,17 +181,11 @@ class CatOptions:
         return None if self.form in (_TEXT, _JSON) else self.form
 
 
-def _run(options: CatOptions) -> int:
-    from kafka_index.cli.searching import run_cat  # noqa: PLC0415, slow to import
-
-    return run_cat(options)
-
-
 make_command = partial(
     command,
     "cat",
     CatOptions,
-    _run,
+    function_of("searching", "run_cat"),
     help_text=_HELP,
     usage="TOPIC --input PATH... [OPTIONS]",
     examples=_EXAMPLES,

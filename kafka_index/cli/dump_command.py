@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import click
-import numpy as np
 
 from kafka_index.cli.dump_indexes import (
     PROPERTY_FILES,
     dump_leader_epochs,
     dump_offset_checkpoint,
-    dump_offset_index,
     dump_properties,
     dump_snapshot,
-    dump_time_index,
+    dump_sparse_index,
     dump_transaction_index,
 )
 from kafka_index.cli.dump_logs import dump_directory, dump_log, dump_records
-from kafka_index.cli.dump_output import DumpOutput, Selection
+from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
 from kafka_index.cli.options import Group, Whole, argument, command, flag, moment, option
 from kafka_index.cli.printed_records import decoder_of
 from kafka_index.cli.record_text import FORMS, RecordText
@@ -48,7 +46,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import expand_input, local_path
-from kafka_index.stores import Bytes, is_remote, store_of
+from kafka_index.stores import is_remote
 
 _HELP = """Print the contents of each FILE: a row per record batch of a .log, or per record with
     --records; per entry of an .index, .timeindex or .txnindex; per producer of a .snapshot; per
@@ -82,8 +80,8 @@ kafka-index dump --json /dump/orders-0/*.timeindex | head
 kafka-index dump 's3://backup/broker-1/orders-0/*.index'
 """
 _KINDS: dict[str, _Dump] = {
-    OFFSET_INDEX_SUFFIX: dump_offset_index,
-    TIME_INDEX_SUFFIX: dump_time_index,
+    OFFSET_INDEX_SUFFIX: dump_sparse_index,
+    TIME_INDEX_SUFFIX: dump_sparse_index,
     TXN_INDEX_SUFFIX: dump_transaction_index,
     SNAPSHOT_SUFFIX: dump_snapshot,
     LEADER_EPOCH_CHECKPOINT: dump_leader_epochs,
@@ -95,43 +93,6 @@ _WITH_OFFSETS = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_S
 _WITH_TIMES = (LOG_SUFFIX, TIME_INDEX_SUFFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedFile:
-    """A file that can be dumped, by path or URI.
-
-    The base offset is that of its name, 0 for a checkpoint; the kind is its suffix, or its name.
-    """
-
-    path: str
-    base_offset: int
-    kind: str
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-        try:
-            return store_of(self.path).info(self.path).size_bytes
-        except FileNotFoundError:
-            raise InputError("no such file", path=self.path) from None
-
-    def content(self) -> bytes:
-        """Return its bytes, of a file that is small."""
-        try:
-            return store_of(self.path).read(self.path)
-        except FileNotFoundError as error:
-            reason = error.strerror or "no such file"
-            raise InputError(f"cannot read the file: {reason}", path=self.path) from error
-
-    def fetched(self) -> bytes | None:
-        """Return the content of a file of a store; None of a local one, which is opened."""
-        return self.content() if is_remote(self.path) else None
-
-    def fetched_array(self) -> Bytes | None:
-        """Return the same as an array."""
-        content = self.fetched()
-        return None if content is None else np.frombuffer(content, np.uint8)
-
-
 def dumped_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFile]:
     """Return the files to dump; refuse unknown ones before any output.
 
@@ -141,44 +102,20 @@ def dumped_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFil
     """
     files: list[DumpedFile] = []
     for path in given:
-        if not is_remote(path):
-            files.append(_local_file(path, kinds))
-            continue
-        matches = expand_input(path)
-        if matches == [path]:
-            files.append(_stored_file(path, kinds))
-            continue
+        matches = expand_input(path) if is_remote(path) else [path]
         known = [file for match in matches if (file := _known(match, kinds)) is not None]
+        if not is_remote(path) and not os.path.lexists(local_path(path)):
+            raise InputError("no such file", path=path)
         if not known:
             raise _unknown_kind(matches[0], kinds)
+        if matches == [path] and not known[0].is_there:
+            raise InputError("not a file", path=path)
         files += known
     return files
 
 
-def _local_file(given: str, kinds: Collection[str]) -> DumpedFile:
-    path = local_path(given)
-    if not os.path.lexists(path):
-        raise InputError("no such file", path=given)
-    file = _known(path, kinds)
-    if file is None:
-        raise _unknown_kind(given, kinds)
-    if not os.path.isfile(path):
-        raise InputError("not a file", path=given)
-    return file
-
-
-def _stored_file(uri: str, kinds: Collection[str]) -> DumpedFile:
-    file = _known(uri, kinds)
-    if file is None:
-        raise _unknown_kind(uri, kinds)
-    try:
-        store_of(uri).info(uri)
-    except FileNotFoundError:
-        raise InputError("not a file", path=uri) from None
-    return file
-
-
-def _known(path: str, kinds: Collection[str]) -> DumpedFile | None:
+def _known(given: str, kinds: Collection[str]) -> DumpedFile | None:
+    path = given if is_remote(given) else local_path(given)
     name = os.path.basename(path)
     parsed = parse_segment_file(name)
     if parsed is not None and parsed.kind in kinds:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.cli.dump_output import DumpOutput
+from kafka_index.cli.dump_output import DumpedFile, DumpOutput
 from kafka_index.dump.small_files import read_text, read_topic_id
 from kafka_index.errors import (
     CorruptIndexError,
@@ -31,14 +30,16 @@ from kafka_index.layout.checkpoints import (
     parse_offset_checkpoint,
 )
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import META_PROPERTIES, PARTITION_METADATA
+from kafka_index.layout.names import (
+    META_PROPERTIES,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA,
+    TIME_INDEX_SUFFIX,
+)
 from kafka_index.layout.records import SNAPSHOT_ENTRY, SNAPSHOT_HEADER, SNAPSHOT_VERSION
 from kafka_index.layout.texts import properties_of
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import stored_entries
-
-if TYPE_CHECKING:
-    from kafka_index.cli.dump_command import DumpedFile
 
 _CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")
@@ -55,28 +56,26 @@ class _Form:
     per column: it ascends with every entry; otherwise it may repeat.
     """
 
+    open: type[OffsetIndex | TimeIndex]
     kind: str
     names: tuple[str, str]
     offset_column: int
     strict: tuple[bool, bool]
 
 
-_OFFSET_FORM = _Form("offset index", ("offset", "position_bytes"), 0, (True, True))
-_TIME_FORM = _Form("time index", ("timestamp_ms", "offset"), 1, (True, False))
+_FORMS = {
+    OFFSET_INDEX_SUFFIX: _Form(
+        OffsetIndex, "offset index", ("offset", "position_bytes"), 0, (True, True)
+    ),
+    TIME_INDEX_SUFFIX: _Form(TimeIndex, "time index", ("timestamp_ms", "offset"), 1, (True, False)),
+}
 
 
-def dump_offset_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
-    """Print the entries of an ``.index``; return its first fault."""
-    content = file.fetched_array()
-    with OffsetIndex(file.path, file.base_offset, writable=False, content=content) as index:
-        return _dump(index, output, _OFFSET_FORM)
-
-
-def dump_time_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
-    """Print the entries of a ``.timeindex``; return its first fault."""
-    content = file.fetched_array()
-    with TimeIndex(file.path, file.base_offset, writable=False, content=content) as index:
-        return _dump(index, output, _TIME_FORM)
+def dump_sparse_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+    """Print the entries of an ``.index`` or a ``.timeindex``; return its first fault."""
+    form, content = _FORMS[file.kind], file.fetched_array()
+    with form.open(file.path, file.base_offset, writable=False, content=content) as index:
+        return _dump(index, output, form)
 
 
 def _dump(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.cli.dump_output import DumpOutput, Selection
+from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
 from kafka_index.cli.printed_records import PrintedRecords
 from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.terminal import format_count
@@ -31,9 +30,6 @@ from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan import LogFileSource, read_batches
 from kafka_index.scan.scanner import BatchOrder
 from kafka_index.storage import Bytes, SegmentFile, list_dump
-
-if TYPE_CHECKING:
-    from kafka_index.cli.dump_command import DumpedFile
 
 _SEGMENT_COLUMNS = ("topic", "partition", "segment_base_offset")
 _FLAGS = (
@@ -106,7 +102,7 @@ def out_of_order(path: str, stop: ScanStop, output: DumpOutput) -> KafkaIndexErr
 
 def damage_of(path: str, stop: ScanStop) -> CorruptLogError:
     """Return the error of damage that a scan has met."""
-    return stop.as_error(CorruptLogError, stop.name, path)
+    return stop.error(CorruptLogError, path)
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:

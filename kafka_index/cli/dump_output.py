@@ -1,10 +1,11 @@
-"""The rows of a dump: which are printed; for people with remarks, or alone as JSON lines.
+"""A file to dump, and its rows: which are printed; for people with remarks, or as JSON lines.
 
-Both are made column by column with Arrow's kernels: a 2 GiB log can hold 25 million batches.
+Rows are made column by column with Arrow's kernels: a 2 GiB log can hold 25 million batches.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -17,11 +18,12 @@ from numpy.typing import NDArray
 
 from kafka_index.cli.printed_records import Row
 from kafka_index.cli.terminal import Paint, print_log, print_text, terminal_size
-from kafka_index.errors import KafkaIndexError, plural, printable
+from kafka_index.errors import InputError, KafkaIndexError, plural, printable
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.layout.times import TimeSpan, empty_range_text
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.storage.json_lines import json_lines
+from kafka_index.stores import Bytes, is_remote, store_of
 
 # First and last offset of each kind of row.
 _OFFSETS = (("base_offset", "last_offset"), ("first_offset", "last_offset"))
@@ -71,6 +73,54 @@ _RANKED = (
     "control_timestamp",
 )
 _RANKS = {name: rank for rank, name in enumerate(_RANKED)}
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedFile:
+    """A file that can be dumped, by path or URI.
+
+    The base offset is that of its name, 0 for a checkpoint; the kind is its suffix, or its name.
+    """
+
+    path: str
+    base_offset: int
+    kind: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a file."""
+        if not is_remote(self.path):
+            return os.path.isfile(self.path)
+        try:
+            store_of(self.path).info(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+        try:
+            return store_of(self.path).info(self.path).size_bytes
+        except FileNotFoundError:
+            raise InputError("no such file", path=self.path) from None
+
+    def content(self) -> bytes:
+        """Return its bytes, of a file that is small."""
+        try:
+            return store_of(self.path).read(self.path)
+        except FileNotFoundError as error:
+            reason = error.strerror or "no such file"
+            raise InputError(f"cannot read the file: {reason}", path=self.path) from error
+
+    def fetched(self) -> bytes | None:
+        """Return the content of a file of a store; None of a local one, which is opened."""
+        return self.content() if is_remote(self.path) else None
+
+    def fetched_array(self) -> Bytes | None:
+        """Return the same as an array."""
+        content = self.fetched()
+        return None if content is None else np.frombuffer(content, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

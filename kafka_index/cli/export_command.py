@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, flag, option
+from kafka_index.cli.options import Group, command, flag, function_of, option
 from kafka_index.cli.shared_options import (
     Detail,
     RecordOptions,
@@ -89,17 +89,11 @@ class ExportOptions(RecordOptions):
     detail: Detail = detail_options()
 
 
-def _run(options: ExportOptions) -> int:
-    from kafka_index.cli.export import run_export  # noqa: PLC0415, slow to import
-
-    return run_export(options)
-
-
 make_command = partial(
     command,
     "export",
     ExportOptions,
-    _run,
+    function_of("export", "run_export"),
     help_text=_HELP,
     usage="--input PATH... --output PATH [OPTIONS]",
     examples=_EXAMPLES,

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, Whole, command, flag, option
+from kafka_index.cli.options import Group, Whole, command, flag, function_of, option
 from kafka_index.cli.shared_options import (
     Detail,
     RecordOptions,
@@ -95,17 +95,11 @@ class FindOptions(RecordOptions):
             )
 
 
-def _run(options: FindOptions) -> int:
-    from kafka_index.cli.searching import run_find  # noqa: PLC0415, slow to import
-
-    return run_find(options)
-
-
 make_command = partial(
     command,
     "find",
     FindOptions,
-    _run,
+    function_of("searching", "run_find"),
     help_text=_HELP,
     usage="--input PATH... (--key KEY | --key-regex REGEX | --value-contains TEXT) [OPTIONS]",
     examples=_EXAMPLES,

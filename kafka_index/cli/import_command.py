@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import click
@@ -13,15 +13,16 @@ from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
 from kafka_index.cli.terminal import format_bytes, format_count, print_log
 from kafka_index.errors import ConfigError, plural
-from kafka_index.execution import Engine, Listener
+from kafka_index.execution import Engine
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.names import TopicPartition
 from kafka_index.stores import is_remote
 from kafka_index.writing.import_record import ImportCounts
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import import_root
-from kafka_index.writing.layouts import ImportLayout, LayoutFiles, list_layout_files
+from kafka_index.writing.layouts import ImportLayout, list_layout_files
 from kafka_index.writing.local_import import import_files
+from kafka_index.writing.table_files import TableFile
 
 _HELP = """Write tables of records as the logs of partitions, which a broker mounts.
 
@@ -158,7 +159,7 @@ class ImportOptions:
             raise click.BadParameter(str(error), param_hint="--property") from error
 
 
-def _files(options: ImportOptions) -> LayoutFiles:
+def _files(options: ImportOptions) -> tuple[list[TableFile], list[str]]:
     layout = None if options.layout is None else ImportLayout(options.layout)
     try:
         return list_layout_files(options.inputs, layout, options.layout_properties)
@@ -167,69 +168,53 @@ def _files(options: ImportOptions) -> LayoutFiles:
 
 
 def _run(options: ImportOptions) -> ExitCode:
+    from kafka_index.api.writing import ImportedLog, ImportResult  # noqa: PLC0415, slow to import
+
     settings, root = options.settings, import_root(options.output, options.inputs)
-    summary = _Summary(options.detail)
-    found = _files(options)
-    files = found.files
-    if options.detail is not Detail.QUIET:
-        for notice in found.notices:
+    (files, notices), detail = _files(options), options.detail
+    rows: list[ImportedLog] = []
+
+    def on_partition(partition: TopicPartition, counts: ImportCounts) -> None:
+        rows.append(ImportedLog(partition.topic, partition.partition, **asdict(counts)))
+        _print_partition(partition, counts, detail)
+
+    if detail is not Detail.QUIET:
+        for notice in notices:
             print_log(notice)
     if options.engine.on_spark:
         from kafka_index.spark.import_tables import import_on_spark  # noqa: PLC0415, PySpark
 
         is_new = import_on_spark(
-            options.engine,
-            files,
-            root,
-            settings,
-            options.properties,
-            summary.on_partition,
-            summary,
+            options.engine, files, root, settings, options.properties, on_partition
         )
     else:
-        is_new = import_files(options.engine, files, root, settings, summary.on_partition, summary)
-    if not is_new and options.detail is not Detail.QUIET:
-        print_log(f"{root}: imported by an earlier run, and not written again")
-    return summary.finish(root)
+        is_new = import_files(options.engine, files, root, settings, on_partition)
+    result = ImportResult(rows, root, is_new)
+    run_summary().add_result(result)
+    if detail is not Detail.QUIET:
+        if not is_new:
+            print_log(f"{root}: imported by an earlier run, and not written again")
+        size = format_bytes(result.sizes_bytes["logs"])
+        records, partitions = (
+            plural(result.counts[f"{noun}s"], noun) for noun in ("record", "partition")
+        )
+        click.echo(f"{records} in {partitions} ({size}) in {root}")
+    return ExitCode.DONE
 
 
-class _Summary(Listener):
-    """Counts what is written, and prints it."""
-
-    def __init__(self, detail: Detail) -> None:
-        self._partitions = self._records = self._bytes = 0
-        self._detail = detail
-
-    def on_partition(self, partition: TopicPartition, counts: ImportCounts) -> None:
-        """Add a partition that is in its place."""
-        self._partitions += 1
-        self._records += counts.records
-        self._bytes += counts.size_bytes
-        if counts.cut_bytes:
-            run_summary().add_bytes("cut", counts.cut_bytes)
-            print_log(
-                f"{partition.directory_name}: its last batch was not written to its end, and was "
-                f"cut off, as a broker does ({format_bytes(counts.cut_bytes)})"
-            )
-        if self._detail is Detail.VERBOSE:
-            click.echo(
-                f"{partition.directory_name}: {format_count(counts.records)} records from offset "
-                f"{counts.first_offset}, log end {counts.end_offset}, "
-                f"{plural(counts.segments, 'segment')}"
-            )
-
-    def finish(self, root: str) -> ExitCode:
-        """Print the summary."""
-        summary = run_summary()
-        summary.add_count("partitions", self._partitions)
-        summary.add_count("records", self._records)
-        summary.add_bytes("logs", self._bytes)
-        if self._detail is not Detail.QUIET:
-            click.echo(
-                f"{plural(self._records, 'record')} in {plural(self._partitions, 'partition')} "
-                f"({format_bytes(self._bytes)}) in {root}"
-            )
-        return ExitCode.DONE
+def _print_partition(partition: TopicPartition, counts: ImportCounts, detail: Detail) -> None:
+    """Print what was cut off a partition that is in its place, and in VERBOSE detail its counts."""
+    if counts.cut_bytes:
+        print_log(
+            f"{partition.directory_name}: its last batch was not written to its end, and was "
+            f"cut off, as a broker does ({format_bytes(counts.cut_bytes)})"
+        )
+    if detail is Detail.VERBOSE:
+        click.echo(
+            f"{partition.directory_name}: {format_count(counts.records)} records from offset "
+            f"{counts.first_offset}, log end {counts.end_offset}, "
+            f"{plural(counts.segments, 'segment')}"
+        )
 
 
 make_command = partial(

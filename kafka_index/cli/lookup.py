@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,19 +49,8 @@ from kafka_index.lookup import (
     starting_offsets_json,
 )
 from kafka_index.lookup.answering import AnswerRecord, Prepare, inputs_digest, written
-from kafka_index.lookup.inventory import Unindexed
 from kafka_index.lookup.output import format_of_answers
-from kafka_index.pages.page import (
-    BAD,
-    DUMP,
-    GOOD,
-    NOTABLE,
-    Page,
-    SegmentBatches,
-    Totals,
-    Verdict,
-    explain,
-)
+from kafka_index.pages.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
 from kafka_index.pages.page_writer import PageWriter
 from kafka_index.reading.answers import (
     INDEX_REFUSED,
@@ -81,7 +70,7 @@ from kafka_index.stores import is_remote
 from kafka_index.stores.registry import whole_file
 
 if TYPE_CHECKING:
-    from kafka_index.cli.lookup_command import LookupOptions, QueryOptions
+    from kafka_index.cli.lookup_command import LookupOptions
     from kafka_index.stores.durable_files import AtomicFile
 
 # What a run over the same inputs would end with again.
@@ -89,14 +78,14 @@ _FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
 _Render = Callable[[Sequence[StartingOffset]], str]
 
 
-def run_lookup(options: QueryOptions) -> ExitCode:
-    """Answer the queries of files, and print a summary.
+def run_lookup(paths: str, options: LookupOptions) -> ExitCode:
+    """Answer the queries of files at a path or a glob, and print a summary.
 
     Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     by = By(options.by)
     resolve = by.default_resolve if options.resolve is None else Resolve(options.resolve)
-    queries = open_queries(options.queries, by)
+    queries = open_queries(paths, by)
     inventory = collect_inventory(
         options.inputs,
         tiered=options.tiered,
@@ -105,8 +94,8 @@ def run_lookup(options: QueryOptions) -> ExitCode:
         topics=options.topics,
     )
     settings = LookupSettings(by, resolve, options.config)
-    texts = offset_texts(options)
-    inputs = [*options.folders, options.queries]
+    texts = _offset_texts(options)
+    inputs = [*options.folders, paths]
     digest = inputs_digest(
         queries,
         inventory,
@@ -135,15 +124,12 @@ def run_lookup(options: QueryOptions) -> ExitCode:
             # A retry replaces the answers of a run that could not read everything.
             overwrite=options.overwrite or is_repeat,
         )
-        refuse_side_files(target.path, inputs, [path for path, _ in texts], options.report)
+        files = stack.enter_context(offsets_files(options, inputs, target.path))
         # The answers come last: what a failed run leaves then, the same command replaces.
         reporting = stack.enter_context(ExitStack())
         report = reporting.enter_context(
             open_report(options.report, LOOKUP_REPORT_SCHEMA, lookup_page(inventory))
         )
-        files = [
-            (stack.enter_context(whole_file(absolute_path(path))), render) for path, render in texts
-        ]
         stack.enter_context(target)
         unindexed = warn_of_unindexed(inventory, by, options.detail)
         warn_of_starts(inventory, options.detail)
@@ -170,8 +156,8 @@ def run_lookup(options: QueryOptions) -> ExitCode:
                     outcome.on_split(split)
         if not outcome.totals.rows:
             # A run without queries must not report success.
-            raise InputError("there are no queries", path=options.queries, hint="check --queries")
-        _write_offsets(files, outcome.totals.starting_offsets, outcome.totals.findings)
+            raise InputError("there are no queries", path=paths, hint="check --queries")
+        write_offsets(files, outcome.totals.starting_offsets, outcome.totals.findings)
         if report is not None:
             report.write_table(outcome.totals.report_table())
         reporting.close()
@@ -190,16 +176,16 @@ def run_lookup(options: QueryOptions) -> ExitCode:
     return _with_failing(code, queries_of_status, options)
 
 
-def _prepare(engine: Engine, workers: Workers, unindexed: Unindexed) -> Prepare | None:
+def _prepare(engine: Engine, workers: Workers, unindexed: pa.Table) -> Prepare | None:
     """Return what builds missing indexes once for all tasks; threads share what they build."""
-    if not engine.on_spark or not unindexed.segments:
+    if not engine.on_spark or not unindexed.num_rows:
         return None
     from kafka_index.spark.lookup import build_missing_indexes  # noqa: PLC0415, PySpark
 
     return partial(build_missing_indexes, workers, unindexed)
 
 
-def _print_done(done: AnswerRecord, output: str, options: QueryOptions) -> ExitCode:
+def _print_done(done: AnswerRecord, output: str, options: LookupOptions) -> ExitCode:
     """Print that an earlier run has done the same; return its exit code."""
     for status, count in done.queries:
         run_summary().add_count(f"queries_{status}", count)
@@ -211,7 +197,7 @@ def _print_done(done: AnswerRecord, output: str, options: QueryOptions) -> ExitC
 
 
 def _with_failing(
-    code: ExitCode, queries: Sequence[tuple[str, int]], options: QueryOptions
+    code: ExitCode, queries: Sequence[tuple[str, int]], options: LookupOptions
 ) -> ExitCode:
     """Return the exit code of a run that also fails for some statuses (``--fail-on``)."""
     failing = [(status, count) for status, count in queries if status in options.fail_on and count]
@@ -278,7 +264,7 @@ class LookupOutcome(Outcome):
         return exit_code(findings, unanswered=unanswered > 0)
 
 
-def offset_texts(options: LookupOptions) -> list[tuple[str, _Render]]:
+def _offset_texts(options: LookupOptions) -> list[tuple[str, _Render]]:
     """Return the files of offsets that are asked for, and what renders each."""
     asked: list[tuple[str | None, _Render]] = [
         (options.starting_offsets, starting_offsets_json),
@@ -289,28 +275,21 @@ def offset_texts(options: LookupOptions) -> list[tuple[str, _Render]]:
 
 @contextmanager
 def offsets_files(
-    options: LookupOptions, inputs: Sequence[str]
-) -> Iterator[Callable[[Sequence[StartingOffset], Sequence[Finding]], None]]:
-    """Open the files of offsets of a question; yield what writes them, whole.
+    options: LookupOptions, inputs: Sequence[str], target: str | None = None
+) -> Iterator[list[tuple[AtomicFile, _Render]]]:
+    """Open the files of offsets that are asked for; yield each with what renders it.
 
-    Raises `InputError` if one overlaps an input.
+    Raises `InputError` if one of them or the report is an input, the answers, or another.
     """
-    texts = offset_texts(options)
-    refuse_side_files(None, inputs, [path for path, _ in texts], None)
+    texts = _offset_texts(options)
+    _refuse_side_files(target, inputs, [path for path, _ in texts], options.report)
     with ExitStack() as stack:
-        files = [
+        yield [
             (stack.enter_context(whole_file(absolute_path(path))), render) for path, render in texts
         ]
 
-        def write(starts: Sequence[StartingOffset], findings: Sequence[Finding]) -> None:
-            _write_offsets(files, starts, findings)
-            for file, _ in files:
-                file.commit()
 
-        yield write
-
-
-def _write_offsets(
+def write_offsets(
     files: Sequence[tuple[AtomicFile, _Render]],
     starts: Sequence[StartingOffset],
     findings: Sequence[Finding],
@@ -355,22 +334,19 @@ def lookup_page(inventory: Inventory) -> PageMaker:
         verdict,
         units="status",
         weight="queries",
-        segments=_segments_of(inventory),
+        segments=partial(_segments, inventory),
     )
     return partial(PageWriter, page, run_summary().about())
 
 
-def _segments_of(inventory: Inventory) -> SegmentBatches:
-    def batches() -> Iterator[pa.RecordBatch]:
-        for code in range(inventory.partitions.num_rows):
-            segments = inventory.files_of(code).segments
-            if segments:
-                yield PartitionSegments.of(segments).rows()
-
-    return batches
+def _segments(inventory: Inventory) -> Iterator[pa.RecordBatch]:
+    for code in range(inventory.partitions.num_rows):
+        segments = inventory.files_of(code).segments
+        if segments:
+            yield PartitionSegments.of(segments).rows()
 
 
-def refuse_side_files(
+def _refuse_side_files(
     target: str | None, inputs: Sequence[str], texts: Sequence[str], report: str | None
 ) -> None:
     """Refuse to write over what is read, into the output, or twice into one file."""
@@ -382,7 +358,10 @@ def refuse_side_files(
         if not is_remote(real) and os.path.exists(real) and not os.path.isfile(real):
             raise InputError("not a regular file", path=path, hint="name another file")
         refuse_overlap(real, path, inputs)
-        if any(f"{one}/".startswith(f"{other}/") for one, other in _pairs(real, taken)):
+        if any(
+            f"{real}/".startswith(f"{other}/") or f"{other}/".startswith(f"{real}/")
+            for other in taken
+        ):
             raise InputError(
                 "this path is taken by the answers or another file",
                 path=path,
@@ -393,10 +372,3 @@ def refuse_side_files(
 
 def _real(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
-
-
-def _pairs(path: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield a path with each of the others, either way around."""
-    for other in others:
-        yield path, other
-        yield other, path

@@ -1,12 +1,11 @@
-"""``lookup``: a table of queries and a single question, two commands behind one name."""
+"""``lookup``: its options, of a table of queries and of a single question."""
 
 from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -18,6 +17,7 @@ from kafka_index.cli.options import (
     Whole,
     command,
     flag,
+    function_of,
     listed,
     option,
     parse_moment,
@@ -31,7 +31,6 @@ from kafka_index.cli.shared_options import (
     engine_options,
     indexes_option,
     input_option,
-    refuse_no_logs,
     report_option,
     settings_options,
     topics_option,
@@ -84,103 +83,14 @@ _PLACES = range(-6, 0)
 #: Statuses that `--fail-on` takes, and its short names of two of them.
 _FAILING = [status.text for status in Status if status is not Status.FOUND]
 _SHORT = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTITION.text}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupOptions(LogOptions):
-    """The logs and the level of the answers; the default level depends on the kind of query."""
-
-    inputs: tuple[str, ...] = input_option(
-        "The logs; may be given several times and take several paths.", "--logs"
-    )
-    indexes: str | None = indexes_option()
-    topics: re.Pattern[str] | None = topics_option()
-    resolve: str | None = option(
-        "--resolve",
-        group=Group.BEHAVIOUR,
-        type=click.Choice(["index", "batch", "record"]),
-        help="The level of the answers.  [default: batch for offsets, record for timestamps]",
-    )
-    upper_bound: str = option(
-        "--upper-bound",
-        group=Group.BEHAVIOUR,
-        type=click.Choice(["log-end", "high-watermark", "last-stable-offset"]),
-        default="log-end",
-        help="The end of a log: its last record, the end that consumers see, or the end that "
-        "consumers of committed transactions see.",
-    )
-    starting_offsets: str | None = option(
-        "--starting-offsets",
-        group=Group.OUTPUT,
-        metavar="FILE",
-        help="Write the offsets found as Spark's startingOffsets, one query a partition.",
-    )
-    reset_offsets: str | None = option(
-        "--reset-offsets",
-        group=Group.OUTPUT,
-        metavar="FILE",
-        help="The same for `kafka-consumer-groups --reset-offsets --from-file`.",
-    )
-    config: LogConfig = settings_options(decompressed_bytes())
-    detail: Detail = detail_options()
-
-    @property
-    def has_files(self) -> bool:
-        """Whether the offsets found are written for Spark or Kafka, too."""
-        return self.starting_offsets is not None or self.reset_offsets is not None
+# Options by the names of their parameters.
+_OF_QUESTIONS = ("topic", "partitions", "offset", "at", "show_record", "as_offsets", "as_json")
+_OF_QUERIES = ("output", "column", "report", "fail_on", "overwrite", "engine", "master", "threads")
 
 
 def _statuses(value: str | None) -> frozenset[str]:
     names = [] if value is None else listed(value, (*_SHORT, *_FAILING))
     return frozenset(_SHORT.get(name, name) for name in names)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryOptions(LookupOptions):
-    """Queries of files, answered into files."""
-
-    queries: str = option(
-        "--queries",
-        group=Group.INPUT,
-        metavar="PATH",
-        help="A file, a folder or a glob of queries.",
-    )
-    output: str = option(
-        "--output",
-        group=Group.OUTPUT,
-        metavar="PATH",
-        help="The answers, in the format of the queries or Parquet: a file if the path has "
-        "such an ending, otherwise a folder.",
-    )
-    by: str = option(
-        "--by",
-        group=Group.SELECTION,
-        type=click.Choice(["offset", "timestamp"]),
-        help="What the queries ask for.",
-    )
-    report: str | None = report_option(
-        "queries by partition and status, and all findings,", has_page=True
-    )
-    fail_on: frozenset[str] = option(
-        "--fail-on",
-        group=Group.BEHAVIOUR,
-        parse=_statuses,
-        metavar="LIST",
-        help="Exit with 1 if a query has one of these statuses, separated by commas: invalid, "
-        f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
-    )
-    overwrite: bool = flag("--overwrite", group=Group.OUTPUT, help="Replace an existing output.")
-    engine: Engine = engine_options()
-
-    def __post_init__(self) -> None:
-        LogOptions.__post_init__(self)
-        for value, missing in (
-            (self.queries, "no queries: give --queries PATH"),
-            (self.output, "no output: give --output PATH"),
-            (self.by, "no key: give --by offset or timestamp"),
-        ):
-            if value is None:
-                raise click.UsageError(missing)
 
 
 def _place_or_time(value: str | None) -> tuple[int, bool] | None:
@@ -194,12 +104,18 @@ def _place_or_time(value: str | None) -> tuple[int, bool] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionOptions(LookupOptions):
-    """A question of one partition of a topic; or of several, or all, or of all topics that match.
+class LookupOptions(LogOptions):
+    """Queries of files that are answered into files; without them, a question.
 
-    Each partition is asked by itself.
+    A question is asked of one partition of a topic, of several or all, or of all topics that match;
+    of each partition by itself. The default level of the answers depends on the kind of query.
     """
 
+    inputs: tuple[str, ...] = input_option(
+        "The logs; may be given several times and take several paths.", "--logs"
+    )
+    indexes: str | None = indexes_option()
+    topics: re.Pattern[str] | None = topics_option()
     topic: str | None = option(
         "--topic",
         group=Group.SELECTION,
@@ -246,9 +162,88 @@ class QuestionOptions(LookupOptions):
     as_json: bool = flag(
         "--json", group=Group.OUTPUT, help="Print a JSON object for each partition."
     )
+    queries: str | None = option(
+        "--queries",
+        group=Group.INPUT,
+        metavar="PATH",
+        help="A file, a folder or a glob of queries.",
+    )
+    output: str = option(
+        "--output",
+        group=Group.OUTPUT,
+        metavar="PATH",
+        help="The answers, in the format of the queries or Parquet: a file if the path has "
+        "such an ending, otherwise a folder.",
+    )
+    column: str = option(
+        "--by",
+        group=Group.SELECTION,
+        type=click.Choice(["offset", "timestamp"]),
+        help="What the queries ask for.",
+    )
+    report: str | None = report_option(
+        "queries by partition and status, and all findings,", has_page=True
+    )
+    fail_on: frozenset[str] = option(
+        "--fail-on",
+        group=Group.BEHAVIOUR,
+        parse=_statuses,
+        metavar="LIST",
+        help="Exit with 1 if a query has one of these statuses, separated by commas: invalid, "
+        f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
+    )
+    overwrite: bool = flag("--overwrite", group=Group.OUTPUT, help="Replace an existing output.")
+    engine: Engine = engine_options()
+    resolve: str | None = option(
+        "--resolve",
+        group=Group.BEHAVIOUR,
+        type=click.Choice(["index", "batch", "record"]),
+        help="The level of the answers.  [default: batch for offsets, record for timestamps]",
+    )
+    upper_bound: str = option(
+        "--upper-bound",
+        group=Group.BEHAVIOUR,
+        type=click.Choice(["log-end", "high-watermark", "last-stable-offset"]),
+        default="log-end",
+        help="The end of a log: its last record, the end that consumers see, or the end that "
+        "consumers of committed transactions see.",
+    )
+    starting_offsets: str | None = option(
+        "--starting-offsets",
+        group=Group.OUTPUT,
+        metavar="FILE",
+        help="Write the offsets found as Spark's startingOffsets, one query a partition.",
+    )
+    reset_offsets: str | None = option(
+        "--reset-offsets",
+        group=Group.OUTPUT,
+        metavar="FILE",
+        help="The same for `kafka-consumer-groups --reset-offsets --from-file`.",
+    )
+    config: LogConfig = settings_options(decompressed_bytes())
+    detail: Detail = detail_options()
 
     def __post_init__(self) -> None:
+        is_job = "topic" not in click.get_current_context().params
+        asked = _given(_OF_QUESTIONS)
+        if self.queries is not None:
+            if asked:
+                raise click.UsageError(f"{asked[0]} goes with a single question, without --queries")
+        elif is_job or not (asked or self.topics):
+            LogOptions.__post_init__(self)
+            places = "--queries PATH" if is_job else "--queries PATH, --topic or --topics"
+            raise click.UsageError(f"no queries: give {places}")
+        elif others := _given(_OF_QUERIES):
+            raise click.UsageError(f"{others[0]} goes with --queries, not with a single question")
         LogOptions.__post_init__(self)
+        if self.queries is None:
+            self._check_question()
+        elif self.output is None:
+            raise click.UsageError("no output: give --output PATH")
+        elif self.column is None:
+            raise click.UsageError("no key: give --by offset or timestamp")
+
+    def _check_question(self) -> None:
         if (self.topic is None) == (self.topics is None):
             raise click.UsageError("a single question needs --topic or --topics, and not both")
         if self.offset is not None and self.at is not None:
@@ -272,8 +267,15 @@ class QuestionOptions(LookupOptions):
             )
 
     @property
+    def has_files(self) -> bool:
+        """Whether the offsets found are written for Spark or Kafka, too."""
+        return self.starting_offsets is not None or self.reset_offsets is not None
+
+    @property
     def by(self) -> str | None:
-        """``offset`` or ``timestamp``; None asks only for the bounds of partitions."""
+        """``offset`` or ``timestamp``; a question without either asks for bounds of partitions."""
+        if self.queries is not None:
+            return self.column
         return "timestamp" if self.at is not None else None if self.offset is None else "offset"
 
     @property
@@ -294,90 +296,43 @@ class QuestionOptions(LookupOptions):
         return len(self.partitions) == 1 and self.by is not None
 
 
-def _answer_queries(options: QueryOptions) -> int:
-    from kafka_index.cli.lookup import run_lookup  # noqa: PLC0415, slow to import
-
-    return run_lookup(options)
-
-
-def _answer_question(options: QuestionOptions) -> int:
+def _run(options: LookupOptions) -> int:
+    if options.queries is not None:
+        return function_of("lookup", "run_lookup")(options.queries, options)
     # Imports take nearly all of the time: import only what a question needs, and collect no
     # garbage meanwhile, nor when the process ends.
     gc.disable()
     try:
-        if options.has_one_answer:
-            from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
-
-            return answer_question(options)
-        from kafka_index.cli.lookup_topic import answer_topic  # noqa: PLC0415
-
-        return answer_topic(options)
+        return function_of("lookup_question", "answer_question")(options)
     finally:
         gc.freeze()
         gc.enable()
 
 
+def _given(names: Collection[str]) -> list[str]:
+    """Return those of some options that are given on the command line."""
+    context = click.get_current_context()
+    return [
+        option_name(each)
+        for each in context.command.params
+        if each.name in names
+        and context.get_parameter_source(each.name) is ParameterSource.COMMANDLINE
+        and context.params[each.name] != each.default
+    ]
+
+
 def make_command(*, as_job: bool) -> click.Command:
     """Return the ``lookup`` command, or as a job for ``spark-submit``: on Spark, files only."""
-    usage = f"--input PATH... {_IN_BULK if as_job else f'({_IN_BULK} | {_SINGLE})'} [OPTIONS]"
-    of_queries = command(
+    made = command(
         "lookup",
-        QueryOptions,
-        _answer_queries,
+        LookupOptions,
+        _run,
         as_job=as_job,
         help_text=_HELP,
-        usage=usage,
+        usage=f"--input PATH... {_IN_BULK if as_job else f'({_IN_BULK} | {_SINGLE})'} [OPTIONS]",
         examples=_EXAMPLES,
         job_examples=_JOB_EXAMPLES,
     )
     if as_job:
-        return of_queries
-    of_question = command(
-        "lookup",
-        QuestionOptions,
-        _answer_question,
-        as_job=False,
-        help_text=_HELP,
-        usage=usage,
-        examples=_EXAMPLES,
-    )
-    names = {each.name for each in of_queries.params}
-    common = {each.name for each in of_question.params if each.name in names}
-    queries, question = (
-        [each for each in made.params if each.name not in common]
-        for made in (of_queries, of_question)
-    )
-    answer_queries, answer_question = of_queries.callback, of_question.callback
-
-    def answer(**values: Any) -> Any:
-        others = _given(queries, values)
-        asked = _given(question, values)
-        if values["queries"] is None and values["topics"] is not None:
-            asked.append("--topics")
-        if values["queries"] is not None:
-            if asked:
-                raise click.UsageError(f"{asked[0]} goes with a single question, without --queries")
-            return answer_queries and answer_queries(**values)
-        if not asked:
-            refuse_no_logs(values["inputs"], values["tiered"])
-            raise click.UsageError("no queries: give --queries PATH, --topic or --topics")
-        if others:
-            raise click.UsageError(f"{others[0]} goes with --queries, not with a single question")
-        return answer_question and answer_question(**values)
-
-    shared = [each for each in of_queries.params if each.name in common]
-    place = [each.name for each in shared].index("resolve")
-    of_queries.params = [*shared[:place], *question, *queries, *shared[place:]]
-    of_queries.callback = answer
-    return of_queries
-
-
-def _given(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
-    """Return the names of the options that are given on the command line."""
-    source = click.get_current_context().get_parameter_source
-    return [
-        option_name(each)
-        for each in parameters
-        if source(each.name or "") is ParameterSource.COMMANDLINE
-        and values[each.name or ""] != each.default
-    ]
+        made.params = [each for each in made.params if each.name not in _OF_QUESTIONS]
+    return made

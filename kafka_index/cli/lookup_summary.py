@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import pyarrow as pa
+
 from kafka_index.cli.run_end import ExitCode
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
@@ -16,7 +18,7 @@ from kafka_index.cli.terminal import (
 )
 from kafka_index.errors import plural
 from kafka_index.lookup import By, Inventory
-from kafka_index.lookup.inventory import Unindexed, find_unindexed
+from kafka_index.lookup.inventory import find_unindexed
 from kafka_index.lookup.report import InvalidQuery, outcome_of
 from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding, Status
 
@@ -38,13 +40,14 @@ def exit_code(findings: Iterable[Finding], *, unanswered: bool) -> ExitCode:
     return ExitCode(outcome_of(findings, unanswered=unanswered).exit_code)
 
 
-def warn_of_unindexed(inventory: Inventory, by: By, detail: Detail) -> Unindexed:
+def warn_of_unindexed(inventory: Inventory, by: By, detail: Detail) -> pa.Table:
     """Print, before anything is read, which remote logs are read whole; return them."""
     unindexed = find_unindexed(inventory, by)
-    if unindexed.segments and detail is not Detail.QUIET:
-        what = plural(unindexed.segments, "remote segment")
+    if unindexed.num_rows and detail is not Detail.QUIET:
+        what = plural(unindexed.num_rows, "remote segment")
+        size_bytes = sum(unindexed["size_bytes"].to_pylist())
         print_log(
-            f"{what} ({format_bytes(unindexed.size_bytes)}) without index files: those that are "
+            f"{what} ({format_bytes(size_bytes)}) without index files: those that are "
             "asked are read whole, once each; build --output makes index files"
         )
     return unindexed

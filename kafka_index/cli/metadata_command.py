@@ -6,10 +6,10 @@ import base64
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TextIO
+from typing import Any
 
 import click
 import pyarrow as pa
@@ -22,8 +22,7 @@ from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
 from kafka_index.errors import plural
-from kafka_index.lookup.lag import LAG_TABLES, read_lag
-from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_for_table
+from kafka_index.metadata import LAG_TABLES, METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.metadata.directory import Faults
 from kafka_index.storage.report_file import ReportFile, check_report_path
 
@@ -89,15 +88,19 @@ def _run(options: MetadataOptions) -> ExitCode:
     what = options.what
     most = options.max_decompressed_bytes
     if what in LAG_TABLES:
+        from kafka_index.lookup.lag import read_lag  # noqa: PLC0415, slow to import
+
         table, faults = read_lag(options.paths, what, max_decompressed_bytes=most)
         _put_table(table, options)
     else:
         found = read_for_table(options.paths, what, max_decompressed_bytes=most)
         faults = found.faults
-        if what is None:
-            _print_summary(found, sys.stdout, as_json=options.as_json)
-        else:
+        if what is not None:
             _put_table(METADATA_TABLES[what].of(found), options)
+        elif options.as_json:
+            sys.stdout.write(json.dumps(_summary(found)) + "\n")
+        else:
+            print_text(sys.stdout, _summary_lines(_summary(found), Paint(sys.stdout)))
     sys.stdout.flush()
     return _report(faults)
 
@@ -136,90 +139,80 @@ def _report(faults: Faults) -> ExitCode:
     return ExitCode.of_faults(faults.first)
 
 
-def _print_summary(found: ClusterMetadata, stream: TextIO, *, as_json: bool) -> None:
-    """Print the summary, as text or as one JSON object."""
-    if as_json:
-        stream.write(json.dumps(_as_object(found)) + "\n")
-        return
-    print_text(stream, _summary_text(found, Paint(stream)))
-
-
-def _summary_text(found: ClusterMetadata, paint: Paint) -> Iterator[str]:
-    for source in found.sources:
-        snapshot = "" if source.snapshot is None else f"snapshot {source.snapshot}, "
-        yield (
-            f"{paint.strong(source.path)}: {snapshot}{plural(source.records, 'record')}, "
-            f"end offset {source.end_offset}"
-        )
-    yield from (f"{paint.strong(title)}: {text}" for title, text in _lines(found))
-    for topic, counts in found.counts.items():
-        known = [f"{name.name} {count}" for name, count in sorted(counts.items()) if name.is_known]
-        yield f"{paint.strong(f'records of {topic}')}: {', '.join(known) or 'none'}"
-        unknown = [f"{n.name} {count}" for n, count in sorted(counts.items()) if not n.is_known]
-        if unknown:
-            yield paint.notable(f"unknown, not decoded: {', '.join(unknown)}")
-
-
-def _lines(found: ClusterMetadata) -> Iterator[tuple[str, str]]:
+def _summary(found: ClusterMetadata) -> dict[str, Any]:
+    """Return the members of a summary; those of topics that were not there are None."""
     cluster = found.cluster
+    of_cluster: dict[str, object] = dict.fromkeys(
+        ("topics", "partitions", "brokers", "features", "next_producer_id")
+    )
     if cluster is not None:
-        partitions = sum(len(topic.partitions) for topic in cluster.topics.values())
         block = cluster.producer_ids
-        yield (
-            "cluster",
-            f"{plural(len(cluster.topics), 'topic')}, {plural(partitions, 'partition')}, "
-            f"{plural(len(cluster.brokers), 'broker')}"
-            + ("" if block is None else f", next producer id {block.next_producer_id}"),
-        )
-        features = ", ".join(f"{name} {level}" for name, level in sorted(cluster.features.items()))
-        yield "features", features or "none"
-    if found.groups is not None:
-        kinds = Counter(group.kind for group in found.groups)
-        yield (
-            "groups",
-            f"{_counted(kinds)}; {plural(len(found.offsets or []), 'committed offset')}",
-        )
-    if found.transactions is not None:
-        yield "transactions", _counted(Counter(one.state for one in found.transactions))
-    if found.remote_segments is not None:
-        yield "remote segments", _counted(Counter(one.state.name for one in found.remote_segments))
-
-
-def _counted(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
-
-
-def _as_object(found: ClusterMetadata) -> dict[str, object]:
-    cluster = found.cluster
+        of_cluster = {
+            "topics": len(cluster.topics),
+            "partitions": sum(len(topic.partitions) for topic in cluster.topics.values()),
+            "brokers": len(cluster.brokers),
+            "features": cluster.features,
+            "next_producer_id": None if block is None else block.next_producer_id,
+        }
+    groups, transactions, segments = found.groups, found.transactions, found.remote_segments
     return {
         "sources": [source._asdict() for source in found.sources],
-        "topics": None if cluster is None else len(cluster.topics),
-        "partitions": None
-        if cluster is None
-        else sum(len(topic.partitions) for topic in cluster.topics.values()),
-        "brokers": None if cluster is None else len(cluster.brokers),
-        "features": None if cluster is None else cluster.features,
-        "next_producer_id": None
-        if cluster is None or cluster.producer_ids is None
-        else cluster.producer_ids.next_producer_id,
-        "groups": None if found.groups is None else Counter(one.kind for one in found.groups),
+        **of_cluster,
+        "groups": None if groups is None else Counter(one.kind for one in groups),
         "committed_offsets": None if found.offsets is None else len(found.offsets),
         "transactions": None
-        if found.transactions is None
-        else Counter(one.state for one in found.transactions),
+        if transactions is None
+        else Counter(one.state for one in transactions),
         "remote_segments": None
-        if found.remote_segments is None
-        else Counter(one.state.name for one in found.remote_segments),
-        "records": {
-            topic: {name.name: count for name, count in sorted(counts.items()) if name.is_known}
-            for topic, counts in found.counts.items()
-        },
-        "unknown_records": {
-            topic: {name.name: count for name, count in sorted(counts.items()) if not name.is_known}
-            for topic, counts in found.counts.items()
-        },
+        if segments is None
+        else Counter(one.state.name for one in segments),
+        "records": _records(found, is_known=True),
+        "unknown_records": _records(found, is_known=False),
         "faults": found.faults.total,
     }
+
+
+def _records(found: ClusterMetadata, *, is_known: bool) -> dict[str, dict[str, int]]:
+    """Return the numbers of records of each topic by their types, known ones or others."""
+    return {
+        topic: {
+            name.name: count for name, count in sorted(counts.items()) if name.is_known == is_known
+        }
+        for topic, counts in found.counts.items()
+    }
+
+
+def _summary_lines(summary: Mapping[str, Any], paint: Paint) -> Iterator[str]:
+    for source in summary["sources"]:
+        snapshot = "" if source["snapshot"] is None else f"snapshot {source['snapshot']}, "
+        yield (
+            f"{paint.strong(source['path'])}: {snapshot}{plural(source['records'], 'record')}, "
+            f"end offset {source['end_offset']}"
+        )
+    if summary["topics"] is not None:
+        counts = [plural(summary[f"{noun}s"], noun) for noun in ("topic", "partition", "broker")]
+        if summary["next_producer_id"] is not None:
+            counts.append(f"next producer id {summary['next_producer_id']}")
+        yield f"{paint.strong('cluster')}: {', '.join(counts)}"
+        levels = ", ".join(f"{name} {level}" for name, level in sorted(summary["features"].items()))
+        yield f"{paint.strong('features')}: {levels or 'none'}"
+    if summary["groups"] is not None:
+        offsets = plural(summary["committed_offsets"] or 0, "committed offset")
+        yield f"{paint.strong('groups')}: {_counted(summary['groups'])}; {offsets}"
+    for name in ("transactions", "remote_segments"):
+        if summary[name] is not None:
+            yield f"{paint.strong(name.replace('_', ' '))}: {_counted(summary[name])}"
+    for topic, counts in summary["records"].items():
+        known = ", ".join(f"{name} {count}" for name, count in counts.items())
+        yield f"{paint.strong(f'records of {topic}')}: {known or 'none'}"
+        unknown = summary["unknown_records"][topic].items()
+        if unknown:
+            texts = ", ".join(f"{name} {count}" for name, count in unknown)
+            yield paint.notable(f"unknown, not decoded: {texts}")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections import Counter
@@ -41,8 +42,10 @@ _PART = "part"
 # In the help, the names of an option that are longer have a line of their own.
 _NAMES_WIDTH = 30
 _FROM_OPTIONS = object()
+_MISSING = object()
 
 _Options = TypeVar("_Options")
+_Request = TypeVar("_Request")
 
 
 class Group(Enum):
@@ -176,6 +179,30 @@ def command(
         epilog=f"The page about it: {help_page(page or name)}",
         options_metavar=usage,
     )
+
+
+def request_of(kind: type[_Request], options: object, **own: object) -> _Request:
+    """Return a request: values of options by the names of its fields, and its own values."""
+    found = {
+        each.name: getattr(options, each.name, _MISSING)
+        for each in fields(kind)  # type: ignore[arg-type]
+        if each.name not in own
+    }
+    return kind(**{name: value for name, value in found.items() if value is not _MISSING} | own)
+
+
+def function_of(module: str, name: str) -> Callable[..., int]:
+    """Return a function of a module of this room that is imported when the function is called.
+
+    A command's options import nothing of its work, which help and completion do not need, and the
+    work knows the options.
+    """
+
+    def run(*arguments: Any) -> int:
+        found = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+        return int(found(*arguments))
+
+    return run
 
 
 class Command(click.Command):

@@ -6,9 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from enum import Enum
 from functools import partial
-from typing import TextIO
+from itertools import islice
 
 import click
 import pyarrow as pa
@@ -37,7 +36,8 @@ from kafka_index.startup import (
     SegmentPrediction,
     Verdict,
 )
-from kafka_index.startup.predicting import predict_start, start_conditions
+from kafka_index.startup.conditions import start_conditions
+from kafka_index.startup.directories import predict_start
 from kafka_index.startup.prediction import SEGMENT_ROWS
 from kafka_index.storage import list_dump, local_path
 from kafka_index.storage.report_file import PageMaker, open_report
@@ -75,16 +75,6 @@ _WORST_FIRST = (
 )
 
 
-class Shown(Enum):
-    """The part of a prediction that is printed."""
-
-    QUIET = "quiet"
-    BRIEF = "brief"
-    WIDE = "wide"
-    VERBOSE = "verbose"
-    JSON = "json"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictOptions:
     """The options of ``predict``."""
@@ -109,17 +99,6 @@ class PredictOptions:
         if not self.inputs:
             raise click.UsageError("no input: give --input DIR")
 
-    @property
-    def shown(self) -> Shown:
-        """The part of the prediction that is printed."""
-        asked = {
-            Shown.JSON: self.as_json,
-            Shown.QUIET: self.quiet,
-            Shown.VERBOSE: self.verbose,
-            Shown.WIDE: self.wide,
-        }
-        return next((each for each, is_asked in asked.items() if is_asked), Shown.BRIEF)
-
 
 def _run(options: PredictOptions) -> ExitCode:
     paths = [local_path(path) for path in options.inputs]
@@ -137,7 +116,13 @@ def _run(options: PredictOptions) -> ExitCode:
         prediction = predict_start(paths, conditions)
         run_summary().add_result(prediction)
         # Printed first: where the report cannot be finished, the answer is not lost.
-        print_prediction(prediction, sys.stdout, shown=options.shown)
+        if options.as_json:
+            sys.stdout.write(json.dumps(_as_object(prediction)) + "\n")
+        else:
+            lines = prediction_lines(
+                prediction, Paint(sys.stdout), wide=options.wide, verbose=options.verbose
+            )
+            print_text(sys.stdout, islice(lines, 1) if options.quiet else lines)
         sys.stdout.flush()
         if file is not None:
             file.write_table(prediction.to_arrow())
@@ -195,14 +180,6 @@ def _verdict(prediction: Prediction | None) -> PageVerdict:
     return PageVerdict(BAD, f"does_not_start: {refused}")
 
 
-def print_prediction(prediction: Prediction, stream: TextIO, *, shown: Shown) -> None:
-    """Print a prediction, the verdict first, then what is lost."""
-    if shown is Shown.JSON:
-        stream.write(json.dumps(_as_object(prediction)) + "\n")
-        return
-    print_text(stream, _text(prediction, Paint(stream), shown=shown))
-
-
 def verdict_line(prediction: Prediction) -> str:
     """Return the verdict, what is not judged in it, and what comes after the start."""
     parts = [prediction.verdict.value]
@@ -226,13 +203,14 @@ def _unknown(prediction: Prediction) -> list[str]:
     ]
 
 
-def _text(prediction: Prediction, paint: Paint, *, shown: Shown) -> Iterator[str]:
+def prediction_lines(
+    prediction: Prediction, paint: Paint, *, wide: bool = False, verbose: bool = False
+) -> Iterator[str]:
+    """Yield the verdict, then what is lost; `verbose` names every segment, `wide` rebuilt ones."""
+    wide = wide or verbose
     yield (paint.good if prediction.verdict is Verdict.SAFE else paint.bad)(
         verdict_line(prediction)
     )
-    if shown is Shown.QUIET:
-        return
-    verbose = shown is Shown.VERBOSE
     for refusal in prediction.refused:
         line = "" if refusal.line is None else f", line {refusal.line}"
         yield f"{paint.bad('refused')}: {refusal.file}{line}: {refusal.reason}"
@@ -240,10 +218,10 @@ def _text(prediction: Prediction, paint: Paint, *, shown: Shown) -> Iterator[str
         yield f"{paint.bad('note')}: {text}"
     folded = 0
     for one in sorted(prediction.partitions, key=_by_harm):
-        if shown is Shown.BRIEF and _is_only_rebuilt(one):
+        if not wide and _is_only_rebuilt(one):
             folded += sum(each.action is SegmentAction.REBUILD for each in one.segments)
         elif verbose or _is_notable(one):
-            yield from _lines(one, verbose=verbose, wide=shown is not Shown.BRIEF)
+            yield from _lines(one, verbose=verbose, wide=wide)
     if folded:
         yield paint.faint(
             f"{plural(folded, 'segment')} more rebuilt, because they were not flushed (--wide)"

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 
 import click
@@ -21,6 +21,7 @@ from kafka_index.cli.options import (
     command,
     flag,
     option,
+    request_of,
 )
 from kafka_index.cli.restore_summary import RestoreOutcome, restore_page
 from kafka_index.cli.run_end import ExitCode, run_summary
@@ -276,8 +277,7 @@ class RestoreOptions(RestoreRequest):
     def request(self) -> RestoreRequest:
         """The request, whose settings can be replaced by those of the metadata log."""
         config, properties = self.settings
-        given = {each.name: getattr(self, each.name) for each in fields(RestoreRequest)}
-        return RestoreRequest(**given | {"config": config, "properties": properties})
+        return request_of(RestoreRequest, self, config=config, properties=properties)
 
 
 def _run(options: RestoreOptions) -> ExitCode:

@@ -24,7 +24,7 @@ from kafka_index.pages.page import (
 )
 from kafka_index.pages.page_writer import PageWriter
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.plan import RestorePlan, RestoreRequest
 from kafka_index.restore.restored_partition import (
     BEYOND_END,
     CLAMPED,
@@ -50,18 +50,23 @@ EXPLAINED = {
     SALVAGED: "without what is damaged or missing in the dump",
     LEFT_OUT: "not in the output",
 }
-_LOST = "a range of offsets that no log has any more"
-_CLAMPED = "an offset of a group after the end of its log, set to that end"
-_BEYOND_END = "an offset of a group after the end of its log, which stays"
-_NOT_RENAMED = "an offset of a group under the old name of a topic, where it stays"
-
-
-_WHOLE_OF_READ = "all that was read of the dump"
 
 
 def _has_unread(plan: RestorePlan) -> bool:
     """Return whether entries were passed over that have the name of a log, and are no file."""
     return any(each.reason in (BROKEN_LINK, NOT_A_FILE) for each in plan.dump.skipped)
+
+
+def _explained(plan: RestorePlan) -> dict[str, str]:
+    """Return the meaning of each status, with what was not read."""
+    whole = "all that was read of the dump" if _has_unread(plan) else EXPLAINED[RESTORED]
+    return {**EXPLAINED, RESTORED: whole}
+
+
+def _chosen(request: RestoreRequest) -> str:
+    """Return the choices that leave out records."""
+    until = " up to --until" if request.until.is_given else ""
+    return f"{until} without --drop-keys" if request.drop_keys else until
 
 
 class RestoreOutcome(Outcome):
@@ -112,19 +117,11 @@ class RestoreOutcome(Outcome):
                 size_bytes = sum(each.size_bytes for each in found)
                 rows.append((status, format_count(len(found)), format_bytes(size_bytes)))
         colours = {RESTORED: self._paint.good, LEFT_OUT: self._paint.bad}
+        explained = _explained(self._plan)
+        explained[RESTORED] += _chosen(self._plan.request)
         return status_table(
-            ("status", "partitions", "log bytes"), rows, self._explained, colours, self._paint
+            ("status", "partitions", "log bytes"), rows, explained, colours, self._paint
         )
-
-    @property
-    def _explained(self) -> dict[str, str]:
-        """The meaning of each status under the choices, and with what was not read."""
-        whole = _WHOLE_OF_READ if _has_unread(self._plan) else EXPLAINED[RESTORED]
-        if self._plan.request.until.is_given:
-            whole = f"{whole} up to --until"
-        if self._plan.request.drop_keys:
-            whole = f"{whole} without --drop-keys"
-        return {**EXPLAINED, RESTORED: whole}
 
     def _choice_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
         """Return lines on the parts of the dump that the choices leave out."""
@@ -204,21 +201,21 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
     """Return the maker of the page of ``restore``; the lost ranges are there with its rows."""
     severities = {RESTORED: GOOD, SALVAGED: NOTABLE, LEFT_OUT: BAD}
     has_unread = _has_unread(job.plan)
-    whole = _WHOLE_OF_READ if has_unread else EXPLAINED[RESTORED]
-    explained = explain(
-        EXPLAINED | {RESTORED: whole},
-        severities,
-        dict.fromkeys(severities, "kafka-index verify --input {path}"),
-    )
-    explained[LOST] = Explained(BAD, _LOST, DUMP)
-    explained[CLAMPED] = Explained(NOTABLE, _CLAMPED)
-    explained[BEYOND_END] = Explained(BAD if job.request.clamp_groups else NOTABLE, _BEYOND_END)
-    explained[NOT_RENAMED] = Explained(NOTABLE, _NOT_RENAMED)
-
-    until = job.request.until
-    chosen = " up to --until" if until.is_given else ""
-    if job.request.drop_keys:
-        chosen += " without --drop-keys"
+    command = "kafka-index verify --input {path}"
+    explained = explain(_explained(job.plan), severities, dict.fromkeys(severities, command)) | {
+        LOST: Explained(BAD, "a range of offsets that no log has any more", DUMP),
+        CLAMPED: Explained(
+            NOTABLE, "an offset of a group after the end of its log, set to that end"
+        ),
+        BEYOND_END: Explained(
+            BAD if job.request.clamp_groups else NOTABLE,
+            "an offset of a group after the end of its log, which stays",
+        ),
+        NOT_RENAMED: Explained(
+            NOTABLE, "an offset of a group under the old name of a topic, where it stays"
+        ),
+    }
+    chosen = _chosen(job.request)
     if job.request.topics is not None:
         chosen += f" of topics that match {job.request.topics.pattern!r}"
 

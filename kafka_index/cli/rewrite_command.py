@@ -10,7 +10,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, flag, option
+from kafka_index.cli.options import Group, command, flag, option, request_of
 from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
@@ -133,20 +133,7 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
 
     Raises `KafkaIndexError` if the run as a whole cannot start, or is refused.
     """
-    job = RewriteJob.prepare(
-        RewriteRequest(
-            inputs=options.inputs,
-            output=options.output,
-            selection=options.selection,
-            tiered=options.tiered,
-            topics=options.topics,
-            config=options.config,
-            metadata=options.metadata,
-            overwrite=options.overwrite,
-            allow_revive=options.allow_revive,
-            max_decompressed_bytes=options.max_decompressed_bytes,
-        )
-    )
+    job = RewriteJob.prepare(request_of(RewriteRequest, options))
     with open_report(options.report, REWRITE_REPORT_SCHEMA) as report:
         with _RewriteOutcome(job, options.detail) as outcome:
             result = job.run(options.engine, outcome)

@@ -30,7 +30,7 @@ from kafka_index.layout.texts import parse_bytes
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds, time_span
-from kafka_index.tables.matches import Search, SplitMatches, after, limited, run_search
+from kafka_index.tables.matches import Search, SplitMatches, limited, run_search
 from kafka_index.tables.records import ListedPartitions, list_partitions
 from kafka_index.tables.settings import RecordFilter
 from kafka_index.tables.topic_records import PartitionRecords, matches_by_time, plan_records
@@ -38,9 +38,7 @@ from kafka_index.tables.topic_records import PartitionRecords, matches_by_time, 
 if TYPE_CHECKING:
     from kafka_index.cli.cat_command import CatOptions
     from kafka_index.cli.find_command import FindOptions
-    from kafka_index.cli.record_template import RecordTemplate
     from kafka_index.tables import RecordSplit
-    from kafka_index.tables.matches import SplitMatches
 
 _FEW = ("no", "1")
 
@@ -167,7 +165,16 @@ def run_cat(options: CatOptions) -> ExitCode:
 
     Raises `KafkaIndexError` if there is no such topic or partition, or it cannot be listed.
     """
-    text = _printer(options)
+    text: FoundText | RecordTemplate
+    if options.template is None:
+        escape_on_stdout()
+        text = FoundText(as_json=options.as_json, values=TEXT)
+    else:
+        text = RecordTemplate(
+            options.template, names_null=options.names_null, is_shown=sys.stdout.isatty()
+        )
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", errors=BYTES_AS_TEXT)
     listed = _listed(options)
     times = options.times
     settings = ReadSettings(
@@ -185,10 +192,6 @@ def run_cat(options: CatOptions) -> ExitCode:
     errors = [one.error for one in planned if one.error is not None]
     for error in errors:
         print_error(str(error))
-    if options.template is None:
-        escape_on_stdout()
-    elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors=BYTES_AS_TEXT)
     with closing(_matches(options, planned, settings)) as found:
         count, places, codes = print_found(text, found)
     damage = len(errors) + places
@@ -196,14 +199,6 @@ def run_cat(options: CatOptions) -> ExitCode:
     if options.detail is not Detail.QUIET:
         print_text(sys.stderr, _read_lines(options, listed, settings, count, damage))
     return ExitCode.first([ExitCode.of_faults(errors), *codes])
-
-
-def _printer(options: CatOptions) -> FoundText | RecordTemplate:
-    if options.template is None:
-        return FoundText(as_json=options.as_json, values=TEXT)
-    return RecordTemplate(
-        options.template, names_null=options.names_null, is_shown=sys.stdout.isatty()
-    )
 
 
 def _listed(options: CatOptions) -> ListedPartitions:
@@ -237,10 +232,8 @@ def _matches(
     limit = options.count if last is None else None
     if options.by_time:
         found = matches_by_time([one.splits for one in planned], settings)
-        if last is not None:
-            more = sum(one.records or 0 for one in planned) - last
-            found = after(found, max(more, 0))
-        yield from limited(found, limit)
+        more = 0 if last is None else sum(one.records or 0 for one in planned) - last
+        yield from limited(found, limit, skip=max(more, 0))
         return
     splits = [split for one in planned for split in one.splits]
     yield from run_search(ThreadEngine(), "cat", splits, settings, limit=limit)

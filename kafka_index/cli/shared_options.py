@@ -1,13 +1,17 @@
-"""Options that several commands share: logs, topics, times, settings, reports and engines."""
+"""Options that several commands share: logs, topics, times, settings, reports and engines.
+
+Spark as an engine is chosen here, and imported when it starts.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,14 +28,16 @@ from kafka_index.cli.options import (
     option,
     option_group,
 )
-from kafka_index.cli.spark_engine import SparkEngine
 from kafka_index.cli.terminal import print_log
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
 from kafka_index.errors import InputError
-from kafka_index.execution import Engine, ThreadEngine
+from kafka_index.execution import Engine, Listener, ThreadEngine
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.times import is_relative, time_range
 from kafka_index.tiered.options import TieredOptions
+
+if TYPE_CHECKING:
+    from kafka_index.spark.workers import SparkWorkers
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
 _COUNT = r"\s*(?:\*|[0-9]+)\s*"
@@ -39,8 +45,6 @@ _MASTER = re.compile(
     rf"local(?:\[{_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
     r"|(?:spark|k8s|sc)://.+"
 )
-#: The engine of a job: that of ``spark-submit``.
-SUBMITTED: Engine = SparkEngine()
 #: A range of times in ms since the epoch, the second exclusive.
 Times = tuple[int | None, int | None]
 
@@ -381,6 +385,40 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
 # --------------------------------------------------------------------- engines and output
 
 
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """Spark, on a master, or that of ``spark-submit``, else this machine's cores."""
+
+    master: str | None = None
+    on_spark = True
+
+    @contextmanager
+    def start(
+        self,
+        command: str,
+        *,
+        after_failure: str,
+        listener: Listener | None = None,
+        works: int = 0,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+    ) -> Iterator[SparkWorkers]:
+        """Start a session, check what executors have, and return its workers.
+
+        Parameters are those of `kafka_index.execution.Engine.start`.
+        """
+        from kafka_index.spark.session import open_session  # noqa: PLC0415, PySpark
+
+        name = f"kafka-index {command}"
+        with open_session(self.master, name, after_failure=after_failure) as session:
+            from kafka_index.spark.workers import session_workers  # noqa: PLC0415, PySpark
+
+            with session_workers(
+                session, listener=listener, works=works, inputs=inputs, outputs=outputs
+            ) as workers:
+                yield workers
+
+
 def engine_options() -> Any:
     """Return the options of what runs the work; a job runs on the engine of ``spark-submit``."""
     return option_group(
@@ -402,7 +440,8 @@ def engine_options() -> Any:
             help="Threads of the local engine.  [default: one per core, two for remote inputs]",
         ),
         make=_engine,
-        in_job=SUBMITTED,
+        # That of ``spark-submit``.
+        in_job=SparkEngine(),
     )
 
 

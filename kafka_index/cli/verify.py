@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_index.cli.options import request_of
 from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
@@ -151,21 +152,22 @@ class VerifyOutcome(Outcome):
             for name in EXPLAINED
             if tally.files[name]
         ]
-        colours = dict.fromkeys((FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID), paint.good)
-        size = self._total_bytes
+        good = map(str, (FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID))
+        size, partitions = self._total_bytes, plural(tally.partitions, "partition")
+        found = f"{partitions}, {tally.harmful_partitions} with harmful files"
+        if tally.is_comparison:
+            harmful = tally.harmful_partitions
+            found = f"{partitions} compared, {harmful} with harmful differences"
         lines: list[str | Table] = [
             status_table(
                 ("class", self._noun(2), "harmful"),
                 rows,
-                _EXPLAINED_COPIES if self._tally.is_comparison else EXPLAINED,
-                {str(name): colour for name, colour in colours.items()},
+                _EXPLAINED_COPIES if tally.is_comparison else EXPLAINED,
+                dict.fromkeys(good, paint.good),
                 paint,
             ),
             "",
-            (
-                f"{self._partitions_text()}, {format_bytes(size)} of log in "
-                f"{self._timed(size, format_bytes)}"
-            ),
+            f"{found}, {format_bytes(size)} of log in {self._timed(size, format_bytes)}",
             *self._startup_lines(),
         ]
         if self._logs_only:
@@ -178,7 +180,7 @@ class VerifyOutcome(Outcome):
                 "the metadata log of the dump is damaged, so that it is not known which topics are "
                 f"compacted: {cluster.fault}"
             )
-        if self._tally.is_comparison:
+        if tally.is_comparison:
             lines.append(
                 "headers were compared: a wrong checksum, and a change inside records, is not seen "
                 "(verify each copy)"
@@ -193,7 +195,7 @@ class VerifyOutcome(Outcome):
             where = f"in {plural(tally.partitions, 'partition')}" if tally.partitions else ""
             if topics is not None:
                 where += f" of the topics that match {topics.pattern!r}"
-            what = "no harmful difference" if self._tally.is_comparison else "nothing harmful"
+            what = "no harmful difference" if tally.is_comparison else "nothing harmful"
             lines += ["", paint.good(f"{what} was found {where}".rstrip())]
         unread = first_lines(paint.bad("could not be read:"), [*map(_row_line, self._unread)])
         self._print(lines, [*self._damage_lines(), *unread])
@@ -204,22 +206,12 @@ class VerifyOutcome(Outcome):
         noun = "partition" if self._tally.is_comparison else "file"
         return noun if count == 1 else f"{noun}s"
 
-    def _partitions_text(self) -> str:
-        if self._tally.is_comparison:
-            compared = plural(self._tally.partitions, "partition")
-            harmful = self._tally.harmful_partitions
-            return f"{compared} compared, {harmful} with harmful differences"
-        partitions = plural(self._tally.partitions, "partition")
-        return f"{partitions}, {self._tally.harmful_partitions} with harmful files"
-
     def _damage_lines(self) -> list[str]:
-        count = self._tally.harmful.total()
-        harmful = count if self._tally.is_comparison else count + self._tally.harmful_partitions
-        if not harmful:
-            return []
-        what = f"{format_count(count)} harmful {self._noun(count)}"
-        if self._tally.is_comparison:
-            what = f"{format_count(count)} {self._noun(count)} with harmful differences"
+        harmful = count = self._tally.harmful.total()
+        what = f"{format_count(count)} {self._noun(count)} with harmful differences"
+        if not self._tally.is_comparison:
+            harmful += self._tally.harmful_partitions
+            what = f"{format_count(count)} harmful {self._noun(count)}"
         title, lines = self._paint.bad(f"{what}:"), [*map(_row_line, self._shown)]
         return first_lines(title, lines, total=harmful, after=" rows in the report")
 
@@ -287,19 +279,8 @@ def run_verify(options: VerifyOptions) -> ExitCode:
     Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     config, properties = options.settings
-    job = VerifyJob.prepare(
-        VerifyRequest(
-            inputs=options.inputs,
-            tiered=options.tiered,
-            indexes=options.indexes,
-            metadata=options.metadata,
-            against=options.against,
-            topics=options.topics,
-            fast=options.fast,
-            config=config,
-            properties=properties,
-        )
-    )
+    request = request_of(VerifyRequest, options, config=config, properties=properties)
+    job = VerifyJob.prepare(request)
     segments = job.segments
     lost = LostOffsets()
     page = verify_page(segments, options.topics, lost)

@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, flag, option
+from kafka_index.cli.options import Group, command, flag, function_of, option
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -102,17 +102,11 @@ class VerifyOptions(LogOptions):
             raise click.UsageError("--against runs on the local engine")
 
 
-def _run(options: VerifyOptions) -> int:
-    from kafka_index.cli.verify import run_verify  # noqa: PLC0415, slow to import
-
-    return run_verify(options)
-
-
 make_command = partial(
     command,
     "verify",
     VerifyOptions,
-    _run,
+    function_of("verify", "run_verify"),
     help_text=_HELP,
     usage="(--input PATH... | --tiered URI) [OPTIONS]",
     examples=_EXAMPLES,

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.dropping.condition import Selection, SelectionError, SelectionMatcher
+from kafka_index.dropping.condition import Selection, SelectionError, matcher_of
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.headers import CONTROL_MESSAGE
@@ -104,47 +104,46 @@ def match_partition(
     """Read a partition once, or twice if revived records have to be known.
 
     The state before the first segment becomes that after the last one; `on_read` is called after
-    each segment of the first read. Raises `KafkaIndexError` if the partition cannot be read, or is
-    damaged.
+    each segment of the first read.
     """
-    tail = _Tail()
-    pass_ = _Pass(selection, max_decompressed_bytes, tail)
+    matcher = RecordMatcher(selection, max_decompressed_bytes)
     # All records of a key go together.
-    checks_revival &= selection.condition is not None
-    revival = Revival() if checks_revival else None
+    revival = Revival() if checks_revival and selection.condition is not None else None
     aborted: list[NDArray[np.void]] = []
+    notes: list[str] = []
+    losing: set[int] = set()
+    records = dropped_records = 0
     end_offset = segments[0].base_offset
     for segment in segments:
         table = ProducerTable()
         # An empty segment has the end of a log, too.
         end_offset = max(end_offset, segment.base_offset)
-
-        def follow(
-            batches: BatchColumns, table: ProducerTable = table, segment: SegmentFile = segment
-        ) -> None:
-            _, stop = table.follow(batches)
+        for source in sound_windows(segment, notes):
+            _, stop = table.follow(source.batches)
             if stop is not None:
-                raise stop.error(segment.log_path)
-
-        for source in pass_.windows(segment, follow):
+                raise stop.error(CorruptLogError, segment.log_path)
             end_offset = int(source.batches.last_offset[-1]) + 1
-            for _, rows, dropped in pass_.match(data_batches(source), segment):
+            for _, rows, dropped in matcher.match(data_batches(source), segment):
+                records += len(dropped)
+                if not dropped.any():
+                    continue
+                dropped_records += int(dropped.sum())
+                losing.add(segment.base_offset)
                 if revival is not None:
                     revival.note_keys(rows, dropped)
         entries, stop = state.apply(SegmentState.of_table(table))
         aborted.append(entries)
         if stop is not None:
-            raise stop.error(segment.log_path)
+            raise stop.error(CorruptLogError, segment.log_path)
         on_read(segment)
-    records, dropped_records = pass_.records, pass_.dropped
     entries = state.entries
     if revival is not None and revival.has_keys:
         outcomes = Outcomes.of(aborted, entries)
         for segment in segments:
-            for source in pass_.windows(segment):
+            for source in sound_windows(segment):
                 data = data_batches(source)
                 of_batches = outcomes.of_batches(data.batches)
-                for numbers, rows, dropped in pass_.match(data, segment):
+                for numbers, rows, dropped in matcher.match(data, segment):
                     revival.note_records(rows, dropped, of_batches[numbers])
     opened = entries["current_txn_first_offset"]
     opened = opened[opened >= 0]
@@ -155,108 +154,65 @@ def match_partition(
         np.sort(entries["last_offset"][entries["last_offset"] >= 0]),
         int(opened.min()) if len(opened) else None,
         end_offset,
-        frozenset(pass_.losing),
-        tail.note,
+        frozenset(losing),
+        notes[0] if notes else None,
     )
 
 
-class _Tail:
-    """The end of the active segment that a broker cuts off, which must hold nothing committed."""
-
-    def __init__(self) -> None:
-        self.note: str | None = None
-
-    def check(self, segment: SegmentFile, stop: ScanStop, end_offset: int) -> None:
-        """Note a tail; refuse one of which a checkpoint says that it was committed."""
-        if stop.code == PREALLOCATED_TAIL:
-            return
-        root = DataDirectory(os.path.dirname(segment.partition_directory))
-        committed = root.committed_end(TopicPartition(segment.topic, segment.partition))
-        if committed > end_offset:
-            raise CorruptLogError(
-                "the last batch was not written to its end, and the high watermark or recovery "
-                "point lies after it: committed records are lost",
-                path=segment.log_path,
-                position_bytes=stop.position_bytes,
-                expected=f"an end at offset {committed} or later",
-                found=end_offset,
-                hint="restore the partition from another replica",
-            )
-        cut_bytes = segment.log_size_bytes - stop.position_bytes
-        self.note = (
-            f"{segment.log_path}: a last batch that was not written to its end is left out "
-            f"({cut_bytes:,} B)"
-        )
-
-
-class _Pass:
-    """A pass over the records of a partition."""
-
-    def __init__(self, selection: Selection, max_decompressed_bytes: int, tail: _Tail) -> None:
-        self.records = self.dropped = 0
-        self.losing: set[int] = set()
-        self._tail = tail
-        self._matcher = RecordMatcher(selection, max_decompressed_bytes)
-
-    def windows(
-        self, segment: SegmentFile, follow: Callable[[BatchColumns], None] | None = None
-    ) -> Iterator[WindowBatches]:
-        for source in sound_windows(segment, self._tail.check):
-            if follow is not None:
-                follow(source.batches)
-            yield source
-
-    def match(
-        self, data: WindowBatches, segment: SegmentFile
-    ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
-        for numbers, rows, dropped in self._matcher.match(data, segment):
-            self.records += len(dropped)
-            if dropped.any():
-                self.dropped += int(dropped.sum())
-                self.losing.add(segment.base_offset)
-            yield numbers, rows, dropped
-
-
-def sound_windows(
-    segment: SegmentFile,
-    on_tail: Callable[[SegmentFile, ScanStop, int], None] | None = None,
-) -> Iterator[WindowBatches]:
+def sound_windows(segment: SegmentFile, notes: list[str] | None = None) -> Iterator[WindowBatches]:
     """Yield the batches of a segment, verified.
 
-    If a broker cuts off the rest of the log at any start, `on_tail` is called with the reason why
-    the batches end, and the offset after them. Raises `CorruptLogError` for other damage.
+    A note is added on a last batch that a broker cuts off at any start.
     """
     scan = LogFileSource.of_segment(segment, verify_crc=True)
     order = BatchOrder(segment.base_offset)
     for window, start, batches in scan.windows():
         stop = order.first_stop(batches)
         if stop is not None:
-            raise stop.error(segment.log_path)
+            raise stop.error(CorruptLogError, segment.log_path)
         yield WindowBatches(window, start, batches)
     stop = scan.stop
     if stop is None:
         return
     if not (stop.is_tail and segment.is_last):
-        raise stop.error(segment.log_path)
-    if on_tail is not None:
-        on_tail(segment, stop, order.next_offset)
+        raise stop.error(CorruptLogError, segment.log_path)
+    if notes is not None and stop.code != PREALLOCATED_TAIL:
+        notes.append(_note_of_tail(segment, stop, order.next_offset))
+
+
+def _note_of_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
+    """Return the note on the end of an active segment that a broker cuts off; refuse a loss."""
+    root = DataDirectory(os.path.dirname(segment.partition_directory))
+    committed = root.committed_end(TopicPartition(segment.topic, segment.partition))
+    if committed > end_offset:
+        raise CorruptLogError(
+            "the last batch was not written to its end, and the high watermark or recovery "
+            "point lies after it: committed records are lost",
+            path=segment.log_path,
+            position_bytes=stop.position_bytes,
+            expected=f"an end at offset {committed} or later",
+            found=end_offset,
+            hint="restore the partition from another replica",
+        )
+    cut_bytes = segment.log_size_bytes - stop.position_bytes
+    return (
+        f"{segment.log_path}: a last batch that was not written to its end is left out "
+        f"({cut_bytes:,} B)"
+    )
 
 
 def data_batches(source: WindowBatches) -> WindowBatches:
     """Return the batches that are no control batches."""
     is_data = ~source.batches.is_control
-    if is_data.all():
-        return source
-    batches = BatchColumns(*(column[is_data] for column in source.batches))
-    return WindowBatches(source.window, source.position_bytes, batches)
+    return source if is_data.all() else source.select(is_data)
 
 
 class RecordMatcher:
     """Decodes the columns that decide, and decides."""
 
     def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
-        self._matcher = SelectionMatcher(selection)
-        self._columns = tuple(dict.fromkeys(("offset", "key", *self._matcher.columns)))
+        self._selects = matcher_of(selection)
+        self._columns = tuple(dict.fromkeys(("offset", "key", *selection.columns)))
         # The parts that a column needs do not depend on the partition.
         parts = RecordTable("", -1, self._columns).parts
         self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), parts, verify_crc=True)
@@ -264,10 +220,7 @@ class RecordMatcher:
     def match(
         self, source: WindowBatches, segment: SegmentFile
     ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
-        """Yield, for each chunk of records, numbers of batches, records, and which are dropped.
-
-        Raises `CorruptLogError` if a batch cannot be decoded.
-        """
+        """Yield, for each chunk of records, numbers of batches, records, and which are dropped."""
         table = RecordTable(segment.topic, segment.partition, self._columns)
 
         def convert(chunk: RecordChunk) -> tuple[Longs, pa.RecordBatch]:
@@ -275,7 +228,7 @@ class RecordMatcher:
             return chunk.of_batches(numbers), table.convert(chunk, source)
 
         for numbers, rows in decode(self._decoder, source, segment, convert):
-            yield numbers, rows, self._matcher.match(rows)
+            yield numbers, rows, self._selects(rows)
 
 
 def decode(
@@ -392,8 +345,6 @@ class Revival:
 
     def note_keys(self, rows: pa.RecordBatch, dropped: NDArray[np.bool_]) -> None:
         """Note the keys of a chunk that are dropped."""
-        if not dropped.any():
-            return
         keys = rows.column("key").filter(pa.array(dropped)).unique().to_pylist()
         self._keys |= dict.fromkeys(key for key in keys if key is not None)
         if len(self._keys) > _MAX_KEYS:

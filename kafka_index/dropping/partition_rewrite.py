@@ -67,11 +67,7 @@ class SegmentRewriter:
         self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), verify_crc=True)
 
     def rewrite(self, segment: SegmentFile, path: str) -> SegmentFile:
-        """Write the log of a segment under another path; return the new segment.
-
-        Raises `CorruptLogError` if the log is damaged, and `PublishError` if the new one cannot be
-        written.
-        """
+        """Write the log of a segment under another path; return the new segment."""
         try:
             with open(path, "xb") as file:
                 for source in sound_windows(segment):
@@ -102,11 +98,7 @@ class SegmentRewriter:
         if not dropped:
             return
         touched = np.array(sorted(dropped))
-        part = WindowBatches(
-            data.window,
-            data.position_bytes,
-            BatchColumns(*(column[touched] for column in data.batches)),
-        )
+        part = data.select(touched)
         headers = part.read_headers()
         stays = self._match.stays(part.batches)
         places = np.searchsorted(source.batches.position_bytes, part.batches.position_bytes)

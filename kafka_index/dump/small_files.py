@@ -25,7 +25,7 @@ from kafka_index.errors import (
 )
 from kafka_index.layout.checkpoints import java_lines
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
-from kafka_index.layout.message_fields import ZERO_UUID
+from kafka_index.layout.message_schemas import ZERO_UUID
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     META_PROPERTIES,

@@ -191,8 +191,3 @@ def wave_bytes(total_bytes: int, workers: int) -> int:
 def new_run_id() -> str:
     """Return an id that names a run's scratch files: 16 hexadecimal digits."""
     return os.urandom(8).hex()
-
-
-def attempt_id(task: int, attempt: int) -> str:
-    """Return the id of one attempt at a task: no two attempts of a run may share scratch files."""
-    return f"task{task}_{attempt}"

@@ -215,10 +215,7 @@ class ExportRecord:
     superseded: tuple[str, ...] | None = None
 
     def write(self, folder: str) -> None:
-        """Write the record into the folder of the partition, whole.
-
-        Raises `PublishError` if that fails.
-        """
+        """Write the record into the folder of the partition, whole."""
         text = json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True)
         with whole_file(os.path.join(folder, EXPORT_RECORD), what="export record") as file:
             file.write(f"{text}\n".encode())
@@ -283,10 +280,7 @@ def _time(options: Mapping[str, object], name: str) -> int | None:
 
 
 def read_export_record(folder: str) -> ExportRecord | None:
-    """Return the record of a partition's folder, None if there is none.
-
-    Raises `InputError` if it is malformed, or of a later version.
-    """
+    """Return the record of a partition's folder, None if there is none."""
     path = os.path.join(folder, EXPORT_RECORD)
     try:
         data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()

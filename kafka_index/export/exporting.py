@@ -69,10 +69,7 @@ class ExportJob:
     def held_plan(
         self, starting_offsets: Mapping[str, Mapping[int, int]] | None, on_data_loss: OnDataLoss
     ) -> Iterator[ExportPlan]:
-        """Give the plan, while the output is made and locked.
-
-        Raises `PublishError` if it cannot be.
-        """
+        """Give the plan, while the output is made and locked."""
         output = self.settings.output
         if not is_remote(output):
             with publishing(output, "make the output folder"):
@@ -115,10 +112,7 @@ class ExportJob:
 def export_splits(
     workers: Workers, works: Sequence[SplitWork], settings: ExportSettings
 ) -> Generator[SplitResult, None, None]:
-    """Export splits, and yield their results as they are finished.
-
-    Raises `PublishError` if the output cannot be written.
-    """
+    """Export splits, and yield their results as they are finished."""
     return workers.run(
         works,
         partial(_export_split, settings=settings),

@@ -90,20 +90,14 @@ class PartitionExport:
     _done: int = 0
 
     def begin(self) -> None:
-        """Write the record of a partition that is exported for the first time.
-
-        Raises `PublishError` if it cannot be written.
-        """
+        """Write the record of a partition that is exported for the first time."""
         assert self.record is not None  # noqa: S101, because mypy needs it
         if not is_remote(self.folder):
             os.makedirs(self.folder, exist_ok=True)
         self.record.write(self.folder)
 
     def add(self, result: SplitResult) -> None:
-        """Add the result of a split, and record the exported offsets up to the first gap.
-
-        Raises `PublishError` if the record cannot be written.
-        """
+        """Add the result of a split, and record the exported offsets up to the first gap."""
         self._results[result.number] = result
         record = before = self.record
         assert record is not None  # noqa: S101, because mypy needs it
@@ -129,9 +123,7 @@ class PartitionExport:
         is_whole = self.failure is None and self._done == len(self.works)
         if self.exchange is None or self.record is None or not is_whole or self.record.damaged:
             return
-        take_place(
-            self.exchange.folder, self.exchange.before, self.record, self.exchange.from_offset
-        )
+        _take_place(self.exchange, self.record)
 
     def report(self) -> PartitionReport:
         """Return the row of the report."""
@@ -196,10 +188,7 @@ def data_files(folder: str) -> Iterator[tuple[str, int, int]]:
 def remove_data_files(
     folder: str, first_offset: int, end_offset: int | None = None, *, keep: Iterable[str] = ()
 ) -> None:
-    """Remove the data files of a partition that begin within a range of offsets, but those kept.
-
-    Raises `PublishError` if one cannot be removed.
-    """
+    """Remove the data files of a partition that begin within a range of offsets, but those kept."""
     kept = set(keep)
     remove = [
         path
@@ -210,10 +199,7 @@ def remove_data_files(
 
 
 def remove_scratch_files(folder: str) -> None:
-    """Remove the unfinished files of killed runs, while the lock of the output is held.
-
-    Raises `PublishError` if one cannot be removed.
-    """
+    """Remove the unfinished files of killed runs, while the lock of the output is held."""
     if not is_remote(folder):
         found = _files_of(folder)
         _remove(folder, [path for path in found if _SCRATCH.fullmatch(os.path.basename(path))])
@@ -260,15 +246,9 @@ def drop_staged(folder: str) -> None:
         shutil.rmtree(staged)
 
 
-def take_place(
-    folder: str, before: ExportRecord, staged: ExportRecord, from_offset: int
-) -> ExportRecord:
-    """Put staged data files in the place of data files that begin at an offset or later.
-
-    `before` is the record in place, `staged` that of the staged files; data files that begin before
-    the offset stay. Returns the record that is then in place. Raises `PublishError` if a file
-    cannot be renamed or removed; the next run continues.
-    """
+def _take_place(exchange: Exchange, staged: ExportRecord) -> None:
+    """Put staged data files, with their record, in the place of others; the next run continues."""
+    folder, before, from_offset = exchange.folder, exchange.before, exchange.from_offset
     new = set(_staged_files(folder).values())
     old = {
         os.path.relpath(path, folder)
@@ -290,14 +270,11 @@ def take_place(
         superseded=tuple(sorted(old - new)),
     )
     record.write(folder)
-    return finish_exchange(folder, record)
+    finish_exchange(folder, record)
 
 
 def finish_exchange(folder: str, record: ExportRecord) -> ExportRecord:
-    """Finish an interrupted `take_place`; return the record that is in place.
-
-    Errors are the same.
-    """
+    """Finish an exchange, interrupted or not; return the record that is then in place."""
     store = store_of(folder)
     store.delete([os.path.join(folder, name) for name in record.superseded or ()])
     touched = {folder}

@@ -72,10 +72,7 @@ def plan_export(
     """Plan an export, while the lock of the output is held.
 
     The first export of each partition begins at its starting offset, by default with its first
-    record; `split_bytes` is about the size of logs in a split. Raises `InputError` if the output
-    was written with other options, or holds data files that no export wrote, or a starting offset
-    is missing or superfluous, and `PublishError` if the leftovers of a killed run cannot be
-    removed.
+    record; `split_bytes` is about the size of logs in a split.
     """
     if starting_offsets is not None:
         _check_starts(files, starting_offsets)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -35,12 +35,6 @@ _MAX_OPEN = 8
 _DAY_MS = 24 * 3600 * 1000
 
 
-class _Sink(Protocol):
-    def write(self, table: pa.Table) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class DataFile:
     """Writes one data file; its rows are held until they make a row group.
 
@@ -63,10 +57,15 @@ class DataFile:
         self._last = 0
         schema = settings.read_settings.schema
         self._schema = pa.schema([schema.field(name) for name in settings.file_columns])
-        is_parquet = settings.format is ExportFormat.PARQUET
-        self._sink: _Sink | None = (
-            _ParquetSink(self._file, self._schema) if is_parquet else _JsonSink(self._file)
-        )
+        self._parquet: pq.ParquetWriter | None = None
+        if settings.format is ExportFormat.PARQUET:
+            self._parquet = pq.ParquetWriter(
+                self._file.scratch_path,
+                self._schema,
+                compression="zstd",
+                use_dictionary=_dictionary_paths(self._schema),
+                column_encoding={name: _DELTA for name in _ASCENDING if name in self._schema.names},
+            )
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add records, in the order of their offsets."""
@@ -82,7 +81,7 @@ class DataFile:
     def commit(self) -> tuple[str, int]:
         """Give the file its name; return its path and its size."""
         self._flush()
-        self._close_sink()
+        self._close_parquet()
         size_bytes = os.stat(self._file.scratch_path).st_size
         name = f"{self._first:020d}-{self._last:020d}{self._settings.ending}"
         self._file.path = os.path.join(self._folder, name)
@@ -92,52 +91,28 @@ class DataFile:
     def drop(self) -> None:
         """Close the file, and remove it unless it has its name."""
         try:
-            self._close_sink()
+            self._close_parquet()
         finally:
             self._file.__exit__(None, None, None)
 
     def _flush(self) -> None:
-        if self._held and self._sink is not None:
-            table = pa.Table.from_batches(self._held, self._schema)
-            self._held, self._held_bytes = [], 0
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held, self._schema)
+        self._held, self._held_bytes = [], 0
+        with self._file.writing():
+            if self._parquet is not None:
+                self._parquet.write_table(table, row_group_size=max(len(table), 1))
+                return
+            for batch in table.to_batches(max_chunksize=8192):
+                lines = json_lines(_with_times_as_text(batch)).to_pylist()
+                self._file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def _close_parquet(self) -> None:
+        writer, self._parquet = self._parquet, None
+        if writer is not None:
             with self._file.writing():
-                self._sink.write(table)
-
-    def _close_sink(self) -> None:
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            with self._file.writing():
-                sink.close()
-
-
-class _ParquetSink:
-    def __init__(self, file: AtomicFile, schema: pa.Schema) -> None:
-        self._writer = pq.ParquetWriter(
-            file.scratch_path,
-            schema,
-            compression="zstd",
-            use_dictionary=_dictionary_paths(schema),
-            column_encoding={name: _DELTA for name in _ASCENDING if name in schema.names},
-        )
-
-    def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table, row_group_size=max(len(table), 1))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _JsonSink:
-    def __init__(self, file: AtomicFile) -> None:
-        self._file = file
-
-    def write(self, table: pa.Table) -> None:
-        for batch in table.to_batches(max_chunksize=8192):
-            lines = json_lines(_with_times_as_text(batch)).to_pylist()
-            self._file.write("".join(f"{line}\n" for line in lines).encode())
-
-    def close(self) -> None:
-        """Nothing is held back."""
+                writer.close()
 
 
 def _dictionary_paths(schema: pa.Schema) -> list[str]:

@@ -22,13 +22,7 @@ from kafka_index.growing.incoming_batches import (
     Isolation,
     as_bytes,
 )
-from kafka_index.growing.local_log import (
-    GrowingFiles,
-    LocalLog,
-    PartitionHold,
-    Step,
-    remove_leftovers,
-)
+from kafka_index.growing.local_log import LocalLog, PartitionHold, Step, remove_leftovers
 from kafka_index.growing.log_loader import EpochFile, LoadConditions, LogLoader
 from kafka_index.growing.log_validator import assign_as_leader, check_as_follower
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
@@ -110,23 +104,19 @@ class GrowingPartitionLog(SelfClosing):
     def _load(self, log_start_offset: int, *, was_clean: bool) -> None:
         remove_leftovers(self.directory)
         self._epochs = EpochFile(self.directory)
-        conditions = LoadConditions(was_clean, log_start_offset=log_start_offset)
         loader = LogLoader(
-            GrowingFiles(self._local, conditions),
+            self._local,
             self._epochs,
-            self._new_producer_state,
-            conditions,
+            lambda: ProducerStateManager(
+                SnapshotFiles(self.directory), self.settings.producer_id_expiration_ms, self._clock
+            ),
+            LoadConditions(was_clean, log_start_offset=log_start_offset),
         )
         offsets = loader.load()
         self._producer_state = loader.producer_state
         self._local.end_offset = offsets.log_end_offset
         self._local.recovery_point = offsets.recovery_point
         self.log_start_offset = offsets.log_start_offset
-
-    def _new_producer_state(self) -> ProducerStateManager:
-        return ProducerStateManager(
-            SnapshotFiles(self.directory), self.settings.producer_id_expiration_ms, self._clock
-        )
 
     @property
     def log_end_offset(self) -> int:

@@ -10,12 +10,12 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.closing import SelfClosing
 from kafka_index.errors import CorruptIndexError, CorruptLogError, InputError, KafkaIndexError
 from kafka_index.growing.incoming_batches import (
     FetchData,
@@ -26,9 +26,9 @@ from kafka_index.growing.incoming_batches import (
     new_growth,
     plan_for_segment,
 )
-from kafka_index.growing.segment_files import SegmentFiles
+from kafka_index.growing.log_file import LogFile, translate_offset
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import OffsetIndex, TimestampOffset
+from kafka_index.index import OffsetIndex, TimeIndex, TimestampOffset, TransactionIndex
 from kafka_index.kernels.appending import (
     GROWTH_FIRST_TIMESTAMP,
     GROWTH_LAST_INDEX_POSITION,
@@ -40,20 +40,19 @@ from kafka_index.kernels.appending import (
     GROWTH_TIME_ENTRIES,
     NO_BATCH,
 )
-from kafka_index.kernels.batch_header import AT_END, max_timestamp_of
+from kafka_index.kernels.batch_header import max_timestamp_of
 from kafka_index.kernels.walk import largest_timestamp_after
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
-from kafka_index.records.decompression import shared_budget
-from kafka_index.scan.file_records import (
-    LogBatches,
-    LogEnd,
-    LogOffsetPosition,
-    read_batch_fields,
-    scan_to_end,
-    search_for_offsets,
+from kafka_index.layout.names import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file_name,
 )
+from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
+from kafka_index.scan.file_records import LogBatches, LogEnd, LogOffsetPosition, scan_to_end
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.storage import Bytes
 
@@ -75,53 +74,7 @@ def floor_segment(segments: Sequence[_HasBaseOffset], offset: int) -> int:
     return max(bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
 
 
-def translate_offset(
-    log: Bytes, path: str, offset_index: OffsetIndex, offset: int, *, verify_entry: bool = True
-) -> LogOffsetPosition | None:
-    """Find the batch of a log that holds an offset, or the next one; None when there is neither.
-
-    With `verify_entry` the index has to fit the log, which a broker does not check. Raises
-    `CorruptLogError` if it does not fit, or the log cannot be read. Source:
-    LogSegment.translateOffset.
-    """
-    floor = offset_index.lookup(offset)
-    # An entry that is not one may lead before the log.
-    start = max(floor.position, 0)
-
-    def unreadable() -> NoReturn:
-        raise CorruptLogError(
-            "the log cannot be read, or its index does not fit it",
-            path=path,
-            position_bytes=floor.position,
-            hint="rebuild the index files of the partition",
-        )
-
-    def misfit(_query: int) -> int:
-        if verify_entry:
-            unreadable()
-        return start
-
-    found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
-    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
-    search_for_offsets(
-        log,
-        len(log),
-        np.array([offset], np.int64),
-        np.array([floor.offset], np.int64),
-        np.array([start], np.int64),
-        found,
-        misfit=misfit,
-        budget=budget,
-    )
-    read_batch_fields(log, found, base_offset, last_offset, size, budget=budget)
-    if found[0] < AT_END:
-        unreadable()
-    if found[0] == AT_END:
-        return None
-    return LogOffsetPosition(int(base_offset[0]), int(found[0]), int(size[0]))
-
-
-class GrowingLogSegment(SegmentFiles):
+class GrowingLogSegment(SelfClosing):
     """One segment of a partition, open for appending.
 
     Parameters
@@ -163,13 +116,50 @@ class GrowingLogSegment(SegmentFiles):
         roll_jitter_ms: int = 0,
         clock: Clock = system_clock,
     ) -> None:
-        super().__init__(directory, base_offset, settings, create=create)
+        self.directory = os.fspath(directory)
+        self.base_offset = base_offset
+        self.settings = settings
+        log_path = self.path(LOG_SUFFIX)
+        if not create and not os.path.isfile(log_path):
+            raise InputError("there is no such log", path=log_path)
+        reserved = settings.segment_bytes if create and settings.preallocate else 0
+        self.log = LogFile(log_path, preallocated_bytes=reserved)
+        self.transaction_index = TransactionIndex(self.path(TXN_INDEX_SUFFIX), base_offset)
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
         self.roll_jitter_ms = roll_jitter_ms
         self._clock = clock
         self._created_ms = clock()
         self._last_index_position = self.size_bytes
         self._largest: TimestampOffset | None = None
         self._first_timestamp = NO_BATCH
+
+    def path(self, suffix: str) -> str:
+        """Return the path of one of its files."""
+        return os.path.join(self.directory, segment_file_name(self.base_offset, suffix))
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The ``.index``."""
+        if self._offset_index is None:
+            self._offset_index = OffsetIndex(
+                self.path(OFFSET_INDEX_SUFFIX), self.base_offset, self.settings.segment_index_bytes
+            )
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The ``.timeindex``."""
+        if self._time_index is None:
+            self._time_index = TimeIndex(
+                self.path(TIME_INDEX_SUFFIX), self.base_offset, self.settings.segment_index_bytes
+            )
+        return self._time_index
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the log, without preallocated space."""
+        return self.log.size_bytes
 
     @property
     def largest_timestamp(self) -> TimestampOffset:
@@ -378,8 +368,7 @@ class GrowingLogSegment(SegmentFiles):
         stop = builder.recover(LogBatches(self.log.view, 0, self.base_offset, verify_crc=True))
         # Nothing is cut of a log that a broker does not start over.
         if stop is not None:
-            message = f"the segment cannot be recovered: {stop.name}"
-            raise stop.as_error(CorruptLogError, message, self.log.path)
+            raise stop.error(CorruptLogError, self.log.path, "the segment cannot be recovered: ")
         lost = self.log.truncate_to(builder.valid_bytes)
         # Set even for an empty log, as in Kafka: a truncation reads it again.
         self._largest = self.time_index.last_entry
@@ -419,6 +408,34 @@ class GrowingLogSegment(SegmentFiles):
         self.log.close()
         self.transaction_index.close()
         self._offset_index = self._time_index = None
+
+    def resize_indexes(self) -> None:
+        """Set the indexes to their maximum size, as in an active segment."""
+        self.offset_index.resize(self.settings.segment_index_bytes)
+        self.time_index.resize(self.settings.segment_index_bytes)
+
+    def flush(self) -> None:
+        """Make everything written durable."""
+        self.log.flush()
+        self.offset_index.flush()
+        self.time_index.flush()
+        self.transaction_index.flush()
+
+    def close_handlers(self) -> None:
+        """Close all files as they are."""
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close_handler()
+        self.log.close_handler()
+        self.transaction_index.close()
+        self._offset_index = self._time_index = None
+
+    def delete(self) -> None:
+        """Close and remove all files."""
+        self.close_handlers()
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            if os.path.exists(self.path(suffix)):
+                os.unlink(self.path(suffix))
 
     def _plan_at_once(
         self, batches: bytes | Bytes, *, may_roll: bool

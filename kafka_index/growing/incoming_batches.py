@@ -109,7 +109,7 @@ class IncomingBatches:
             return
         stop = scanner.stop(code, HeldBytes(data))
         kind = InputError if stop.refused else CorruptLogError
-        raise stop.as_error(kind, f"cannot append: {stop.name}")
+        raise stop.error(kind, consequence="cannot append: ")
 
     def __len__(self) -> int:
         """Return the number of batches."""

@@ -36,7 +36,6 @@ from kafka_index.growing.incoming_batches import (
     new_growth,
     plan_for_segment,
 )
-from kafka_index.growing.log_loader import LoadConditions
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import OffsetPosition, collect_aborted_txns
 from kafka_index.kernels.appending import GROWTH_SIZE
@@ -131,6 +130,55 @@ class LocalLog:
             clock=self.clock,
         )
 
+    def open_segments(self) -> Iterator[GrowingLogSegment]:
+        """Open the segments in the directory, by base offset."""
+        parsed = (parse_segment_file(name) for name in os.listdir(self.directory))
+        for base_offset in sorted(
+            name.base_offset
+            for name in parsed
+            if name is not None and name.kind == LOG_SUFFIX and not name.transient
+        ):
+            yield self.open_segment(base_offset, self.jitter())
+
+    def create_segment(self, base_offset: int) -> GrowingLogSegment:
+        """Create a segment."""
+        return self.open_segment(base_offset, self.jitter(), create=True)
+
+    def delete_segment(self, segment: GrowingLogSegment) -> None:
+        """Delete the files of a segment."""
+        segment.delete()
+
+    def check_closed(self, segment: GrowingLogSegment) -> None:
+        """Refuse the log of a writer that was killed, although its marker calls it closed.
+
+        Raises `InputError` if its indexes are zero-filled, or its last batch is cut off.
+        """
+        try:
+            segment.offset_index.sanity_check()
+            segment.time_index.sanity_check()
+            end = segment.read_end()
+            if end.end_bytes != segment.size_bytes:
+                raise CorruptLogError(
+                    "no valid batch at a position that its index or its batches lead to"
+                )
+            if segment.size_bytes and end.next_offset == segment.base_offset:
+                raise CorruptIndexError("no batch where its last entry points to")
+        except KafkaIndexError as error:
+            raise InputError(
+                f"the log was not closed: {error.message}",
+                path=segment.log.path,
+                hint="open it with was_clean=False to recover it",
+            ) from error
+
+    def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Refuse a log whose start lies after its end: a broker would delete all of it."""
+        raise InputError(
+            "the log ends before the log start offset",
+            path=self.directory,
+            expected=f"{log_start_offset} or more",
+            found=log_end_offset,
+        )
+
     def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
         """Plan the effect of some appends, whose offsets are assigned; nothing is written.
 
@@ -190,7 +238,7 @@ class LocalLog:
     def replace_empty_active_segment(self, offset: int) -> None:
         """Begin the active segment, which has no batch, at a later offset."""
         self.segments.pop().delete()
-        self.segments.append(self.open_segment(offset, self.jitter(), create=True))
+        self.segments.append(self.create_segment(offset))
         self.end_offset = offset
 
     def read(
@@ -238,7 +286,7 @@ class LocalLog:
         """Remove all segments, and begin an empty one at an offset."""
         for segment in self.segments:
             segment.delete()
-        self.segments = [self.open_segment(offset, self.jitter(), create=True)]
+        self.segments = [self.create_segment(offset)]
         self.end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
 
@@ -353,64 +401,3 @@ def remove_leftovers(directory: str) -> None:
         is_deleted = parsed.transient == DELETED_SUFFIX and parsed.kind != SNAPSHOT_SUFFIX
         if is_deleted or (is_orphan and not parsed.transient):
             os.unlink(path)
-
-
-class GrowingFiles:
-    """The segments of a `LocalLog` that is being loaded."""
-
-    def __init__(self, local: LocalLog, conditions: LoadConditions) -> None:
-        self._local = local
-        self._conditions = conditions
-        self.segments = local.segments
-
-    def open_segments(self) -> Iterator[GrowingLogSegment]:
-        """Open the segments in the directory, by base offset."""
-        local = self._local
-        parsed = (parse_segment_file(name) for name in os.listdir(local.directory))
-        for base_offset in sorted(
-            name.base_offset
-            for name in parsed
-            if name is not None and name.kind == LOG_SUFFIX and not name.transient
-        ):
-            yield local.open_segment(base_offset, local.jitter())
-
-    def create_segment(self, base_offset: int) -> GrowingLogSegment:
-        """Create a segment."""
-        return self._local.open_segment(base_offset, self._local.jitter(), create=True)
-
-    def delete_segment(self, segment: GrowingLogSegment) -> None:
-        """Delete the files of a segment."""
-        segment.delete()
-
-    def check_active(self, segment: GrowingLogSegment) -> None:
-        """Refuse the log of a writer that was killed if its marker calls it closed.
-
-        Raises `InputError` if its indexes are zero-filled, or its last batch is cut off.
-        """
-        if not self._conditions.is_clean:
-            return
-        try:
-            segment.offset_index.sanity_check()
-            segment.time_index.sanity_check()
-            end = segment.read_end()
-            if end.end_bytes != segment.size_bytes:
-                raise CorruptLogError(
-                    "no valid batch at a position that its index or its batches lead to"
-                )
-            if segment.size_bytes and end.next_offset == segment.base_offset:
-                raise CorruptIndexError("no batch where its last entry points to")
-        except KafkaIndexError as error:
-            raise InputError(
-                f"the log was not closed: {error.message}",
-                path=segment.log.path,
-                hint="open it with was_clean=False to recover it",
-            ) from error
-
-    def check_log_start(self, log_end_offset: int) -> None:
-        """Refuse a log whose start lies after its end: a broker would delete all of it."""
-        raise InputError(
-            "the log ends before the log start offset",
-            path=self._local.directory,
-            expected=f"{self._conditions.log_start_offset} or more",
-            found=log_end_offset,
-        )

@@ -144,10 +144,10 @@ class LoadingFiles(Protocol[Segment]):
     def delete_segment(self, segment: Segment) -> None:
         """Delete the files of a segment, but for its snapshot."""
 
-    def check_active(self, segment: Segment) -> None:
-        """Check the active segment before its end is read; raise to load no further."""
+    def check_closed(self, segment: Segment) -> None:
+        """Check the active segment after a clean shutdown; raise to load no further."""
 
-    def check_log_start(self, log_end_offset: int) -> None:
+    def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
         """Check a log that ends before it starts, all of which is deleted next."""
 
 
@@ -278,11 +278,12 @@ class LogLoader(Generic[Segment]):
         segments, start = self._files.segments, self._conditions.log_start_offset
         if not segments:
             return None
-        self._files.check_active(segments[-1])
+        if self._conditions.is_clean:
+            self._files.check_closed(segments[-1])
         end = segments[-1].next_offset()
         if end >= start:
             return end
-        self._files.check_log_start(end)
+        self._files.check_log_start(start, end)
         reason = f"log_start_above_log_end: log start {start}, log end {end}"
         self._delete(list(segments), reason)
         self._epochs.clear()

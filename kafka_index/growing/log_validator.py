@@ -34,6 +34,9 @@ from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
 
+#: Batches that are refused, the reason, what is expected, and the column with what is found.
+_Check = tuple[NDArray[np.bool_], str, object, Longs]
+
 
 def assign_as_leader(
     data: bytes | bytearray | memoryview | Bytes,
@@ -91,63 +94,48 @@ def _first_offset(data: bytes | bytearray | memoryview | Bytes) -> int:
 
 def _check_headers(batches: IncomingBatches, settings: LogSettings, origin: AppendOrigin) -> None:
     columns = batches.columns
+    magic, sizes, counts = batches.magic, columns.size_bytes, batches.record_count
+    most = settings.max_message_bytes
     _refuse(
         batches,
-        batches.magic != MAGIC_RECORD_BATCH,
-        "a leader appends batches of magic 2",
-        MAGIC_RECORD_BATCH,
-        batches.magic,
+        (magic != MAGIC_RECORD_BATCH, "a leader appends batches of magic 2", 2, magic),
+        (sizes > most, "the batch is larger than max.message.bytes", f"{most} or less", sizes),
+        _too_large(batches, settings),
     )
-    _refuse(
-        batches,
-        columns.size_bytes > settings.max_message_bytes,
-        "the batch is larger than max.message.bytes",
-        f"{settings.max_message_bytes} or less",
-        columns.size_bytes,
-    )
-    _check_sizes(batches, settings)
     if origin is not AppendOrigin.CLIENT:
         return
-    spans = columns.last_offset - columns.base_offset + 1
     _refuse(
         batches,
-        columns.base_offset != 0,
-        "the base offset of a client's batch is not 0",
-        0,
-        columns.base_offset,
-    )
-    _refuse(
-        batches,
-        (batches.record_count <= 0) | (spans != batches.record_count),
-        "the records of the batch are not as many as its offsets",
-        "the same count, above 0",
-        batches.record_count,
-    )
-    _refuse(
-        batches,
-        columns.attributes & CONTROL_MASK != 0,
-        "a client must not write control records",
-        "no control batch",
-        columns.attributes,
-    )
-    _refuse(
-        batches,
-        (columns.producer_id >= 0) & (columns.base_sequence < 0),
-        "a batch with a producer id needs a base sequence",
-        "0 or more",
-        columns.base_sequence,
+        (
+            columns.base_offset != 0,
+            "the base offset of a client's batch is not 0",
+            0,
+            columns.base_offset,
+        ),
+        (
+            (counts <= 0) | (columns.last_offset - columns.base_offset + 1 != counts),
+            "the records of the batch are not as many as its offsets",
+            "the same count, above 0",
+            counts,
+        ),
+        (
+            columns.attributes & CONTROL_MASK != 0,
+            "a client must not write control records",
+            "no control batch",
+            columns.attributes,
+        ),
+        (
+            (columns.producer_id >= 0) & (columns.base_sequence < 0),
+            "a batch with a producer id needs a base sequence",
+            "0 or more",
+            columns.base_sequence,
+        ),
     )
 
 
-def _check_sizes(batches: IncomingBatches, settings: LogSettings) -> None:
-    sizes = batches.columns.size_bytes
-    _refuse(
-        batches,
-        sizes > settings.segment_bytes,
-        "the batch is larger than segment.bytes",
-        f"{settings.segment_bytes} or less",
-        sizes,
-    )
+def _too_large(batches: IncomingBatches, settings: LogSettings) -> _Check:
+    sizes, most = batches.columns.size_bytes, settings.segment_bytes
+    return sizes > most, "the batch is larger than segment.bytes", f"{most} or less", sizes
 
 
 def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms: int) -> Longs:
@@ -172,25 +160,27 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
     )
     for row in np.flatnonzero(codes == PACKED_RECORDS):
         largest[row], codes[row] = _largest_packed(batches, int(row), least, most)
-    expected = f"{least}..{most}"
-    _refuse(
-        batches, codes == TIMESTAMP_OUT_OF_BOUNDS, "a timestamp is out of range", expected, largest
-    )
+    is_outside = codes == TIMESTAMP_OUT_OF_BOUNDS
+    _refuse(batches, (is_outside, "a timestamp is out of range", f"{least}..{most}", largest))
     _refuse(
         batches,
-        codes != RECORD_SOUND,
-        "the records of the batch cannot be read",
-        "as many sound records as its header counts",
-        batches.record_count,
+        (
+            codes != RECORD_SOUND,
+            "the records of the batch cannot be read",
+            "as many sound records as its header counts",
+            batches.record_count,
+        ),
         kind=CorruptLogError,
     )
     is_append_type = columns.attributes & TIMESTAMP_TYPE_MASK != 0
     _refuse(
         batches,
-        is_append_type & ((largest == NO_TIMESTAMP) | (not takes_time)),
-        "only a broker gives batches the time of their append",
-        "the timestamp type CreateTime",
-        columns.attributes,
+        (
+            is_append_type & ((largest == NO_TIMESTAMP) | (not takes_time)),
+            "only a broker gives batches the time of their append",
+            "the timestamp type CreateTime",
+            columns.attributes,
+        ),
     )
     return largest
 
@@ -242,21 +232,19 @@ def _batch(batches: IncomingBatches, row: int) -> Bytes:
 
 def _refuse(
     batches: IncomingBatches,
-    refused: NDArray[np.bool_],
-    reason: str,
-    expected: object,
-    found: Longs,
-    *,
+    *checks: _Check,
     kind: type[InputError | CorruptLogError | InvalidEpochError] = InputError,
 ) -> None:
-    if refused.any():
-        row = int(np.argmax(refused))
-        raise kind(
-            f"cannot append: {reason}",
-            position_bytes=int(batches.columns.position_bytes[row]),
-            expected=expected,
-            found=int(found[row]),
-        )
+    """Raise an error for the first batch of the first check that refuses any."""
+    for refused, reason, expected, found in checks:
+        if refused.any():
+            row = int(np.argmax(refused))
+            raise kind(
+                f"cannot append: {reason}",
+                position_bytes=int(batches.columns.position_bytes[row]),
+                expected=expected,
+                found=int(found[row]),
+            )
 
 
 def check_as_follower(
@@ -299,21 +287,16 @@ def check_as_follower(
                 found=len(batches.data),
             )
     else:
-        _check_sizes(batches, settings)
+        _refuse(batches, _too_large(batches, settings))
     _check_leader_epochs(batches)
     return batches
 
 
 def _check_leader_epochs(batches: IncomingBatches) -> None:
     epochs = batches.columns.leader_epoch
-    _refuse(
-        batches,
-        (epochs < 0) & (batches.magic >= MAGIC_RECORD_BATCH),
-        "a batch has no leader epoch",
-        "0 or more",
-        epochs,
-        kind=InvalidEpochError,
-    )
+    refused = (epochs < 0) & (batches.magic >= MAGIC_RECORD_BATCH)
+    check = refused, "a batch has no leader epoch", "0 or more", epochs
+    _refuse(batches, check, kind=InvalidEpochError)
 
 
 def _check_offsets(batches: IncomingBatches, log_end_offset: int) -> None:

@@ -16,15 +16,8 @@ from kafka_index.kernels.batch_header import (
     read_max_timestamp,
 )
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.index_entries import (
-    can_convert_to_relative_offset,
-    choose_entries,
-)
-from kafka_index.kernels.memory import (
-    Integer,
-    write_int32,
-    write_int64,
-)
+from kafka_index.kernels.index_entries import can_convert_to_relative_offset, choose_entries
+from kafka_index.kernels.memory import Integer, write_int32, write_int64
 from kafka_index.kernels.record_fields import RECORD_SOUND
 from kafka_index.kernels.records import batch_section, next_record
 from kafka_index.layout.records import (

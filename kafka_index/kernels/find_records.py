@@ -35,10 +35,7 @@ from kafka_index.kernels.records import (
     next_record,
 )
 from kafka_index.kernels.walk import NOWHERE
-from kafka_index.layout.records import (
-    MAGIC_RECORD_BATCH,
-    RECORD_BATCH_OVERHEAD_BYTES,
-)
+from kafka_index.layout.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD_BYTES
 
 #: Why a call came back: it is done, or the records of the batch at ``STATE_OPEN`` are needed.
 FIND_DONE, FIND_NEEDS_RECORDS = range(2)

@@ -13,6 +13,7 @@ import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numpy.typing import NDArray
 
 from kafka_index.kernels.compile_cache import compiled, inlined
 from kafka_index.layout.records import field_position
@@ -20,7 +21,15 @@ from kafka_index.layout.records import field_position
 #: What compiled code calls an integer: Python's type and numpy's mix there.
 Integer: TypeAlias = int | np.integer[Any]
 
+#: Rows of integers with names, of a type that `record_type` makes.
+Records: TypeAlias = NDArray[np.record]
+
 _WIDEST = 64
+
+
+def record_type(*names: str) -> np.dtype[Any]:
+    """Return the type of a row of integers, whose fields are attributes in Python as in numba."""
+    return np.dtype((np.record, [(name, np.int64) for name in names]))
 
 
 def _reader(bits: int, *, swap: bool = True, offset: int = 0, signed: bool = True) -> Any:

@@ -15,12 +15,8 @@ import numpy as np
 
 from kafka_index.kernels import producer_tables
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.headers import (
-    CONTROL_EMPTY,
-    CONTROL_INVALID,
-    CONTROL_REFUSED,
-)
-from kafka_index.kernels.memory import Integer
+from kafka_index.kernels.headers import CONTROL_EMPTY, CONTROL_INVALID, CONTROL_REFUSED
+from kafka_index.kernels.memory import Integer, Records
 from kafka_index.kernels.producer_tables import (
     FIRST_MARKER,
     FIRST_NONE,
@@ -28,7 +24,6 @@ from kafka_index.kernels.producer_tables import (
     FIRST_TRANSACTIONAL,
     NO_NODE,
     ProducerTables,
-    Records,
     close_transaction,
     drop_closed,
     fill_last_stable_offsets,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.memory import Integer
+from kafka_index.kernels.memory import Integer, Records, record_type
 from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.records import (
     NO_COORDINATOR_EPOCH,
@@ -33,15 +33,8 @@ from kafka_index.layout.records import (
     PRODUCER_STATE_ENTRY,
 )
 
-Records = NDArray[np.record]
-
 #: For an offset: there is none, or it is not known here.
 NO_OFFSET = -1
-
-
-def _record(*names: str) -> np.dtype[Any]:
-    """Return the type of a row of integers, whose fields are attributes in Python as in numba."""
-    return np.dtype((np.record, [(name, np.int64) for name in names]))
 
 
 #: A producer: the fields of a snapshot's entry, then what a later look at the past may change.
@@ -58,7 +51,7 @@ def _record(*names: str) -> np.dtype[Any]:
 #: first_marker_row      number of its first marker in the segment, -1 for none
 #: txn_is_first          whether the open transaction began with its first batch
 #: ===================== ==================================================================
-PRODUCER = _record(
+PRODUCER = record_type(
     *(PRODUCER_STATE_ENTRY.names or ()),
     "node",
     "first_kind",
@@ -76,7 +69,7 @@ FIRST_NONE, FIRST_TRANSACTIONAL, FIRST_PLAIN, FIRST_MARKER = range(4)
 
 #: An open transaction: its first offset, and whose it is, by the row or the id of the producer;
 #: `NO_OWNER` when it has ended.
-OPEN_TRANSACTION = _record("first_offset", "owner")
+OPEN_TRANSACTION = record_type("first_offset", "owner")
 NO_OWNER = -1
 #: In ``node``: no transaction is open; or it shares its place in the list with another, which began
 #: at the same offset and is named there; or that other one has ended, and the place with it.
@@ -84,7 +77,7 @@ NO_NODE, SHARED_NODE, GONE_NODE = -1, -2, -3
 
 #: An aborted transaction. ``row`` is the number of its marker in the segment; ``first_offset`` and
 #: ``next_open_offset`` are `NO_OFFSET` where none is known in the segment.
-ABORT = _record(
+ABORT = record_type(
     "row",
     "position_bytes",
     "producer_id",
@@ -95,11 +88,11 @@ ABORT = _record(
 )
 
 #: A leader epoch that is above all before it in the segment.
-EPOCH = _record("epoch", "start_offset", "position_bytes")
+EPOCH = record_type("epoch", "start_offset", "position_bytes")
 
 #: Rows in use of each table; the first open transaction that may still be open; the latest epoch;
 #: batches followed; whether one was transactional.
-COUNTS = _record(
+COUNTS = record_type(
     "producers",
     "open_transactions",
     "head",

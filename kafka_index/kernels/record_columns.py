@@ -10,26 +10,15 @@ Sources: Kafka's ``DefaultRecordBatch.iterator`` and ``LegacyRecord``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.kernels.batch_header import codec_of, magic_of
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.decode_state import (
-    CHUNK_FIELDS,
-    CHUNK_KEY_BYTES,
-    CHUNK_KEY_ENDS,
-    CHUNK_KEY_PRESENT,
-    CHUNK_KEYS,
-    CHUNK_OFFSETS,
-    CHUNK_PLACE_STRIDE,
-    CHUNK_PLACES,
-    CHUNK_ROWS,
-    CHUNK_TIMESTAMPS,
-    CHUNK_VALUE_BYTES,
-    CHUNK_VALUE_ENDS,
-    CHUNK_VALUE_PRESENT,
-    CHUNK_VALUES,
+    CHUNK,
     CUT_FIELD,
     DECODE_ARENA_FULL,
     DECODE_DONE,
@@ -43,30 +32,20 @@ from kafka_index.kernels.decode_state import (
     PART_HEADERS,
     PART_KEYS,
     PART_VALUES,
-    STATE_ARENA_USED,
-    STATE_BATCH,
-    STATE_CURSOR,
-    STATE_FAULT,
-    STATE_HANDED_IN,
-    STATE_HEADER_BYTES,
-    STATE_HEADER_ROWS,
-    STATE_HEADERS,
-    STATE_LEFT,
-    STATE_NEEDED_KEY_BYTES,
-    STATE_NEEDED_VALUE_BYTES,
-    STATE_ROWS,
     TOO_MANY_HEADERS,
     load_section,
     new_state,
-    rest_of,
     store_section,
 )
 from kafka_index.kernels.memory import (
+    LINE_BYTES,
     UNPACK_NO_ROOM,
     UNPACK_REFUSED,
     UNPACK_SLACK_BYTES,
     Integer,
+    Records,
     copy_field,
+    copy_lines,
     read_int32_little,
     write_int8,
     write_int32_native,
@@ -76,6 +55,7 @@ from kafka_index.kernels.record_fields import (
     FIELD_NULL,
     RECORD_SOUND,
     RECORDS_REMAINING,
+    SHORT_OFFSET_BITS,
     VARINT_CUT,
     read_fields,
     read_message,
@@ -83,12 +63,12 @@ from kafka_index.kernels.record_fields import (
     read_sized_field,
 )
 from kafka_index.kernels.records import (
+    RecordSection,
     batch_section,
-    check_records,
+    check_rest,
     message_section,
     next_record,
 )
-from kafka_index.kernels.short_records import decode_short_records, may_have_short_records
 from kafka_index.kernels.unpacking import unpack
 from kafka_index.layout.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD_BYTES
 
@@ -112,6 +92,7 @@ MAX_CHUNK_HEADER_BYTES = 4 * 1024 * 1024
 
 #: So few records of a batch are not worth a call.
 _FEW_RECORDS = 3
+_ALL_BITS = -1
 
 _INT32_BYTES = np.uint64(4)
 _LONG_BYTES = np.uint64(8)
@@ -174,6 +155,94 @@ def copy_fields(
 
 
 @compiled
+def may_have_short_records(
+    section: RecordSection, readable_end: np.uint64, first_offset: int, last_offset: int
+) -> bool:
+    """Return whether `decode_short_records` can read records of a section.
+
+    `section` (RecordSection): the records; `readable_end`: nothing at or after this address may be
+    read; `first_offset`, `last_offset`: no record below the first or above the second is wanted.
+    """
+    # Where all short deltas lead to a wanted offset, none has to be looked at. Differences of
+    # shifted offsets cannot overflow.
+    block = section.base_offset >> SHORT_OFFSET_BITS
+    return bool(
+        not section.is_message_set
+        and section.end + np.uint64(LINE_BYTES) <= readable_end
+        and block - (first_offset >> SHORT_OFFSET_BITS) > 1
+        and (last_offset >> SHORT_OFFSET_BITS) - block > 1
+    )
+
+
+@compiled
+def decode_short_records(
+    section: RecordSection,
+    cursor: np.uint64,
+    left: Integer,
+    chunk: Any,
+    row: Integer,
+    room: Integer,
+    key_total: Integer,
+    value_total: Integer,
+    parts: int,
+) -> tuple[np.uint64, Integer, Integer, Integer]:
+    """Decode records until one has another shape, is damaged, or does not fit in the chunk.
+
+    It is the hot loop, and a function of its own because it keeps less at hand than the loop around
+    it: what does not fit in the CPU's registers makes it a quarter slower.
+
+    `section` (RecordSection): the records, for which `may_have_short_records` is true; `cursor`:
+    address of the next one; `left`: how many are left; `chunk` (CHUNK): where the columns are;
+    `row`, `room`: the row of the next record, and how many rows there may be; `key_total`,
+    `value_total`: how many bytes of keys and values there are so far; `parts`: what is wanted, bits
+    of ``PART_``. Returns the address of the next record, its row, and bytes of keys and values.
+    """
+    offsets = np.uint64(chunk.offsets)
+    timestamps = np.uint64(chunk.timestamps)
+    key_ends = np.uint64(chunk.key_ends) + _INT32_BYTES
+    key_present = np.uint64(chunk.key_present)
+    keys = np.uint64(chunk.keys)
+    value_ends = np.uint64(chunk.value_ends) + _INT32_BYTES
+    value_present = np.uint64(chunk.value_present)
+    values = np.uint64(chunk.values)
+    key_bytes, value_bytes = chunk.key_bytes, chunk.value_bytes
+    wants_keys, wants_values = parts & PART_KEYS != 0, parts & PART_VALUES != 0
+    end = section.end
+    timestamp, delta_bits = section.base_timestamp, np.int64(_ALL_BITS)
+    if section.uses_append_time:
+        timestamp, delta_bits = section.append_timestamp, np.int64(0)
+    place = np.uint64(row)
+    last = np.uint64(row + left - 1)
+    stop = np.uint64(min(room, row + left))
+    while place < stop:
+        record = read_short_fields(cursor, end)
+        following = np.uint64(record.end)
+        if record.code != RECORD_SOUND or (place == last and following != end):
+            break
+        key_size, value_size = max(record.key_size, 0), max(record.value_size, 0)
+        if wants_keys and key_total + key_size > key_bytes:
+            break
+        if wants_values and value_total + value_size > value_bytes:
+            break
+        at = _LONG_BYTES * place
+        write_int64_native(offsets + at, section.base_offset + record.offset_delta)
+        write_int64_native(timestamps + at, timestamp + (record.timestamp_delta & delta_bits))
+        if wants_keys:
+            copy_lines(keys + np.uint64(key_total), np.uint64(record.key), key_size)
+            write_int8(key_present + place, np.int64(record.key_size >= 0))
+            key_total += key_size
+            write_int32_native(key_ends + _INT32_BYTES * place, key_total)
+        if wants_values:
+            copy_lines(values + np.uint64(value_total), np.uint64(record.value), value_size)
+            write_int8(value_present + place, np.int64(record.value_size >= 0))
+            value_total += value_size
+            write_int32_native(value_ends + _INT32_BYTES * place, value_total)
+        place += np.uint64(1)
+        cursor = following
+    return cursor, np.int64(place), key_total, value_total
+
+
+@compiled
 def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
     window: np.uint64,
     window_bytes: int,
@@ -184,9 +253,9 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     parts: int,
     arena: NDArray[np.uint8],
     contexts: NDArray[np.int64],
-    chunk: NDArray[np.int64],
+    chunks: Records,
     batch_ends: NDArray[np.int64],
-    state: NDArray[np.int64],
+    states: Records,
 ) -> int:
     """Decode the records of batches whose sizes have been checked.
 
@@ -194,36 +263,33 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     there; `positions`, `sizes` (int64, (n,)): the batches; `first_offset`, `last_offset`: records
     below the first or above the second are left out; `parts`: what is wanted, bits of ``PART_``;
     `arena` (uint8): memory for decompressed records, and `UNPACK_SLACK_BYTES`; `contexts`: as for
-    `kafka_index.kernels.unpacking.unpack`; `chunk` (int64, (CHUNK_FIELDS,)): where the columns are,
-    which are filled from ``STATE_ROWS`` on; `batch_ends` (int64, (n,)): filled for each batch that
-    is done: the row of the chunk after its last record; `state` (int64, (STATE_SIZE,)): from
-    `new_state`. Returns one of the ``DECODE_`` codes.
+    `kafka_index.kernels.unpacking.unpack`; `chunks` (CHUNK, (1,)): where the columns are, which are
+    filled from row ``rows`` of the state on; `batch_ends` (int64, (n,)): filled for each batch that
+    is done: the row of the chunk after its last record; `states` (STATE, (1,)): from `new_state`.
+    Returns one of the ``DECODE_`` codes.
     """
-    offsets = np.uint64(chunk[CHUNK_OFFSETS])
-    timestamps = np.uint64(chunk[CHUNK_TIMESTAMPS])
-    key_ends = np.uint64(chunk[CHUNK_KEY_ENDS])
-    key_present = np.uint64(chunk[CHUNK_KEY_PRESENT])
-    keys = np.uint64(chunk[CHUNK_KEYS])
-    value_ends = np.uint64(chunk[CHUNK_VALUE_ENDS])
-    value_present = np.uint64(chunk[CHUNK_VALUE_PRESENT])
-    values = np.uint64(chunk[CHUNK_VALUES])
-    key_bytes, value_bytes, room = (
-        chunk[CHUNK_KEY_BYTES],
-        chunk[CHUNK_VALUE_BYTES],
-        chunk[CHUNK_ROWS],
-    )
+    chunk, state = chunks[0], states[0]
+    offsets = np.uint64(chunk.offsets)
+    timestamps = np.uint64(chunk.timestamps)
+    key_ends = np.uint64(chunk.key_ends)
+    key_present = np.uint64(chunk.key_present)
+    keys = np.uint64(chunk.keys)
+    value_ends = np.uint64(chunk.value_ends)
+    value_present = np.uint64(chunk.value_present)
+    values = np.uint64(chunk.values)
+    key_bytes, value_bytes, room = chunk.key_bytes, chunk.value_bytes, chunk.rows
     wants_keys, wants_values = parts & PART_KEYS != 0, parts & PART_VALUES != 0
     wants_headers = parts & PART_HEADERS != 0
     window_end = window + np.uint64(window_bytes)
     arena_start = np.uint64(arena.ctypes.data)
-    batch = state[STATE_BATCH]
-    left = state[STATE_LEFT]
-    cursor = np.uint64(state[STATE_CURSOR])
-    row = state[STATE_ROWS]
-    header_rows = state[STATE_HEADER_ROWS]
-    headers = state[STATE_HEADERS]
-    header_bytes: Integer = state[STATE_HEADER_BYTES]
-    handed_in = state[STATE_HANDED_IN]
+    batch = state.batch
+    left = state.left
+    cursor = np.uint64(state.cursor)
+    row = state.rows
+    header_rows = state.header_rows
+    headers = state.headers
+    header_bytes: Integer = state.header_bytes
+    handed_in = state.handed_in
     section = load_section(state)
     key_total: Integer = np.int64(0)
     value_total: Integer = np.int64(0)
@@ -249,7 +315,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             else:
                 section = batch_section(start, start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES), end)
             if codec != 0 and section.record_count != 0:
-                used = state[STATE_ARENA_USED]
+                used = state.arena_used
                 size: Integer = np.int64(UNPACK_REFUSED)
                 records = arena_start + np.uint64(used)
                 if not section.is_message_set and section.record_count > 0:
@@ -260,7 +326,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                     code = DECODE_ARENA_FULL if is_full else DECODE_NEEDS_RECORDS
                     break
                 section = batch_section(start, records, records + np.uint64(size))
-                state[STATE_ARENA_USED] = used + size
+                state.arena_used = used + size
                 # Kafka reads a compressed batch whole before it returns the first record. Here it
                 # is undone at a fault instead.
                 undone_row = row
@@ -269,7 +335,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             left = np.int64(section.record_count)
             cursor = section.start
             if left < 0:
-                state[STATE_FAULT] = NEGATIVE_RECORD_COUNT
+                state.fault = NEGATIVE_RECORD_COUNT
                 code = DECODE_FAULT
                 break
         # Where nothing can be read any more: nothing else is known of the input.
@@ -285,12 +351,12 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 code = DECODE_FULL
                 break
             if may_run:
-                run = decode_short_records(
+                first_row = row
+                cursor, row, key_total, value_total = decode_short_records(
                     section, cursor, left, chunk, row, room, key_total, value_total, parts
                 )
-                may_run = run.row > row
-                left -= run.row - row
-                cursor, row, key_total, value_total = run
+                may_run = row > first_row
+                left -= row - first_row
                 if left == 0 or row == room:
                     continue
             if section.is_message_set:
@@ -313,7 +379,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 if record.header_count > MAX_HEADERS and wants_headers and fault == RECORD_SOUND:
                     fault = np.int64(TOO_MANY_HEADERS)
             if fault != RECORD_SOUND:
-                state[STATE_FAULT] = fault
+                state.fault = fault
                 code = DECODE_FAULT
                 break
             if first_offset <= offset <= last_offset:
@@ -322,8 +388,8 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 if (wants_keys and key_end > key_bytes) or (
                     wants_values and value_end > value_bytes
                 ):
-                    state[STATE_NEEDED_KEY_BYTES] = record.key_size
-                    state[STATE_NEEDED_VALUE_BYTES] = record.value_size
+                    state.needed_key_bytes = record.key_size
+                    state.needed_value_bytes = record.value_size
                     code = DECODE_FULL if row else DECODE_NEEDS_ROOM
                     break
                 if wants_headers and record.header_count > 0:
@@ -359,16 +425,16 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             left -= 1
         if code != DECODE_DONE:
             if undone_row >= 0:
-                fault = np.int64(state[STATE_FAULT])
+                fault = np.int64(state.fault)
                 if code != DECODE_FAULT:
                     # The chunk may end here only where the rest of the batch is sound.
-                    _, fault = check_records(rest_of(section, cursor, left))
+                    _, fault = check_rest(section, cursor, left)
                 if fault != RECORD_SOUND:
                     # The caller finds out what Kafka makes of the batch.
                     row, header_rows, headers = undone_row, undone_header_rows, undone_headers
                     header_bytes = undone_header_bytes
                     left = np.int64(NOT_OPEN)
-                    state[STATE_ARENA_USED] = used
+                    state.arena_used = used
                     code = DECODE_NEEDS_RECORDS
             break
         if handed_in:
@@ -376,24 +442,24 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             break
         if used >= 0 and headers == undone_headers:
             # Nothing points into what was decompressed.
-            state[STATE_ARENA_USED] = used
+            state.arena_used = used
         batch_ends[batch] = row
         batch += 1
         left = np.int64(NOT_OPEN)
-    state[STATE_BATCH] = batch
-    state[STATE_LEFT] = left
-    state[STATE_CURSOR] = np.int64(cursor)
-    state[STATE_ROWS] = row
-    state[STATE_HEADER_ROWS] = header_rows
-    state[STATE_HEADERS] = headers
-    state[STATE_HEADER_BYTES] = header_bytes
+    state.batch = batch
+    state.left = left
+    state.cursor = np.int64(cursor)
+    state.rows = row
+    state.header_rows = header_rows
+    state.headers = headers
+    state.header_bytes = header_bytes
     store_section(state, section)
     return code
 
 
 @compiled
 def _write_place(
-    chunk: NDArray[np.int64],
+    chunk: Any,
     entry: Integer,
     row: Integer,
     address: Integer,
@@ -401,8 +467,8 @@ def _write_place(
     end: np.uint64,
 ) -> None:
     """Note where the headers of a record are."""
-    place = np.uint64(chunk[CHUNK_PLACES]) + _LONG_BYTES * np.uint64(entry)
-    stride = np.uint64(chunk[CHUNK_PLACE_STRIDE])
+    place = np.uint64(chunk.places) + _LONG_BYTES * np.uint64(entry)
+    stride = np.uint64(chunk.place_stride)
     write_int64_native(place + np.uint64(PLACE_ROW) * stride, row)
     write_int64_native(place + np.uint64(PLACE_ADDRESS) * stride, address)
     write_int64_native(place + np.uint64(PLACE_COUNT) * stride, count)
@@ -412,9 +478,9 @@ def _write_place(
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     """Load or compile the decoding of records, over no batches."""
     arena = np.empty(0, np.uint8)
-    chunk = np.zeros(CHUNK_FIELDS, np.int64)
+    chunks = np.zeros(1, CHUNK)
     decode_batches(
-        address, 0, nothing, nothing, 0, 0, 0, arena, nothing, chunk, nothing, new_state()
+        address, 0, nothing, nothing, 0, 0, 0, arena, nothing, chunks, nothing, new_state()
     )
     headers = np.empty((HEADER_ROWS, 0), np.int64)
     find_headers(np.empty((PLACE_ROWS, 0), np.int64), headers)

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.batch_header import checksums_of
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.memory import Integer, copy_bytes, field_writer, write_int8
+from kafka_index.kernels.memory import (
+    Integer,
+    Records,
+    copy_bytes,
+    field_writer,
+    record_type,
+    write_int8,
+)
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.records import (
     LOG_OVERHEAD_BYTES,
@@ -24,30 +31,23 @@ from kafka_index.layout.records import (
     RECORD_BATCH_OVERHEAD_BYTES,
 )
 
-#: Rows of the array that `pack_batches` fills, a column per batch: where it begins and its size
-#: with the header; base offset, last offset delta, base and largest timestamp, number of records,
-#: and the row of its first record.
-(
-    PACKED_POSITION,
-    PACKED_SIZE,
-    PACKED_BASE_OFFSET,
-    PACKED_LAST_DELTA,
-    PACKED_BASE_TIMESTAMP,
-    PACKED_MAX_TIMESTAMP,
-    PACKED_COUNT,
-    PACKED_FIRST_ROW,
-) = range(8)
-PACKED_ROWS = 8
-
-#: Further rows that `seal_batches` reads: what all records of a batch share.
-(
-    SHARED_ATTRIBUTES,
-    SHARED_LEADER_EPOCH,
-    SHARED_PRODUCER_ID,
-    SHARED_PRODUCER_EPOCH,
-    SHARED_BASE_SEQUENCE,
-) = range(5)
-SHARED_ROWS = 5
+#: A batch: where it begins and its size with the header, the row of its first record, and fields of
+#: its header. The last five `pack_batches` leaves to the caller: all records of a batch share them.
+PACKED = record_type(
+    "position",
+    "size_bytes",
+    "first_row",
+    "base_offset",
+    "last_offset_delta",
+    "base_timestamp",
+    "max_timestamp",
+    "record_count",
+    "attributes",
+    "leader_epoch",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+)
 
 _write_base_offset: Any = field_writer(RECORD_BATCH_HEADER, "base_offset")
 _write_length: Any = field_writer(RECORD_BATCH_HEADER, "length")
@@ -123,7 +123,7 @@ def pack_batches(
     base_offset: int,
     base_timestamp: int,
     data: NDArray[np.uint8],
-    packed: NDArray[np.int64],
+    packed: Records,
 ) -> tuple[Integer, Integer, Integer]:
     """Write records into batches until they, or the room for them, are at an end.
 
@@ -134,9 +134,9 @@ def pack_batches(
     different numbers are never in one batch; `first_row`: the record to begin with;
     `max_batch_bytes`: a batch with one more record than its first is not larger than this.
     `base_offset`, `base_timestamp`: those of the first batch; its first record's if the offset is
-    negative. `data` (uint8): filled; `packed` (int64, (PACKED_ROWS, b)): filled, a column per
-    batch. Returns the row after the last record that was written, how many batches there are, and
-    the bytes that the next batch needs at least if there was no room for it, else 0.
+    negative. `data` (uint8): filled; `packed` (PACKED, (b,)): filled. Returns the row after the
+    last record that was written, how many batches there are, and the bytes that the next batch
+    needs at least if there was no room for it, else 0.
     """
     start = np.uint64(data.ctypes.data)
     room = np.int64(len(data))
@@ -144,7 +144,7 @@ def pack_batches(
     row = np.int64(first_row)
     count = np.int64(0)
     while row < len(offsets):
-        if count == packed.shape[1]:
+        if count == len(packed):
             return row, count, np.int64(RECORD_BATCH_OVERHEAD_BYTES)
         batch_offset, batch_timestamp = offsets[row], timestamps[row]
         if base_offset >= 0 and row == first_row:
@@ -186,68 +186,51 @@ def pack_batches(
             size = following
             largest = max(largest, timestamps[row])
             row += 1
-        packed[PACKED_POSITION, count] = used
-        packed[PACKED_SIZE, count] = size
-        packed[PACKED_BASE_OFFSET, count] = batch_offset
-        packed[PACKED_LAST_DELTA, count] = offsets[row - 1] - batch_offset
-        packed[PACKED_BASE_TIMESTAMP, count] = batch_timestamp
-        packed[PACKED_MAX_TIMESTAMP, count] = largest
-        packed[PACKED_COUNT, count] = row - first
-        packed[PACKED_FIRST_ROW, count] = first
+        batch = packed[count]
+        batch.position = used
+        batch.size_bytes = size
+        batch.first_row = first
+        batch.base_offset = batch_offset
+        batch.last_offset_delta = offsets[row - 1] - batch_offset
+        batch.base_timestamp = batch_timestamp
+        batch.max_timestamp = largest
+        batch.record_count = row - first
         used += size
         count += 1
     return row, count, np.int64(0)
 
 
 @compiled
-def seal_batches(
-    data: NDArray[np.uint8], packed: NDArray[np.int64], shared: NDArray[np.int64]
-) -> None:
+def seal_batches(data: NDArray[np.uint8], packed: Records) -> None:
     """Write the headers of batches, checksums included, before their records.
 
-    `data` (uint8): the batches; `packed` (int64, (PACKED_ROWS, n)): as `pack_batches` fills it;
-    `shared` (int64, (SHARED_ROWS, n)): the fields that the records do not determine.
+    `data` (uint8): the batches; `packed` (PACKED, (n,)): where they are, and their fields.
     """
     begin = np.uint64(data.ctypes.data)
-    for number in range(packed.shape[1]):
-        start = begin + np.uint64(packed[PACKED_POSITION, number])
-        size = packed[PACKED_SIZE, number]
-        _write_base_offset(start, packed[PACKED_BASE_OFFSET, number])
-        _write_length(start, size - LOG_OVERHEAD_BYTES)
-        _write_leader_epoch(start, shared[SHARED_LEADER_EPOCH, number])
+    for number in range(len(packed)):
+        batch = packed[number]
+        start = begin + np.uint64(batch.position)
+        _write_base_offset(start, batch.base_offset)
+        _write_length(start, batch.size_bytes - LOG_OVERHEAD_BYTES)
+        _write_leader_epoch(start, batch.leader_epoch)
         _write_magic(start, np.int64(MAGIC_RECORD_BATCH))
-        _write_attributes(start, shared[SHARED_ATTRIBUTES, number])
-        _write_last_offset_delta(start, packed[PACKED_LAST_DELTA, number])
-        _write_base_timestamp(start, packed[PACKED_BASE_TIMESTAMP, number])
-        _write_max_timestamp(start, packed[PACKED_MAX_TIMESTAMP, number])
-        _write_producer_id(start, shared[SHARED_PRODUCER_ID, number])
-        _write_producer_epoch(start, shared[SHARED_PRODUCER_EPOCH, number])
-        _write_base_sequence(start, shared[SHARED_BASE_SEQUENCE, number])
-        _write_record_count(start, packed[PACKED_COUNT, number])
-        _, checksum = checksums_of(start, size)
+        _write_attributes(start, batch.attributes)
+        _write_last_offset_delta(start, batch.last_offset_delta)
+        _write_base_timestamp(start, batch.base_timestamp)
+        _write_max_timestamp(start, batch.max_timestamp)
+        _write_producer_id(start, batch.producer_id)
+        _write_producer_epoch(start, batch.producer_epoch)
+        _write_base_sequence(start, batch.base_sequence)
+        _write_record_count(start, batch.record_count)
+        _, checksum = checksums_of(start, batch.size_bytes)
         _write_crc(start, checksum)
 
 
 def warm_up(nothing: NDArray[np.int64]) -> None:
     """Load or compile the encoding of records, over none."""
-    columns = np.empty((PACKED_ROWS, 0), np.int64)
+    headers = np.empty((4, 0), np.int64)
     starts = np.zeros(1, np.int64)
-    data = np.empty(0, np.uint8)
-    pack_batches(
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        starts,
-        columns,
-        nothing,
-        0,
-        0,
-        -1,
-        0,
-        data,
-        columns,
-    )
-    seal_batches(data, columns, columns)
+    data, packed = np.empty(0, np.uint8), np.empty(0, PACKED)
+    columns = *(nothing,) * 6, starts, headers, nothing
+    pack_batches(*columns, 0, 0, -1, 0, data, packed)
+    seal_batches(data, packed)

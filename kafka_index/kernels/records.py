@@ -116,12 +116,19 @@ def check_records(fields: tuple[Any, ...]) -> tuple[Integer, Integer]:
     `fields` (tuple): those of a `RecordSection`.
     """
     section = named_section(fields)
-    address = section.start
-    for row in range(section.record_count):
-        address, _, _, code = next_record(section, address, section.record_count - row)
+    return check_rest(section, section.start, section.record_count)
+
+
+@compiled
+def check_rest(
+    section: RecordSection, address: np.uint64, left: Integer
+) -> tuple[Integer, Integer]:
+    """Do what `check_records` does from a record on, of which and those after it are left."""
+    for row in range(left):
+        address, _, _, code = next_record(section, address, left - row)
         if code != RECORD_SOUND:
             return row, code
-    return section.record_count, np.int64(RECORD_SOUND)
+    return left, np.int64(RECORD_SOUND)
 
 
 @compiled

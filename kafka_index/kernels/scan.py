@@ -34,12 +34,7 @@ from kafka_index.kernels.batch_header import (
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.headers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
 from kafka_index.kernels.index_entries import can_convert_to_relative_offset
-from kafka_index.kernels.memory import (
-    Integer,
-    prefetch,
-    read_int64_native,
-    write_int64_native,
-)
+from kafka_index.kernels.memory import Integer, prefetch, read_int64_native, write_int64_native
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     CONTROL_MASK,

@@ -27,11 +27,7 @@ from kafka_index.kernels.batch_header import (
 )
 from kafka_index.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.kernels.memory import Integer, prefetch
-from kafka_index.layout.records import (
-    HEADER_SIZE_UP_TO_MAGIC,
-    MAGIC_RECORD_BATCH,
-    NO_TIMESTAMP,
-)
+from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, MAGIC_RECORD_BATCH, NO_TIMESTAMP
 
 
 @compiled

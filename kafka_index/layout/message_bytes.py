@@ -50,6 +50,16 @@ def uuid_bytes(text: str) -> bytes:
     return value
 
 
+def unsigned_varint(value: int) -> bytes:
+    """Return a number of 0 or more as a varint (``ByteUtils.writeUnsignedVarint``)."""
+    data = bytearray()
+    while value >= _MORE:
+        data.append(value & 0x7F | _MORE)
+        value >>= _VARINT_BITS
+    data.append(value)
+    return bytes(data)
+
+
 class MessageReader:
     """Reads fields from the bytes of a message, front to back.
 
@@ -180,11 +190,8 @@ class MessageWriter:
         self.data += uuid_bytes(value)
 
     def unsigned_varint(self, value: int) -> None:
-        """Write an unsigned varint (``ByteUtils.writeUnsignedVarint``)."""
-        while value >= _MORE:
-            self.data.append(value & 0x7F | _MORE)
-            value >>= _VARINT_BITS
-        self.data.append(value)
+        """Write an unsigned varint."""
+        self.data += unsigned_varint(value)
 
     def raw(self, value: bytes) -> None:
         """Write bytes without a length."""

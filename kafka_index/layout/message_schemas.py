@@ -1,12 +1,10 @@
 """Schemas of Kafka's messages, and the reading and writing of messages by them.
 
-A schema is text, a line per field, in the order of the bytes::
+A schema is text, its fields in the order of the bytes, with commas or the ends of lines between::
 
     OffsetCommitValue 1 versions=0-4 flexible=4+
-        offset int64
-        leaderEpoch int32 3+ default=-1
-        metadata string
-        topicId uuid 4+ tag=0
+        offset int64, leaderEpoch int32 3+ default=-1, metadata string, commitTimestamp int64,
+        expireTimestamp int64 1 default=-1, topicId uuid 4+ tag=0
 
 The first line has the name of the message, its API key or record type (``-`` for none), the
 versions that exist, and those with the flexible encoding. A field has a name, a type, the versions
@@ -21,34 +19,138 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
 
 from kafka_index.errors import CorruptRecordError
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.message_bytes import INT8, NUMBERS, MessageReader, MessageWriter
-from kafka_index.layout.message_fields import (
-    STRUCT,
-    Field,
-    Struct,
-    Value,
-    Versions,
-    parse_fields,
-    schema_lines,
-)
 
+Value: TypeAlias = "bool | int | float | str | bytes | Struct | list[Value] | None"
 
-def _number_reader(form: struct.Struct) -> Callable[[MessageReader], Value]:
-    return lambda reader: reader.number(form)
+#: Topic ids and directory ids that are not known (``Uuid.ZERO_UUID``).
+ZERO_UUID: Final = "A" * 22
 
-
-_READERS: dict[str, Callable[[MessageReader], Value]] = {
-    "bool": MessageReader.boolean,
-    "uuid": MessageReader.uuid,
-    **{kind: _number_reader(form) for kind, form in NUMBERS.items()},
+_INDENT = 4
+_ARRAY: Final = "[]"
+#: The type of a structure.
+STRUCT: Final = "{}"
+_DEFAULTS: dict[str, Value] = {
+    "bool": False,
+    "float64": 0.0,
+    "string": "",
+    "bytes": b"",
+    "uuid": ZERO_UUID,
 }
-_NULLABLE_TYPES = ("string", "bytes")
+
+
+class Struct(dict[str, Value]):
+    """The fields of a message, or of a structure in it, under Kafka's names.
+
+    Every field of the schema is there; a field that a version lacks has its default. The methods
+    return a field of a type that the schema gives it.
+    """
+
+    __slots__ = ()
+
+    def integer(self, name: str) -> int:
+        """Return a number."""
+        value = self[name]
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is not an integer")
+        return value
+
+    def text(self, name: str) -> str:
+        """Return a string or a UUID; the empty string for null."""
+        value = self[name]
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is not a string")
+        return value or ""
+
+    def optional_text(self, name: str) -> str | None:
+        """Return a string that may be null."""
+        return None if self[name] is None else self.text(name)
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean."""
+        return bool(self[name])
+
+    def binary(self, name: str) -> bytes | None:
+        """Return bytes that may be null."""
+        value = self[name]
+        if value is not None and not isinstance(value, bytes):
+            raise TypeError(f"{name} is not bytes")
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Return an array of numbers; empty for null."""
+        return tuple(value for value in self._items_of(name) if isinstance(value, int))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return an array of strings or UUIDs; empty for null."""
+        return tuple(value for value in self._items_of(name) if isinstance(value, str))
+
+    def structs(self, name: str) -> list[Struct]:
+        """Return an array of structures; empty for null."""
+        return [value for value in self._items_of(name) if isinstance(value, Struct)]
+
+    def struct(self, name: str) -> Struct:
+        """Return a structure."""
+        value = self[name]
+        if not isinstance(value, Struct):
+            raise TypeError(f"{name} is not a structure")
+        return value
+
+    def _items_of(self, name: str) -> list[Value]:
+        value = self[name]
+        return value if isinstance(value, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A range of versions, both ends included."""
+
+    lowest: int
+    highest: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.lowest <= version <= self.highest
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """Parse ``0``, ``0-4``, ``2+`` or ``none``."""
+        if text == "none":
+            return cls(0, -1)
+        lowest, dash, highest = text.partition("-")
+        if text.endswith("+"):
+            return cls(int(text[:-1]), INT32_MAX)
+        return cls(int(lowest), int(highest if dash else lowest))
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a message, under Kafka's name.
+
+    The type is that of the elements if it `is_array`; ``{}`` is a structure of `fields`. `tag` is
+    its number among the tagged fields, and `default` its value where it is absent.
+    """
+
+    name: str
+    type: str
+    is_array: bool
+    versions: Versions
+    nullable: bool
+    tag: int | None
+    default: Value
+    fields: tuple[Field, ...]
+
+    def absent(self) -> Value:
+        """Return the value of the field where it is absent."""
+        if isinstance(self.default, list):
+            return []
+        return Struct(self.default) if isinstance(self.default, Struct) else self.default
 
 
 class _Form(NamedTuple):
@@ -110,30 +212,72 @@ class MessageSchema:
         return _Form(version, version in self.flexible)
 
 
+_Line: TypeAlias = tuple[int, list[str]]
+
+
 def parse_schemas(text: str) -> tuple[MessageSchema, ...]:
     """Parse schemas in the form that this module's text describes."""
-    lines = schema_lines(text)
-    starts = [at for at, line in enumerate(lines) if line.depth == 0]
+    lines = [
+        ((len(line) - len(line.lstrip())) // _INDENT, field.split())
+        for line in text.splitlines()
+        if line.strip()
+        for field in line.strip().rstrip(",").split(",")
+    ]
     structures: dict[str, tuple[Field, ...]] = {}
     schemas = []
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        name, *words = lines[start].words
-        fields = tuple(parse_fields(lines[start + 1 : end], 1, structures))
+    for (name, *words), below in _blocks(lines, 0):
+        fields = tuple(_parse_fields(below, 1, structures))
         if words == [STRUCT]:
             structures[name] = fields
-        else:
-            schemas.append(_schema(name, words, fields))
+            continue
+        key, *others = words
+        options = dict(word.split("=") for word in others)
+        versions, flexible = map(Versions.parse, (options["versions"], options["flexible"]))
+        schemas.append(
+            MessageSchema(name, -1 if key == "-" else int(key), versions, flexible, fields)
+        )
     return tuple(schemas)
 
 
-def _schema(name: str, words: list[str], fields: tuple[Field, ...]) -> MessageSchema:
-    key, *others = words
-    options = dict(word.split("=") for word in others)
-    return MessageSchema(
+def _blocks(lines: Sequence[_Line], depth: int) -> Iterator[tuple[list[str], Sequence[_Line]]]:
+    """Yield the words of each line of a depth, and the lines below it."""
+    starts = [at for at, (indent, _) in enumerate(lines) if indent == depth]
+    for start, end in pairwise([*starts, len(lines)]):
+        yield lines[start][1], lines[start + 1 : end]
+
+
+def _parse_fields(
+    lines: Sequence[_Line], depth: int, structures: Mapping[str, tuple[Field, ...]]
+) -> Iterator[Field]:
+    """Parse the fields of one level, and those below them; types may name structures."""
+    for words, below in _blocks(lines, depth):
+        yield _field(words, tuple(_parse_fields(below, depth + 1, structures)), structures)
+
+
+def _field(
+    words: list[str], fields: tuple[Field, ...], structures: Mapping[str, tuple[Field, ...]]
+) -> Field:
+    name, kind = words[:2]
+    options = dict(word.partition("=")[::2] for word in words[2:])
+    versions = [word for word in words[2:] if word[0].isdigit()]
+    is_array = kind.startswith(_ARRAY)
+    kind = (kind.removeprefix(_ARRAY) or STRUCT) if is_array else kind
+    if kind in structures:
+        kind, fields = STRUCT, structures[kind]
+    default: Value = [] if is_array else _DEFAULTS.get(kind, 0)
+    if kind == STRUCT and not is_array:
+        default = Struct({field.name: field.absent() for field in fields})
+    if "default" in options:
+        text = options["default"]
+        default = None if text == "null" else text == "true" if kind == "bool" else int(text)
+    return Field(
         name,
-        -1 if key == "-" else int(key),
-        Versions.parse(options["versions"]),
-        Versions.parse(options["flexible"]),
+        kind,
+        is_array,
+        Versions.parse(versions[0] if versions else "0+"),
+        "nullable" in options,
+        int(options["tag"]) if "tag" in options else None,
+        default,
         fields,
     )
 
@@ -188,7 +332,7 @@ def _field_reader(field: Field, form: _Form) -> _Read:
     if field.type == STRUCT and field.nullable:
         marker = _lowest_marker(field)
         return lambda reader: None if reader.number(INT8) < marker else element(reader)
-    if field.nullable or field.type not in _NULLABLE_TYPES:
+    if field.nullable or field.type not in ("string", "bytes"):
         return element
 
     def read_checked(reader: MessageReader) -> Value:
@@ -217,7 +361,12 @@ def _element_reader(field: Field, form: _Form) -> _Read:
             return lambda reader: reader.string(compact=form.flexible)
         case "bytes":
             return lambda reader: reader.nullable_bytes(compact=form.flexible)
-    return _READERS[field.type]
+        case "bool":
+            return MessageReader.boolean
+        case "uuid":
+            return MessageReader.uuid
+    number = NUMBERS[field.type]
+    return lambda reader: reader.number(number)
 
 
 # ---------------------------------------------------------------------------------- writing

@@ -6,8 +6,9 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -34,62 +35,60 @@ _SPARK_TYPES = {pa.string(): "string", pa.int64(): "long", pa.int32(): "integer"
 _COPY_BYTES = 1 << 20
 
 
-class AnswerWriter(Protocol):
-    """Writes answers to a file."""
-
-    def write(self, batch: QueryBatch, answers: Answers) -> None:
-        """Write queries with their answers."""
-
-    def close(self) -> None:
-        """Finish and close the file, without making it durable."""
-
-
+@contextmanager
 def open_answers(
     path: str, form: QueryFormat, split: QuerySplit, *, to_join: bool = False
-) -> AnswerWriter:
-    """Create a file of answers, in a format, to the queries of a split.
+) -> Iterator[Callable[[QueryBatch, Answers], None]]:
+    """Create a file of answers, in a format; yield what writes queries of a split with theirs.
 
     The queries have the same format, unless the answers are in Parquet. A file `to_join` is only an
-    intermediate one, for `join_parts`. Raises `OSError` if it cannot be written, and `InputError`
-    if the queries cannot be read.
+    intermediate one, for `join_parts`. It is closed at the end, and not durable. Raises `OSError`
+    if it cannot be written, and `InputError` if the queries cannot be read.
     """
     if form is QueryFormat.JSON:
-        return JsonAnswers(path)
+        with open(path, "wb", buffering=0) as file:
+            yield partial(_write_lines, file)
+        return
     if form is QueryFormat.CSV:
-        return CsvAnswers(path, split.columns)
-    is_parquet = split.format is QueryFormat.PARQUET
-    footer = read_footer(split.path) if is_parquet else None
-    schema = converted_schema(split) if footer is None else parquet_schema(footer)
-    writer = partial(_parquet_writer, path, like=footer)
-    # Parquet is encoded once, when the parts are joined. A stream, other than a file, may have
-    # different dictionaries in each batch.
-    return TableAnswers(schema, partial(pa.ipc.new_stream, path) if to_join else writer)
+        schema = _csv_schema(split)
+        writer = pa_csv.CSVWriter(path, schema)
+    else:
+        is_parquet = split.format is QueryFormat.PARQUET
+        footer = read_footer(split.path) if is_parquet else None
+        queries = converted_schema(split) if footer is None else parquet_schema(footer)
+        schema = pa.schema([*queries, *ANSWER_SCHEMA], _metadata(queries))
+        # Parquet is encoded once, when the parts are joined. A stream, other than a file, may have
+        # different dictionaries in each batch.
+        writer = (
+            pa.ipc.new_stream(path, schema) if to_join else _parquet_writer(path, schema, footer)
+        )
+    with writer:
+        yield partial(_write_rows, writer, schema)
 
 
-class TableAnswers:
-    """Writes Parquet, a row group for each batch, or Arrow's stream format.
+def _write_rows(writer: Any, schema: pa.Schema, batch: QueryBatch, answers: Answers) -> None:
+    """Write queries and their answers, in Parquet as a row group."""
+    rows, names = batch.rows, schema.names[: -len(ANSWER_SCHEMA)]
+    if rows.schema.names != names:
+        rows = rows.select(names)
+    columns = [*rows.columns, *answers.to_arrow().columns]
+    writer.write_table(pa.Table.from_arrays(columns, schema=schema), max(len(batch), 1))
 
-    `queries` has the columns and metadata of the queries; `open_writer` opens the file for a
-    schema.
-    """
 
-    def __init__(self, queries: pa.Schema, open_writer: Callable[[pa.Schema], Any]) -> None:
-        self._names = queries.names
-        self._schema = pa.schema([*queries, *ANSWER_SCHEMA], _metadata(queries))
-        self._writer = open_writer(self._schema)
+def _write_lines(file: io.FileIO, batch: QueryBatch, answers: Answers) -> None:
+    """Write the JSON object of each query, with the members of its answer added."""
+    lines = extended_lines(batch.lines, answers.to_arrow())
+    offsets = lines.buffers()[1]
+    assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
+    end = memoryview(offsets).cast("q")[len(lines)]
+    view = memoryview(lines.buffers()[2])[:end]
+    while view:
+        view = view[file.write(view) :]
 
-    def write(self, batch: QueryBatch, answers: Answers) -> None:
-        """Write queries with their answers."""
-        rows = batch.rows
-        if rows.schema.names != self._names:
-            rows = rows.select(self._names)
-        columns = [*rows.columns, *answers.to_arrow().columns]
-        table = pa.Table.from_arrays(columns, schema=self._schema)
-        self._writer.write_table(table, max(len(batch), 1))
 
-    def close(self) -> None:
-        """Write the footer and close the file."""
-        self._writer.close()
+def _csv_schema(split: QuerySplit) -> pa.Schema:
+    """Return the columns of CSV, those of the queries as the strings that they are."""
+    return pa.schema([*(pa.field(name, pa.string()) for name in split.columns), *ANSWER_SCHEMA])
 
 
 def _parquet_writer(path: str, schema: pa.Schema, like: pq.FileMetaData | None) -> pq.ParquetWriter:
@@ -112,45 +111,6 @@ def _parquet_writer(path: str, schema: pa.Schema, like: pq.FileMetaData | None) 
     )
 
 
-class CsvAnswers:
-    """Writes CSV as Arrow does, the columns of the queries as the strings that they are."""
-
-    def __init__(self, path: str, names: Sequence[str]) -> None:
-        fields = [(name, pa.string()) for name in names]
-        self._schema = pa.schema([*pa.schema(fields), *ANSWER_SCHEMA])
-        self._writer = pa_csv.CSVWriter(path, self._schema)
-
-    def write(self, batch: QueryBatch, answers: Answers) -> None:
-        """Write queries with their answers."""
-        columns = [*batch.rows.columns, *answers.to_arrow().columns]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.close()
-
-
-class JsonAnswers:
-    """Writes JSON lines: the object of each query, with the members of its answer added."""
-
-    def __init__(self, path: str) -> None:
-        self._file: BinaryIO = open(path, "wb", buffering=0)  # noqa: SIM115, because close() is a method here
-
-    def write(self, batch: QueryBatch, answers: Answers) -> None:
-        """Write queries with their answers."""
-        lines = extended_lines(batch.lines, answers.to_arrow())
-        offsets = lines.buffers()[1]
-        assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
-        end = memoryview(offsets).cast("q")[len(lines)]
-        view = memoryview(lines.buffers()[2])[:end]
-        while view:
-            view = view[self._file.write(view) :]
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
 def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QuerySplit) -> None:
     """Write the answers of all parts into one file.
 
@@ -160,19 +120,14 @@ def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QueryS
     if form is QueryFormat.PARQUET:
         _join_parquet(parts, path, split)
         return
-    header_bytes = _csv_header_bytes(split.columns) if form is QueryFormat.CSV else 0
+    header = io.BytesIO()
+    if form is QueryFormat.CSV:
+        pa_csv.CSVWriter(header, _csv_schema(split)).close()
     with open(path, "wb") as whole:
         for number, part in enumerate(parts):
             with input_stream(part) as file:
-                file.read(header_bytes if number else 0)
+                file.read(header.tell() if number else 0)
                 shutil.copyfileobj(file, whole, _COPY_BYTES)
-
-
-def _csv_header_bytes(names: Sequence[str]) -> int:
-    sink = io.BytesIO()
-    fields = [pa.field(name, pa.string()) for name in (*names, *ANSWER_SCHEMA.names)]
-    pa_csv.CSVWriter(sink, pa.schema(fields)).close()
-    return sink.tell()
 
 
 def _join_parquet(parts: Sequence[str], path: str, split: QuerySplit) -> None:

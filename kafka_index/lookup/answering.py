@@ -81,11 +81,11 @@ def answer_split(
         try:
             with (
                 file.writing(),
-                closing(open_answers(file.scratch_path, form, split, to_join=to_join)) as writer,
+                open_answers(file.scratch_path, form, split, to_join=to_join) as write,
             ):
                 for batch in batches:
                     answers = lookups.answer(batch.topics, batch.partitions, batch.keys)
-                    writer.write(batch, answers)
+                    write(batch, answers)
                     tally.add(batch, answers)
         except pa.ArrowException as error:
             raise InputError(
@@ -253,8 +253,10 @@ def inputs_digest(
     for path in queries.files:
         digest.update(repr(_file_state(path)).encode())
     for table in (inventory.partitions, inventory.segments):
-        with pa.ipc.new_stream(_Sink(digest), table.schema) as sink:
-            sink.write_table(table)
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, table.schema) as stream:
+            stream.write_table(table)
+        digest.update(content.getvalue())
     is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
     suffixes = (*_INDEXES, *_TRANSACTIONS) if is_stable else _INDEXES
     # In the order of the partitions, each once.
@@ -272,25 +274,6 @@ def inputs_digest(
         digest.update(repr((directory, states.get(directory, []))).encode())
     digest.update(repr((settings, queries.by, output_format, upper_bound)).encode())
     return digest.hexdigest()
-
-
-class _Sink:
-    """A file for Arrow to write to, of which only the digest remains."""
-
-    closed = False
-
-    def __init__(self, digest: hashlib._Hash) -> None:
-        self._digest = digest
-
-    def write(self, data: bytes) -> int:
-        self._digest.update(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _record_path(output: str) -> str:

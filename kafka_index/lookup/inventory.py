@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kafka_index.dump.listing import list_logs
 from kafka_index.layout.checkpoints import EpochEntry
@@ -57,6 +56,10 @@ PARTITION_SCHEMA = pa.schema(
         pa.field("first_segment", pa.int64(), nullable=False),
         pa.field("segment_count", pa.int64(), nullable=False),
     ]
+)
+# The fields of `PartitionFiles` that are columns.
+_AS_THEY_ARE = tuple(
+    field.name for field in fields(PartitionFiles) if field.name not in ("segments", "epochs")
 )
 #: A row per segment; its directory where that is not the partition's: a remote one has its own.
 SEGMENT_SCHEMA = pa.schema(
@@ -151,8 +154,6 @@ class Inventory:
         ]
         last = segments.num_rows - 1
         return PartitionFiles(
-            topic=row["topic"],
-            partition=row["partition"],
             segments=tuple(
                 SegmentFile(
                     row["topic"],
@@ -176,13 +177,8 @@ class Inventory:
                     directory,
                 ) in enumerate(zip(*columns, strict=True))
             ),
-            index_directory=row["index_directory"],
-            log_start_offset=row["log_start_offset"],
-            high_watermark=row["high_watermark"],
             epochs=tuple(map(EpochEntry, row["epochs"], row["epoch_start_offsets"])),
-            local_start_offset=row["local_start_offset"],
-            tiered_end_offset=row["tiered_end_offset"],
-            is_stable=row["is_stable"],
+            **{name: row[name] for name in _AS_THEY_ARE},
         )
 
     def files(self, topic: str, partition: int) -> PartitionFiles | None:
@@ -264,25 +260,17 @@ def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> 
     first = 0
     for files in partitions:
         name = TopicPartition(files.topic, files.partition).directory_name
-        segments = files.segments
         rows.append(
             {
-                "topic": files.topic,
-                "partition": files.partition,
+                **{name: getattr(files, name) for name in _AS_THEY_ARE},
                 "directory": _directory_of(files, listing) or directories.get(name, ""),
-                "index_directory": files.index_directory,
-                "log_start_offset": files.log_start_offset,
-                "high_watermark": files.high_watermark,
                 "epochs": [entry.epoch for entry in files.epochs],
                 "epoch_start_offsets": [entry.start_offset for entry in files.epochs],
-                "local_start_offset": files.local_start_offset,
-                "tiered_end_offset": files.tiered_end_offset,
-                "is_stable": files.is_stable,
                 "first_segment": first,
-                "segment_count": len(segments),
+                "segment_count": len(files.segments),
             }
         )
-        first += len(segments)
+        first += len(files.segments)
     return pa.Table.from_pylist(rows, schema=PARTITION_SCHEMA)
 
 
@@ -311,27 +299,10 @@ def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Unindexed:
-    """Remote segments without the index files that lookups need, as rows of `UNINDEXED_SCHEMA`."""
+def find_unindexed(inventory: Inventory, by: By) -> pa.Table:
+    """Return the remote segments without the index files that lookups need: `UNINDEXED_SCHEMA`.
 
-    rows: pa.Table
-
-    @property
-    def segments(self) -> int:
-        """The number of segments."""
-        return int(self.rows.num_rows)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of their logs."""
-        return int(pc.sum(self.rows["size_bytes"]).as_py() or 0)
-
-
-def find_unindexed(inventory: Inventory, by: By) -> Unindexed:
-    """List the folders of index files of remote segments, several at a time.
-
-    Lookups by timestamp need time indexes, too.
+    Folders are listed several at a time. Lookups by timestamp need time indexes, too.
     """
     tables = [UNINDEXED_SCHEMA.empty_table()]
     if inventory.is_remote:
@@ -341,7 +312,7 @@ def find_unindexed(inventory: Inventory, by: By) -> Unindexed:
             return _find(code, inventory.files_of(code), suffixes)
 
         tables += requests(os.getpid()).map(find, range(inventory.partitions.num_rows))
-    return Unindexed(pa.concat_tables(tables))
+    return pa.concat_tables(tables)
 
 
 def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
@@ -353,22 +324,14 @@ def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
     if not segments:
         return UNINDEXED_SCHEMA.empty_table()
     folder = files.index_directory or segments[0][1].partition_directory
-    there = {entry.name for entry in scan_directory(folder)} if _exists(folder) else set()
+    exists = is_remote(folder) or os.path.isdir(folder)
+    there = {entry.name for entry in scan_directory(folder)} if exists else set()
     bare = [
-        (number, segment.log_size_bytes)
+        {"code": code, "segment": number, "size_bytes": segment.log_size_bytes}
         for number, segment in segments
         if not all(
             index_name_for(os.path.basename(segment.log_path), suffix) in there
             for suffix in suffixes
         )
     ]
-    columns = [
-        [code] * len(bare),
-        [number for number, _ in bare],
-        [size_bytes for _, size_bytes in bare],
-    ]
-    return pa.table(columns, schema=UNINDEXED_SCHEMA)
-
-
-def _exists(folder: str) -> bool:
-    return is_remote(folder) or os.path.isdir(folder)
+    return pa.Table.from_pylist(bare, UNINDEXED_SCHEMA)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from kafka_index.lookup.inventory import Inventory, collect_inventory
 from kafka_index.lookup.keys import NO_PARTITION, By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.metadata.directory import Faults, read_metadata
+from kafka_index.metadata.tables import LAG_TABLES
 from kafka_index.metadata.topic_states import CommittedOffset
 from kafka_index.reading.answers import (
     FOUND_OFFSET,
@@ -29,26 +30,7 @@ from kafka_index.reading.answers import (
 )
 from kafka_index.records.decompression import shared_budget
 
-_COLUMNS = (
-    ("group", pa.string()),
-    ("topic", pa.string()),
-    ("partition", pa.int32()),
-    ("committed_offset", pa.int64()),
-    ("log_end_offset", pa.int64()),
-    ("lag_records", pa.int64()),
-    ("lag_ms", pa.int64()),
-    ("commit_timestamp_ms", pa.int64()),
-    ("record_timestamp_ms", pa.int64()),
-)
-_REASON = ("reason", pa.string())
-_HISTORY = "lag-history"
 _NOT_HERE = "the partition is not in the input"
-
-#: The schemas of the tables by name: the lag at the end of the logs, and at each commit.
-LAG_TABLES: Final = {
-    "lag": pa.schema([*_COLUMNS, ("max_timestamp_ms", pa.int64()), _REASON]),
-    _HISTORY: pa.schema([*_COLUMNS, _REASON]),
-}
 
 
 def read_lag(
@@ -63,7 +45,7 @@ def read_lag(
         paths,
         budget=shared_budget(max_decompressed_bytes),
         topics=(CONSUMER_OFFSETS_TOPIC,),
-        has_history=what == _HISTORY,
+        has_history=what == "lag-history",
     )
     commits = [*found.earlier_offsets, *(found.offsets or ())]
     commits.sort(key=lambda one: (one.group, one.topic, one.partition, one.record_offset))
@@ -71,7 +53,7 @@ def read_lag(
     topics = {CONSUMER_OFFSETS_TOPIC, *(one.topic for one in commits)}
     inventory = collect_inventory(paths, topics=topics_pattern(topics))
     config = LogConfig.of_properties({}, max_decompressed_bytes=max_decompressed_bytes)
-    rows, faults = _rows(inventory, commits, config, is_history=what == _HISTORY)
+    rows, faults = _rows(inventory, commits, config, is_history=what == "lag-history")
     found.faults.add(*faults)
     return pa.Table.from_pylist(rows, schema=LAG_TABLES[what]), found.faults
 

@@ -110,9 +110,7 @@ class Lookups(SelfClosing):
         grouped = [(code, rows) for code, rows in groups(ordered) if code != NO_PARTITION]
         with self._cache.announcing(self._read_ahead(grouped, values)):
             for code, rows in grouped:
-                found = self._answer_partition(code, values[rows])
-                answers.status[rows] = found.status
-                answers.values[: len(found.values), rows] = found.values
+                answers.put(rows, self._answer_partition(code, values[rows]))
         if order is not None:
             answers = restore_order(answers, order)
         if valid is not None:
@@ -275,7 +273,7 @@ class SharedLookups:
         self._helpers = helpers
         self._here = threading.local()
         self._opened: list[Lookups] = []
-        self._packed: PackedLookups | None = None
+        self._packed: tuple[object, ...] | None = None
 
     def __enter__(self) -> Self:
         self.inventory.fetched_indexes.share(self._folder)
@@ -291,9 +289,8 @@ class SharedLookups:
         if self._packed is None:
             # An inventory that is shared is not the driver's alone.
             inventory = pickle.dumps(self.inventory)
-            self._packed = PackedLookups(new_run_id(), self.settings, inventory, self._folder)
-        packed = self._packed
-        return PackedLookups, (packed.run_id, packed.settings, packed.inventory, packed.folder)
+            self._packed = new_run_id(), self.settings, inventory, self._folder
+        return PackedLookups, self._packed
 
     def open(self) -> Lookups:
         """Return the lookups of this thread."""

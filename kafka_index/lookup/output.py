@@ -170,10 +170,9 @@ class AnswerTarget:
         _make_durable([os.path.dirname(self.path)])
 
     def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
-        parts = {os.path.basename(part) for part in self._parts()}
-        for name in os.listdir(self._staging):
-            if name not in parts:  # from an attempt that was abandoned
-                os.unlink(os.path.join(self._staging, name))
+        # What else is there is from an attempt that was abandoned.
+        for name in self._names(self._staging).difference(map(os.path.basename, self._parts())):
+            os.unlink(os.path.join(self._staging, name))
         with open(os.path.join(self._staging, SUCCESS), "xb"):
             pass
         _make_durable([self._staging])
@@ -187,9 +186,10 @@ class AnswerTarget:
         _make_durable([os.path.dirname(self.path)])
 
     def _parts(self) -> list[str]:
+        there = self._names(self._staging)
         parts = [self.part_path(split) for split in self._queries.splits]
         for part in parts:
-            if not os.path.isfile(part):
+            if os.path.basename(part) not in there:
                 raise PublishError("a part of the answers is missing", path=part, hint="run again")
         return parts
 
@@ -233,8 +233,12 @@ class AnswerTarget:
     def _existing(self) -> tuple[bool, set[str] | None]:
         """Return whether a file has the path, and the names in a folder there; None for none."""
         if os.path.isdir(self.path) and not os.path.islink(self.path):
-            return False, set(os.listdir(self.path))
+            return False, self._names(self.path)
         return os.path.lexists(self.path), None
+
+    @staticmethod
+    def _names(folder: str) -> set[str]:
+        return set(os.listdir(folder)) if os.path.isdir(folder) else set()
 
 
 def _exchange(new: str, old: str) -> None:
@@ -351,14 +355,6 @@ class StoredTarget(AnswerTarget):
             old.discard(name)
         store.delete([f"{self.path}/{name}" for name in old - {SUCCESS}])
         store.put(f"{self.path}/{SUCCESS}", b"")
-
-    def _parts(self) -> list[str]:
-        there = self._names(self._staging)
-        parts = [self.part_path(split) for split in self._queries.splits]
-        for part in parts:
-            if os.path.basename(part) not in there:
-                raise PublishError("a part of the answers is missing", path=part, hint="run again")
-        return parts
 
     def _existing(self) -> tuple[bool, set[str] | None]:
         if not split_uri(self.path)[1]:

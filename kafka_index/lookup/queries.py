@@ -51,7 +51,7 @@ _INSTANT = pa.timestamp("us", "UTC")
 _INT32 = -(2**31), 2**31 - 1
 
 
-def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySplit]]:
+def check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
     """Check the columns of all files, and divide them into splits.
 
     Raises `InputError` if a file cannot be read, or its columns are not right or not those of the
@@ -88,7 +88,7 @@ def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySp
                 )
             )
             first_row += splits[-1].rows or 0
-    return schemas[0][1], splits
+    return splits
 
 
 def read_footer(path: str) -> pq.FileMetaData:
@@ -207,15 +207,12 @@ def _errors_of(path: str) -> Iterator[None]:
 class Queries:
     """The checked queries of a run.
 
-    The schema has the columns of all files (CSV: all strings); None for JSON lines, where each line
-    has its own, and for CSV files that are all empty. The files are absolute, in the order of the
-    queries; each has one split or more.
+    The files are absolute, in the order of the queries; each has one split or more.
     """
 
     path: str
     by: By
     format: QueryFormat
-    schema: pa.Schema | None
     files: tuple[str, ...]
     splits: tuple[QuerySplit, ...]
 
@@ -224,11 +221,6 @@ class Queries:
         """Number of queries; None when only reading reveals it."""
         counts = [split.rows for split in self.splits]
         return None if None in counts else sum(count or 0 for count in counts)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all splits."""
-        return sum(split.size_bytes for split in self.splits)
 
 
 def open_queries(path: str, by: By) -> Queries:
@@ -242,22 +234,16 @@ def open_queries(path: str, by: By) -> Queries:
     only the first lines of each file are checked.
     """
     files, form = find_query_files(path)
-    schema: pa.Schema | None = None
     if form is QueryFormat.PARQUET:
-        schema, splits = check_parquet(files, by)
+        splits = check_parquet(files, by)
     else:
         sizes = list(map(file_size, files))
-        names: tuple[str, ...]
-        if form is QueryFormat.CSV:
-            schema = check_csv(files, by)
-            names = () if schema is None else tuple(schema.names)
-        else:
-            names = check_json(files, by)
+        names = check_csv(files, by) if form is QueryFormat.CSV else check_json(files, by)
         splits = [
             QuerySplit(number, file, form, by, (), None, size, size, names or needed_columns(by))
             for number, (file, size) in enumerate(zip(files, sizes, strict=True))
         ]
-    return Queries(path, by, form, schema, tuple(files), tuple(splits))
+    return Queries(path, by, form, tuple(files), tuple(splits))
 
 
 def read_split(

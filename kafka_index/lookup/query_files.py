@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 import pyarrow as pa
 
@@ -193,39 +194,26 @@ def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
 
 
 class QueryFormat(Enum):
-    """The format of query files, and of files of answers."""
+    """The format of query files, and of files of answers: its name for people, and endings."""
 
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSON = "json"
+    PARQUET = "parquet", "Parquet", (".parquet",)
+    CSV = "csv", "CSV", (".csv",)
+    JSON = "json", "JSON lines", (".json", ".jsonl", ".ndjson")
 
-    @property
-    def endings(self) -> tuple[str, ...]:
-        """The endings of such files."""
-        return _ENDINGS[self]
+    text: str
+    endings: tuple[str, ...]
 
-    @property
-    def text(self) -> str:
-        """Its name, for people."""
-        return _TEXTS[self]
+    def __new__(cls, value: str, text: str, endings: tuple[str, ...]) -> Self:
+        """Return the member of a value."""
+        member = object.__new__(cls)
+        member._value_, member.text, member.endings = value, text, endings
+        return member
 
     @classmethod
     def of(cls, path: str) -> QueryFormat | None:
         """Return the format that the ending of a path names, None for any other ending."""
         ending = os.path.splitext(path)[1].lower()
         return next((form for form in cls if ending in form.endings), None)
-
-
-_TEXTS = {
-    QueryFormat.PARQUET: "Parquet",
-    QueryFormat.CSV: "CSV",
-    QueryFormat.JSON: "JSON lines",
-}
-_ENDINGS = {
-    QueryFormat.PARQUET: (".parquet",),
-    QueryFormat.CSV: (".csv",),
-    QueryFormat.JSON: (".json", ".jsonl", ".ndjson"),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 
 import pyarrow as pa
 
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.reading.answers import UNREADABLE, Finding, Status
+from kafka_index.reading.answers import UNREADABLE, Finding, Findings, Status
 from kafka_index.results import RunOutcome, report_schema
 
 #: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
@@ -90,7 +91,7 @@ class LookupTotals:
         self.findings_left_out = 0
         self._counts: Counter[QueryGroup] = Counter()
         self._unknown = 0
-        self._findings: Counter[Finding] = Counter()
+        self._findings = Findings()
         self._starts: dict[int, tuple[StartingOffset, ...]] = {}
         self._invalid: dict[int, tuple[InvalidQuery, ...]] = {}
 
@@ -101,7 +102,7 @@ class LookupTotals:
         for group, queries in report.counts.items():
             self._count(group, queries)
         for finding in report.findings:
-            self._findings[replace(finding, queries=0)] += finding.queries
+            self._findings.add(finding)
         self.findings_left_out += report.findings_left_out
         if report.invalid:
             self._invalid[report.number] = report.invalid
@@ -124,21 +125,8 @@ class LookupTotals:
     @property
     def findings(self) -> list[Finding]:
         """Findings, sorted by partition, segment and position."""
-        findings = [
-            replace(finding, queries=queries) for finding, queries in self._findings.items()
-        ]
-        return sorted(
-            findings,
-            key=lambda finding: _none_first(
-                (
-                    finding.topic,
-                    finding.partition,
-                    finding.segment_base_offset,
-                    finding.position_bytes,
-                    finding.kind,
-                )
-            ),
-        )
+        place = attrgetter("topic", "partition", "segment_base_offset", "position_bytes", "kind")
+        return sorted(self._findings.all(), key=lambda finding: _none_first(place(finding)))
 
     @property
     def starting_offsets(self) -> list[StartingOffset]:

@@ -58,11 +58,11 @@ _BLANKS = " \t\r"
 _Members = dict[str, Any]
 
 
-def check_csv(files: Sequence[str], by: By) -> pa.Schema | None:
-    """Check the headers of all files; return their columns, all strings.
+def check_csv(files: Sequence[str], by: By) -> tuple[str, ...]:
+    """Check the headers of all files; return their columns, none if all files are empty.
 
-    Empty files have none, and the result is None when all files are empty. Raises `InputError` if a
-    file cannot be read, or its columns are not right or not those of the others.
+    Raises `InputError` if a file cannot be read, or its columns are not right or not those of the
+    others.
     """
     schemas: list[tuple[str, pa.Schema]] = []
     for path in files:
@@ -73,9 +73,9 @@ def check_csv(files: Sequence[str], by: By) -> pa.Schema | None:
         check_names(names, by, path=path)
         schemas.append((path, pa.schema([(name, pa.string()) for name in names])))
     if not schemas:
-        return None
+        return ()
     refuse_differences(schemas)
-    return schemas[0][1]
+    return tuple(schemas[0][1].names)
 
 
 def read_csv(split: QuerySplit) -> Iterator[QueryBatch]:

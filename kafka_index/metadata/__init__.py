@@ -2,10 +2,11 @@
 
 from kafka_index.metadata.cluster_image import ClusterImage, PartitionImage, TopicImage
 from kafka_index.metadata.directory import ClusterMetadata, read_cluster, read_metadata
-from kafka_index.metadata.tables import METADATA_TABLES, read_for_table
+from kafka_index.metadata.tables import LAG_TABLES, METADATA_TABLES, read_for_table
 from kafka_index.metadata.topic_states import CommittedOffset, Transaction
 
 __all__ = [
+    "LAG_TABLES",
     "METADATA_TABLES",
     "ClusterImage",
     "ClusterMetadata",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.message_fields import ZERO_UUID, Struct
+from kafka_index.layout.message_schemas import ZERO_UUID, Struct
 from kafka_index.metadata.decoding import (
     ALL_BROKERS,
     BROKER_RESOURCE,

@@ -24,8 +24,7 @@ import pyarrow as pa
 
 from kafka_index.errors import CorruptLogError, CorruptRecordError, KafkaIndexError
 from kafka_index.layout.message_bytes import MessageReader, MessageWriter
-from kafka_index.layout.message_fields import Struct, Value
-from kafka_index.layout.message_schemas import MessageSchema
+from kafka_index.layout.message_schemas import MessageSchema, Struct, Value
 from kafka_index.layout.messages import (
     CLUSTER_METADATA,
     GROUP_RECORDS,
@@ -39,21 +38,6 @@ from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile
-
-__all__ = [
-    "GROUP_CODEC",
-    "METADATA_CODEC",
-    "REMOTE_LOG_CODEC",
-    "SHARE_CODEC",
-    "TRANSACTION_CODEC",
-    "CoordinatorCodec",
-    "DecodedRecord",
-    "RecordName",
-    "UnknownRecordError",
-    "ValueCodec",
-    "has_secret",
-    "record_type_name",
-]
 
 #: What is shown instead of a value that may be secret (``Password.HIDDEN``).
 HIDDEN: Final = "[hidden]"
@@ -373,7 +357,7 @@ class TopicLog:
         stop = source.stop
         if stop is not None and stop.code != PREALLOCATED_TAIL:
             hint = "what follows in this segment was not read"
-            damage = stop.as_error(CorruptLogError, stop.name, segment.log_path, hint=hint)
+            damage = stop.error(CorruptLogError, segment.log_path, hint=hint)
             if self.recovers:
                 self.cut = damage
             else:

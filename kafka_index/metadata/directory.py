@@ -78,10 +78,8 @@ class Faults:
 
     def add(self, *faults: KafkaIndexError) -> None:
         """Add faults."""
-        for fault in faults:
-            self.total += 1
-            if len(self.first) < _MAX_FAULTS:
-                self.first.append(fault)
+        self.total += len(faults)
+        self.first += faults[: _MAX_FAULTS - len(self.first)]
 
 
 class Source(NamedTuple):
@@ -147,13 +145,10 @@ def read_metadata(
         topic: list(found) for topic, found in groupby(segments, key=lambda segment: segment.topic)
     }
     reading = _Reading(budget, recovers=recovers)
-    directories = sorted({*snapshots, *_directories(by_topic.get(CLUSTER_METADATA_TOPIC, []))})
-    if directories:
-        reading.cluster(
-            directories[0],
-            snapshots.get(directories[0], []),
-            by_topic.get(CLUSTER_METADATA_TOPIC, []),
-        )
+    cluster = by_topic.get(CLUSTER_METADATA_TOPIC, [])
+    directory = min({*snapshots, *(each.partition_directory for each in cluster)}, default=None)
+    if directory is not None:
+        reading.cluster(directory, snapshots.get(directory, []), cluster)
     reading.topics(by_topic, has_history=has_history)
     return reading.found
 
@@ -170,10 +165,6 @@ def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> Cluste
     if found.cluster is None:
         raise InputError("there is no metadata log", path=paths[0])
     return found.cluster
-
-
-def _directories(segments: Iterable[SegmentFile]) -> list[str]:
-    return [segment.partition_directory for segment in segments]
 
 
 def _snapshots(paths: Sequence[str], *, starts: bool) -> dict[str, list[SegmentFile]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from kafka_index.layout.names import (
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
-from kafka_index.metadata.cluster_image import PRODUCER_ID_BLOCK
+from kafka_index.metadata.cluster_image import PRODUCER_ID_BLOCK, ClusterImage, TopicImage
 from kafka_index.metadata.directory import METADATA_TOPICS, ClusterMetadata, read_metadata
 from kafka_index.records.decompression import shared_budget
 
@@ -23,6 +24,13 @@ Row = dict[str, object]
 
 _RECOVERY = ("recovered", "recovering")
 
+#: The attribute that has the content of a topic, which is None where the topic was not found.
+_CONTENT = {
+    CLUSTER_METADATA_TOPIC: "cluster",
+    CONSUMER_OFFSETS_TOPIC: "groups",
+    TRANSACTION_STATE_TOPIC: "transactions",
+    REMOTE_LOG_METADATA_TOPIC: "remote_segments",
+}
 _NAMES = pa.list_(pa.string())
 #: What columns of lists are called in schemas.
 _LISTS = {"ids": pa.list_(pa.int32()), "names": _NAMES}
@@ -33,10 +41,18 @@ def _fields(one: Any) -> Row:
     return {name: getattr(one, name) for name in one.__slots__}
 
 
-def topics_rows(found: ClusterMetadata) -> list[Row] | None:
-    """Return a row per topic; None where it is not known."""
-    if found.cluster is None:
-        return None
+def _assigned(pairs: Iterable[tuple[str, int]]) -> list[Row]:
+    return [{"topic": topic, "partition": partition} for topic, partition in pairs]
+
+
+def _sorted_topics(found: ClusterMetadata) -> list[TopicImage]:
+    topics = (found.cluster or ClusterImage()).topics.values()
+    return sorted(topics, key=lambda topic: topic.name)
+
+
+def _topics(found: ClusterMetadata) -> list[Row]:
+    """Return a row per topic."""
+    cluster = found.cluster or ClusterImage()
     return [
         {
             "topic": topic.name,
@@ -45,16 +61,14 @@ def topics_rows(found: ClusterMetadata) -> list[Row] | None:
             "replication_factor": max(
                 (len(one.replicas) for one in topic.partitions.values()), default=0
             ),
-            "configs": sorted(found.cluster.topic_configs(topic.name).items()),
+            "configs": sorted(cluster.topic_configs(topic.name).items()),
         }
-        for topic in sorted(found.cluster.topics.values(), key=lambda topic: topic.name)
+        for topic in _sorted_topics(found)
     ]
 
 
-def partitions_rows(found: ClusterMetadata) -> list[Row] | None:
-    """Return a row per partition; None where it is not known."""
-    if found.cluster is None:
-        return None
+def _partitions(found: ClusterMetadata) -> list[Row]:
+    """Return a row per partition."""
     return [
         {
             **_fields(one),
@@ -64,77 +78,50 @@ def partitions_rows(found: ClusterMetadata) -> list[Row] | None:
             "leader": None if one.leader < 0 else one.leader,
             "leader_recovery_state": _RECOVERY[one.leader_recovery_state == 1],
         }
-        for topic in sorted(found.cluster.topics.values(), key=lambda topic: topic.name)
+        for topic in _sorted_topics(found)
         for number, one in sorted(topic.partitions.items())
     ]
 
 
-def brokers_rows(found: ClusterMetadata) -> list[Row] | None:
-    """Return a row per registered broker; None where it is not known."""
-    if found.cluster is None:
-        return None
-    return [_fields(one) for _, one in sorted(found.cluster.brokers.items())]
+def _brokers(found: ClusterMetadata) -> list[Row]:
+    """Return a row per registered broker."""
+    brokers = (found.cluster or ClusterImage()).brokers
+    return [_fields(one) for _, one in sorted(brokers.items())]
 
 
-def groups_rows(found: ClusterMetadata) -> list[Row] | None:
-    """Return a row per group; None where it is not known."""
-    if found.groups is None:
-        return None
-    committed: dict[str, int] = {}
-    for offset in found.offsets or []:
-        committed[offset.group] = committed.get(offset.group, 0) + 1
+def _groups(found: ClusterMetadata) -> list[Row]:
+    """Return a row per group."""
+    committed = Counter(offset.group for offset in found.offsets or ())
     return [
         {
             **_fields(group),
             "group": group.name,
             "type": group.kind,
-            "committed_offsets": committed.get(group.name, 0),
+            "committed_offsets": committed[group.name],
             "members": [
-                {
-                    "member_id": member.member_id,
-                    "instance_id": member.instance_id,
-                    "client_id": member.client_id,
-                    "client_host": member.client_host,
-                    "epoch": member.epoch,
-                    "topics": member.topics,
-                    "assignment": [
-                        {"topic": topic, "partition": partition}
-                        for topic, partition in member.assignment
-                    ],
-                }
+                {**_fields(member), "assignment": _assigned(member.assignment)}
                 for _, member in sorted(group.members.items())
             ],
         }
-        for group in found.groups
+        for group in found.groups or ()
     ]
 
 
-def offsets_rows(found: ClusterMetadata) -> list[Row] | None:
-    """Return a row per committed offset; None where it is not known."""
-    if found.offsets is None:
-        return None
-    return [_fields(one) for one in found.offsets]
+def _offsets(found: ClusterMetadata) -> list[Row]:
+    """Return a row per committed offset."""
+    return [_fields(one) for one in found.offsets or ()]
 
 
-def transactions_rows(found: ClusterMetadata) -> list[Row] | None:
-    """Return a row per transactional id; None where it is not known."""
-    if found.transactions is None:
-        return None
+def _transactions(found: ClusterMetadata) -> list[Row]:
+    """Return a row per transactional id."""
     return [
-        {
-            **_fields(one),
-            "partitions": [
-                {"topic": topic, "partition": partition} for topic, partition in one.partitions
-            ],
-        }
-        for one in found.transactions
+        {**_fields(one), "partitions": _assigned(one.partitions)}
+        for one in found.transactions or ()
     ]
 
 
-def producers_rows(found: ClusterMetadata) -> list[Row] | None:
+def _producers(found: ClusterMetadata) -> list[Row]:
     """Return producers of transactions, and the last block of ids that a broker was given."""
-    if found.transactions is None and found.cluster is None:
-        return None
     unknown: Row = dict.fromkeys(_PRODUCERS.names)
     rows: list[Row] = [
         {
@@ -144,27 +131,17 @@ def producers_rows(found: ClusterMetadata) -> list[Row] | None:
             "producer_epoch": one.producer_epoch,
             "transactional_id": one.transactional_id,
         }
-        for one in found.transactions or []
+        for one in found.transactions or ()
     ]
     block = None if found.cluster is None else found.cluster.producer_ids
     if block is not None:
-        rows.append(
-            {
-                **unknown,
-                "kind": "block",
-                "producer_id": max(block.next_producer_id - PRODUCER_ID_BLOCK, 0),
-                "next_producer_id": block.next_producer_id,
-                "broker_id": block.broker_id,
-                "broker_epoch": block.broker_epoch,
-            }
-        )
+        first = max(block.next_producer_id - PRODUCER_ID_BLOCK, 0)
+        rows.append({**unknown, **_fields(block), "kind": "block", "producer_id": first})
     return rows
 
 
-def remote_segments_rows(found: ClusterMetadata) -> list[Row] | None:
-    """Return a row per remote segment; None where it is not known."""
-    if found.remote_segments is None:
-        return None
+def _remote_segments(found: ClusterMetadata) -> list[Row]:
+    """Return a row per remote segment."""
     return [
         {
             **_fields(one),
@@ -177,7 +154,7 @@ def remote_segments_rows(found: ClusterMetadata) -> list[Row] | None:
                 for entry in one.epochs
             ],
         }
-        for one in found.remote_segments
+        for one in found.remote_segments or ()
     ]
 
 
@@ -213,17 +190,21 @@ class MetadataTable:
     name: str
     topics: tuple[str, ...]
     schema: pa.Schema
-    rows: Callable[[ClusterMetadata], list[Row] | None]
+    rows: Callable[[ClusterMetadata], list[Row]]
+
+    def is_known(self, found: ClusterMetadata) -> bool:
+        """Return whether one of its topics was there."""
+        return any(getattr(found, _CONTENT[topic]) is not None for topic in self.topics)
 
     def of(self, found: ClusterMetadata) -> pa.Table:
         """Return the table; raises `InputError` if none of its topics was there."""
-        rows = self.rows(found)
-        if rows is None:
+        if not self.is_known(found):
             topics = " or ".join(self.topics)
             raise InputError(
                 f"no partition of {topics} in the input, and so no {self.name}",
                 hint="give the metadata log directory or the data directories that hold it",
             )
+        rows = self.rows(found)
         columns = [
             pa.array([row[column.name] for row in rows], column.type) for column in self.schema
         ]
@@ -243,7 +224,7 @@ _ALL: Final = (
             "topic:string topic_id:string partitions:int32 replication_factor:int32 configs",
             configs=pa.map_(pa.string(), pa.string()),
         ),
-        topics_rows,
+        _topics,
     ),
     MetadataTable(
         "partitions",
@@ -254,7 +235,7 @@ _ALL: Final = (
             "eligible_leader_replicas:ids last_known_elr:ids directories:names "
             "leader_recovery_state:string"
         ),
-        partitions_rows,
+        _partitions,
     ),
     MetadataTable(
         "brokers",
@@ -263,7 +244,7 @@ _ALL: Final = (
             "broker_id:int32 broker_epoch:int64 incarnation_id:string endpoints:names rack:string "
             "is_fenced:bool in_controlled_shutdown:bool directories:names"
         ),
-        brokers_rows,
+        _brokers,
     ),
     MetadataTable(
         "groups",
@@ -274,7 +255,7 @@ _ALL: Final = (
             "members",
             members=pa.list_(_MEMBER),
         ),
-        groups_rows,
+        _groups,
     ),
     MetadataTable(
         "offsets",
@@ -284,7 +265,7 @@ _ALL: Final = (
             "leader_epoch:int32 metadata:string commit_timestamp_ms:int64 "
             "expire_timestamp_ms:int64"
         ),
-        offsets_rows,
+        _offsets,
     ),
     MetadataTable(
         "transactions",
@@ -295,13 +276,13 @@ _ALL: Final = (
             "start_timestamp_ms:int64 last_update_timestamp_ms:int64 partitions",
             partitions=_ASSIGNED,
         ),
-        transactions_rows,
+        _transactions,
     ),
     MetadataTable(
         "producers",
         (TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC),
         _PRODUCERS,
-        producers_rows,
+        _producers,
     ),
     MetadataTable(
         "remote-segments",
@@ -315,12 +296,23 @@ _ALL: Final = (
                 pa.struct([("leader_epoch", pa.int32()), ("start_offset", pa.int64())])
             ),
         ),
-        remote_segments_rows,
+        _remote_segments,
     ),
 )
 
 #: The tables by name, in the order in which they are listed.
 METADATA_TABLES: Final = {table.name: table for table in _ALL}
+
+_LAG = (
+    "group:string topic:string partition:int32 committed_offset:int64 log_end_offset:int64 "
+    "lag_records:int64 lag_ms:int64 commit_timestamp_ms:int64 record_timestamp_ms:int64 "
+)
+#: The schemas of the lag of groups at the end of the logs, and at each commit: tables of these
+#: topics and of the logs beside them.
+LAG_TABLES: Final = {
+    "lag": _schema(_LAG + "max_timestamp_ms:int64 reason:string"),
+    "lag-history": _schema(_LAG + "reason:string"),
+}
 
 
 def read_for_table(

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.message_bytes import MessageReader
-from kafka_index.layout.message_fields import ZERO_UUID, Struct
+from kafka_index.layout.message_schemas import ZERO_UUID, Struct
 from kafka_index.layout.messages import CONSUMER_PROTOCOL
 from kafka_index.layout.records import CONTROL_COMMIT
 from kafka_index.metadata.decoding import (

@@ -288,22 +288,6 @@ def bokeh_folder(report: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def bokeh_version() -> str:
-    """Return the version of Bokeh."""
-    return version("bokeh")
-
-
-def bokeh_scripts(folder: Path) -> list[bytes]:
-    """Return the scripts, in the order in which a page runs them."""
-    scripts = folder / "server" / "static" / "js"
-    return [(scripts / f"{name}.min.js").read_bytes() for name in _SCRIPTS]
-
-
-def bokeh_license(folder: Path) -> str:
-    """Return the text of Bokeh's licence, which goes where its scripts go."""
-    return (folder / "LICENSE.txt").read_text(encoding="utf-8")
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """A table of a page, ``rows`` or ``segments``; `all_rows` counts the rows of the report."""
@@ -330,7 +314,9 @@ class PageText:
 
     def pieces(self, parts: Sequence[Part], bokeh: Path) -> Iterator[str]:
         """Yield the page with its tables and the scripts of Bokeh."""
-        libraries = bokeh_scripts(bokeh)
+        folder = bokeh / "server" / "static" / "js"
+        # In the order in which a page runs them.
+        libraries = [(folder / f"{name}.min.js").read_bytes() for name in _SCRIPTS]
         script = "".join(map(_static, _OWN_SCRIPTS))
         yield from self._head([script.encode(), *libraries])
         yield from self._verdict(parts)
@@ -396,9 +382,11 @@ class PageText:
         yield "</main>\n<footer><dl>"
         for name, text in self._about.items():
             yield f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+        # The licence goes where the scripts go.
+        licence = (bokeh / "LICENSE.txt").read_text(encoding="utf-8")
         yield "</dl>\n<details><summary>The pictures and the table are Bokeh "
-        yield f"{escape(bokeh_version())}: its licence</summary>"
-        yield f"<pre>{escape(bokeh_license(bokeh))}</pre></details></footer>\n"
+        yield f"{escape(version('bokeh'))}: its licence</summary>"
+        yield f"<pre>{escape(licence)}</pre></details></footer>\n"
 
     def _description(self, parts: Sequence[Part], libraries: int) -> dict[str, object]:
         page = self._page

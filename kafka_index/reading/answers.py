@@ -129,7 +129,6 @@ VALUE_COLUMNS = tuple(ANSWER_SCHEMA.names[1:])
     FOUND_LEADER_EPOCH,
 ) = range(len(VALUE_COLUMNS))
 
-_STATUS_TEXTS = pa.array([status.text for status in Status], pa.string())
 # Columns that a level never fills are not even allocated.
 _COLUMNS_OF = {
     Resolve.INDEX: ENTRY_TIMESTAMP + 1,
@@ -164,14 +163,15 @@ class Answers:
         """Return one answer for each of several queries."""
         return Answers(np.repeat(self.status, count), np.repeat(self.values, count, axis=1))
 
-    def put(self, rows: Longs, answers: Answers) -> None:
+    def put(self, rows: Longs | slice, answers: Answers) -> None:
         """Set the answers to the queries in these rows."""
         self.status[rows] = answers.status
         self.values[: len(answers.values), rows] = answers.values
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the answers as `ANSWER_SCHEMA`, columns of further levels null."""
-        status = pa.DictionaryArray.from_arrays(pa.array(self.status), _STATUS_TEXTS)
+        texts = pa.array([status.text for status in Status], pa.string())
+        status = pa.DictionaryArray.from_arrays(pa.array(self.status), texts)
         columns = [status.cast(pa.string())]
         for column, field in enumerate(list(ANSWER_SCHEMA)[1:]):
             if column >= len(self.values):
@@ -214,10 +214,15 @@ class Findings:
         key = replace(finding, queries=0)
         self._found[key] = self._found.get(key, 0) + finding.queries
 
+    def all(self) -> list[Finding]:
+        """Return the findings."""
+        return [replace(finding, queries=queries) for finding, queries in self._found.items()]
+
     def drain(self) -> list[Finding]:
         """Return the findings since the last call."""
-        found, self._found = self._found, {}
-        return [replace(finding, queries=queries) for finding, queries in found.items()]
+        found = self.all()
+        self._found.clear()
+        return found
 
 
 class SegmentFindings:
@@ -272,7 +277,9 @@ class SegmentFindings:
             self.add(
                 UNREADABLE,
                 path,
-                f"{error.message}; {OPEN_FILES_HINT}" if lacks_open_files(error) else error.message,
+                f"{error.described}; {OPEN_FILES_HINT}"
+                if lacks_open_files(error)
+                else error.described,
                 error.position_bytes,
                 len(rows),
                 retriable=is_retriable(error),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from kafka_index.config import choice_of
-from kafka_index.dump.data_directory import DataDirectories, DataDirectory
+from kafka_index.dump.data_directory import DataDirectories
 from kafka_index.dump.small_files import read_epochs_or_skip
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import EpochEntry
@@ -78,30 +78,25 @@ class CheckpointReader:
         checkpoint of the data directory is malformed, or has no high watermarks when they are asked
         for.
         """
+        directory: str | None = segments[0].partition_directory
         if tiered is not None:
-            return self._read_tiered(partition, segments, index_directory, tiered)
-        directory = segments[0].partition_directory
-        data_directory = self._directories.of(directory)
-        checkpointed = data_directory.log_start_offset(partition)
-        first = segments[0].base_offset
-        if checkpointed is not None and checkpointed < first:
-            # A broker checkpoints the log start of what is not tiered only above the first segment.
-            self.skipped.append(
-                Skipped(
-                    directory,
-                    "segments before its first one are not in the input: deleted by retention "
-                    "since the checkpoint, or in tiered storage (--tiered)",
-                )
+            directory, start, epochs = (
+                tiered.local_directory,
+                tiered.log_start_offset,
+                tiered.epochs,
             )
-        start = max(checkpointed or 0, first)
+        else:
+            start, epochs = self._start_and_epochs(partition, segments[0])
         return PartitionFiles(
             topic=partition.topic,
             partition=partition.partition,
             segments=tuple(segments),
             index_directory=index_directory,
             log_start_offset=start,
-            high_watermark=self._high_watermark(data_directory, partition, start),
-            epochs=self._epochs(directory, checkpointed or 0),
+            high_watermark=self._high_watermark(partition, segments[0], directory, start),
+            epochs=epochs,
+            local_start_offset=None if tiered is None else tiered.local_start_offset,
+            tiered_end_offset=None if tiered is None else tiered.tiered_end_offset,
             is_stable=self._is_stable,
         )
 
@@ -125,42 +120,40 @@ class CheckpointReader:
             found.append(self.read(partition, list(own), folder, known.get(partition)))
         return found
 
-    def _read_tiered(
-        self,
-        partition: TopicPartition,
-        segments: Sequence[SegmentFile],
-        index_directory: str | None,
-        tiered: TieredPartition,
-    ) -> PartitionFiles:
-        high_watermark = None
-        if self._bounded and tiered.local_directory is None:
-            raise InputError(
-                "no high watermarks: tiered storage has none",
-                path=segments[0].log_path,
-                hint="leave out --upper-bound, or give the log directory too",
+    def _start_and_epochs(
+        self, partition: TopicPartition, first: SegmentFile
+    ) -> tuple[int, tuple[EpochEntry, ...]]:
+        """Return the log start, and the epochs that a broker keeps after loading the log.
+
+        Source: LogLoader.load.
+        """
+        directory = first.partition_directory
+        checkpointed = self._directories.of(directory).log_start_offset(partition)
+        if checkpointed is not None and checkpointed < first.base_offset:
+            # A broker checkpoints the log start of what is not tiered only above the first segment.
+            self.skipped.append(
+                Skipped(
+                    directory,
+                    "segments before its first one are not in the input: deleted by retention "
+                    "since the checkpoint, or in tiered storage (--tiered)",
+                )
             )
-        if tiered.local_directory is not None:
-            directory = self._directories.of(tiered.local_directory)
-            start = tiered.log_start_offset
-            high_watermark = self._high_watermark(directory, partition, start)
-        return PartitionFiles(
-            topic=partition.topic,
-            partition=partition.partition,
-            segments=tuple(segments),
-            index_directory=index_directory,
-            log_start_offset=tiered.log_start_offset,
-            high_watermark=high_watermark,
-            epochs=tiered.epochs,
-            local_start_offset=tiered.local_start_offset,
-            tiered_end_offset=tiered.tiered_end_offset,
-            is_stable=self._is_stable,
-        )
+        cache = read_epochs_or_skip(directory, self.skipped)
+        cache.truncate_from_start(checkpointed or 0)
+        return max(checkpointed or 0, first.base_offset), cache.entries
 
     def _high_watermark(
-        self, data_directory: DataDirectory, partition: TopicPartition, start: int
+        self, partition: TopicPartition, first: SegmentFile, directory: str | None, start: int
     ) -> int | None:
         if not self._bounded:
             return None
+        if directory is None:
+            raise InputError(
+                "no high watermarks: tiered storage has none",
+                path=first.log_path,
+                hint="leave out --upper-bound, or give the log directory too",
+            )
+        data_directory = self._directories.of(directory)
         if not data_directory.has_high_watermarks:
             raise InputError(
                 f"no high watermarks: the directory has no {REPLICATION_CHECKPOINT}",
@@ -168,9 +161,3 @@ class CheckpointReader:
                 hint="leave out --upper-bound, or add that file from the same copy",
             )
         return max(data_directory.high_watermark(partition) or 0, start)
-
-    def _epochs(self, directory: str, log_start_offset: int) -> tuple[EpochEntry, ...]:
-        """Return the epochs that a broker keeps after loading the log (LogLoader.load)."""
-        cache = read_epochs_or_skip(directory, self.skipped)
-        cache.truncate_from_start(log_start_offset)
-        return cache.entries

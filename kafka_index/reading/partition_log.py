@@ -21,10 +21,13 @@ from kafka_index.errors import InputError, KafkaIndexError, is_retriable, refuse
 from kafka_index.index import ascending
 from kafka_index.layout.integers import Longs, longs_of
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.layout.uri_passwords import path_of
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
+    FOUND_LEADER_EPOCH,
     FOUND_OFFSET,
+    FOUND_TIMESTAMP,
     NULL,
     SEGMENT_BASE_OFFSET,
     Answers,
@@ -36,7 +39,7 @@ from kafka_index.reading.answers import (
     UpperBound,
 )
 from kafka_index.reading.fetched_indexes import FetchedIndexes
-from kafka_index.reading.log_bounds import LogBounds, SpecialTimestamps, TimestampSearch
+from kafka_index.reading.log_bounds import LogBounds, TimestampSearch
 from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.reading.segment_log import SegmentCache
@@ -385,11 +388,38 @@ class PartitionLog(SelfClosing):
     def _answer_specials(
         self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
     ) -> None:
-        specials = SpecialTimestamps(self._bounds, self._local_times, self.answer_offsets)
         for special in SpecialTimestamp:
             asked = rows[targets == special]
             if len(asked):
-                answers.put(asked, specials.answer(special, resolve).repeat(len(asked)))
+                answers.put(asked, self._answer_special(special, resolve).repeat(len(asked)))
+
+    def _answer_special(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
+        """Return the one answer to a special timestamp."""
+        if resolve is Resolve.INDEX and special is not SpecialTimestamp.EARLIEST:
+            return Answers.empty(1, resolve, Status.INVALID_QUERY)
+        answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
+        row, last = np.zeros(1, np.int64), self.segments[-1]
+        if special is SpecialTimestamp.MAX_TIMESTAMP:
+            local = self._bounds.local_segments()
+            self._local_times.answer_largest(local, answers, row, resolve)
+            return answers
+        try:
+            offset, epoch = self._bounds.place_of(special)
+            damage = last.damage if special is SpecialTimestamp.LATEST else None
+        except KafkaIndexError as error:
+            last.findings.failure(answers, row, error)
+            return answers
+        if offset >= 0 and resolve is not Resolve.RECORD:
+            return self.answer_offsets(np.array([offset], np.int64), resolve)
+        if damage is not None:
+            last.findings.damage(answers, row, damage.position_bytes)
+        elif offset >= 0:
+            # A place is no record, and has no timestamp.
+            answers.status[:] = Status.FOUND
+            answers.values[FOUND_OFFSET] = offset
+            answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
+            answers.values[FOUND_LEADER_EPOCH] = NULL if epoch is None else epoch
+        return answers
 
     def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
         """Answer ascending offsets at or above the end; return how many are below it."""

@@ -10,11 +10,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
+from kafka_index.closing import SelfClosing
 from kafka_index.errors import InputError, TooLargeError
 from kafka_index.index import OffsetPosition
 from kafka_index.layout.integers import Longs
@@ -46,18 +47,11 @@ MAX_TAIL_BYTES = 16 << 20
 _T = TypeVar("_T")
 
 
-class Closeable(Protocol):
-    """Something that can be closed, and opens itself on its next use."""
-
-    def close(self) -> None:
-        """Close files and maps."""
-
-
 class SegmentCache:
     """Closes the least recently used segments when more than `max_open` are open.
 
-    Fewer stay open, at least one, if all the caches of this process together would reach its limit
-    of open files: a segment takes up to four.
+    They open themselves on their next use. Fewer stay open, at least one, if all the caches of this
+    process together would reach its limit of open files: a segment takes up to four.
     """
 
     _all: ClassVar[WeakSet[SegmentCache]] = WeakSet()
@@ -67,8 +61,8 @@ class SegmentCache:
         if max_open < 1:
             raise ValueError(f"at least one segment has to be open: {max_open}")
         self._max_open = max_open
-        self._open: OrderedDict[int, Closeable] = OrderedDict()
-        self._on_use: Callable[[Closeable], None] | None = None
+        self._open: OrderedDict[int, SelfClosing] = OrderedDict()
+        self._on_use: Callable[[SelfClosing], None] | None = None
         with self._guard:
             self._all.add(self)
 
@@ -76,7 +70,7 @@ class SegmentCache:
         """Return how many are open."""
         return len(self._open)
 
-    def use(self, segment: Closeable) -> None:
+    def use(self, segment: SelfClosing) -> None:
         """Record that a segment is about to be used, closing others where needed."""
         if id(segment) not in self._open:
             self._make_room()
@@ -91,7 +85,7 @@ class SegmentCache:
                 self._on_use = on_use
 
     @contextmanager
-    def announcing(self, on_use: Callable[[Closeable], None] | None) -> Iterator[None]:
+    def announcing(self, on_use: Callable[[SelfClosing], None] | None) -> Iterator[None]:
         """Call a function with each segment that is about to be used, meanwhile.
 
         A function that is called already stays the only one.
@@ -105,7 +99,7 @@ class SegmentCache:
         finally:
             self._on_use = None
 
-    def forget(self, segment: Closeable) -> None:
+    def forget(self, segment: SelfClosing) -> None:
         """Record that a segment is closed."""
         self._open.pop(id(segment), None)
 

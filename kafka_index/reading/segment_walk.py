@@ -124,23 +124,19 @@ def locate(
     starting_offset: int | None = None,
 ) -> Located:
     """Locate ascending offsets, or timestamps in ms if a starting offset is given."""
-    where = log, indexes
+
+    def once(part: Longs) -> Located:
+        return log.complete(partial(_locate_once, log, indexes, part, resolve, starting_offset))
+
     while True:
         try:
             if not log.is_remote:
-                return _locate_once(*where, targets, resolve, starting_offset)
+                # Entries alone need no bytes of the log, which may be closed.
+                return _locate_once(log, indexes, targets, resolve, starting_offset)
             if resolve is Resolve.INDEX:
-                return log.complete(
-                    partial(_locate_once, *where, targets, resolve, starting_offset)
-                )
-            return Located.joined(
-                [
-                    log.complete(
-                        partial(_locate_once, log, indexes, part, resolve, starting_offset)
-                    )
-                    for part in request_parts(log, indexes, targets, resolve, starting_offset)
-                ]
-            )
+                return once(targets)
+            parts = request_parts(log, indexes, targets, resolve, starting_offset)
+            return Located.joined([once(part) for part in parts])
         except _Misfit as misfit:
             indexes.refuse(misfit.suffix, misfit.reason)
 

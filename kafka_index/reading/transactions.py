@@ -229,15 +229,17 @@ def _follow(
     for window, start, batches in source.windows():
         for offset, stop in _followed(table, order, batches, window, start, end_offset):
             if stop.refused:
-                raise stop.error(segment.log_path, _CANNOT_FOLLOW)
+                raise stop.error(CorruptLogError, segment.log_path, _CANNOT_FOLLOW)
             if is_open or (table.producers["current_txn_first_offset"] >= 0).any():
-                return SegmentState.of_table(table), _Hidden(offset, stop.error(segment.log_path))
+                return SegmentState.of_table(table), _Hidden(
+                    offset, stop.error(CorruptLogError, segment.log_path)
+                )
         if int(batches.base_offset[-1]) >= end_offset:
             return SegmentState.of_table(table), None
     end, hidden = source.stop, None
     is_tail = end is None or (end.is_tail and segment.is_last)
     if end is not None and not is_tail and order.next_offset < end_offset:
-        hidden = _Hidden(order.next_offset, end.error(segment.log_path))
+        hidden = _Hidden(order.next_offset, end.error(CorruptLogError, segment.log_path))
     return SegmentState.of_table(table), hidden
 
 
@@ -287,5 +289,5 @@ def _apply(state: PartitionState, followed: SegmentState, segment: SegmentFile) 
     """Apply a segment to a state; return its aborted transactions."""
     aborted, stop = state.apply(followed)
     if stop is not None:
-        raise stop.error(segment.log_path, _CANNOT_FOLLOW)
+        raise stop.error(CorruptLogError, segment.log_path, _CANNOT_FOLLOW)
     return aborted

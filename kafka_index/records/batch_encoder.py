@@ -17,24 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.errors import InputError
+from kafka_index.kernels.memory import Records
 from kafka_index.kernels.record_columns import HEADER_ROWS
-from kafka_index.kernels.record_writing import (
-    PACKED_BASE_OFFSET,
-    PACKED_FIRST_ROW,
-    PACKED_LAST_DELTA,
-    PACKED_MAX_TIMESTAMP,
-    PACKED_POSITION,
-    PACKED_ROWS,
-    PACKED_SIZE,
-    SHARED_ATTRIBUTES,
-    SHARED_BASE_SEQUENCE,
-    SHARED_LEADER_EPOCH,
-    SHARED_PRODUCER_EPOCH,
-    SHARED_PRODUCER_ID,
-    SHARED_ROWS,
-    pack_batches,
-    seal_batches,
-)
+from kafka_index.kernels.record_writing import PACKED, pack_batches, seal_batches
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, Longs
 from kafka_index.layout.records import (
     NO_PRODUCER_EPOCH,
@@ -78,6 +63,20 @@ class RecordRows:
     def __len__(self) -> int:
         """Return the number of records."""
         return len(self.offsets)
+
+    @property
+    def columns(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs, Longs, Longs]:
+        """The columns, as `pack_batches` takes them."""
+        return (
+            self.offsets,
+            self.timestamps_ms,
+            self.keys,
+            self.key_sizes,
+            self.values,
+            self.value_sizes,
+            self.header_starts,
+            self.headers,
+        )
 
     @classmethod
     def of_arrays(
@@ -169,7 +168,7 @@ class BatchEncoder:
         self._batch_bytes = batch_bytes
         self._leader_epoch = leader_epoch
         self._data: Bytes = np.empty(_CHUNK_BYTES, np.uint8)
-        self._packed = np.empty((PACKED_ROWS, _CHUNK_BATCHES), np.int64)
+        self._packed = np.empty(_CHUNK_BATCHES, PACKED)
 
     def encode(
         self, rows: RecordRows, groups: Longs, *, uses_append_time: Longs, keeps_last: bool
@@ -184,61 +183,60 @@ class BatchEncoder:
         """
         row = 0
         while row < len(rows):
-            following, count, needed = _pack(
-                rows, groups, row, self._batch_bytes, -1, 0, self._data, self._packed
+            following, count, needed = map(
+                int,
+                pack_batches(
+                    *rows.columns, groups, row, self._batch_bytes, -1, 0, self._data, self._packed
+                ),
             )
             is_end = following == len(rows)
             if not count and needed:
                 self._data = _larger(self._data, needed)
                 continue
-            packed = self._packed[:, :count]
+            packed = self._packed[:count]
             # From the first offset on: sums with it may not be of 64 bits.
-            relative = packed[PACKED_BASE_OFFSET] - packed[PACKED_BASE_OFFSET, 0]
-            relative += packed[PACKED_LAST_DELTA]
+            relative = packed["base_offset"] - packed["base_offset"][0]
+            relative += packed["last_offset_delta"]
             within = int(np.searchsorted(relative, INT32_MAX, "right"))
             if within < count:
                 # What is handed on together fits one segment.
                 count, is_end = within, False
-                following = int(packed[PACKED_FIRST_ROW, within])
-                packed = packed[:, :within]
+                following = int(packed["first_row"][within])
             if is_end and keeps_last:
                 count -= 1
-                following = int(packed[PACKED_FIRST_ROW, -1])
-                packed = packed[:, :-1]
+                following = int(packed["first_row"][count])
             if count:
-                yield EncodedBatches(self._seal(packed, uses_append_time), count, following - row)
+                data = self._seal(packed[:count], uses_append_time)
+                yield EncodedBatches(data, count, following - row)
             if is_end:
                 return
             row = following
 
-    def _seal(self, packed: Longs, uses_append_time: Longs) -> Bytes:
-        packed = np.ascontiguousarray(packed)
-        shared = np.empty((SHARED_ROWS, packed.shape[1]), np.int64)
-        append = uses_append_time[packed[PACKED_FIRST_ROW]] != 0
-        shared[SHARED_ATTRIBUTES] = self._codec | np.where(append, TIMESTAMP_TYPE_MASK, 0)
-        shared[SHARED_LEADER_EPOCH] = self._leader_epoch
-        shared[SHARED_PRODUCER_ID] = NO_PRODUCER_ID
-        shared[SHARED_PRODUCER_EPOCH] = NO_PRODUCER_EPOCH
-        shared[SHARED_BASE_SEQUENCE] = NO_SEQUENCE
+    def _seal(self, packed: Records, uses_append_time: Longs) -> Bytes:
+        append = uses_append_time[packed["first_row"]] != 0
+        packed["attributes"] = self._codec | np.where(append, TIMESTAMP_TYPE_MASK, 0)
+        packed["leader_epoch"] = self._leader_epoch
+        packed["producer_id"] = NO_PRODUCER_ID
+        packed["producer_epoch"] = NO_PRODUCER_EPOCH
+        packed["base_sequence"] = NO_SEQUENCE
         data = self._data
         if self._codec:
             data = self._compressed(packed)
-        end = int(packed[PACKED_POSITION, -1] + packed[PACKED_SIZE, -1])
-        seal_batches(data, packed, shared)
-        return data[:end]
+        seal_batches(data, packed)
+        return data[: int(packed["position"][-1] + packed["size_bytes"][-1])]
 
-    def _compressed(self, packed: Longs) -> Bytes:
+    def _compressed(self, packed: Records) -> Bytes:
         """Return the batches with their records compressed, and note where they lie then."""
-        starts = packed[PACKED_POSITION] + RECORD_BATCH_OVERHEAD_BYTES
-        ends = packed[PACKED_POSITION] + packed[PACKED_SIZE]
+        starts = packed["position"] + RECORD_BATCH_OVERHEAD_BYTES
+        ends = packed["position"] + packed["size_bytes"]
         cuts = range(_COMPRESSED_TOGETHER, len(starts), _COMPRESSED_TOGETHER)
         together = np.split(starts, cuts), np.split(ends, cuts)
         apply = map if self._compressors is None else self._compressors.map
         compressed: Iterable[list[bytes]] = apply(self._compress, *together)
         bodies = list(chain.from_iterable(compressed))
         sizes = np.array([len(body) for body in bodies]) + RECORD_BATCH_OVERHEAD_BYTES
-        packed[PACKED_SIZE] = sizes
-        packed[PACKED_POSITION] = np.cumsum(sizes) - sizes
+        packed["size_bytes"] = sizes
+        packed["position"] = np.cumsum(sizes) - sizes
         header = bytes(RECORD_BATCH_OVERHEAD_BYTES)
         return np.frombuffer(bytearray(header + header.join(bodies)), np.uint8)
 
@@ -258,67 +256,34 @@ def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> byt
     """
     horizon = fields.delete_horizon_ms
     base_timestamp = int(rows.timestamps_ms[0]) if horizon is None else horizon
-    packed = np.empty((PACKED_ROWS, 1), np.int64)
+    packed = np.empty(1, PACKED)
     data: Bytes = np.empty(_CHUNK_BYTES // 16, np.uint8)
-    count = 0
-    while not count:
-        groups = np.zeros(len(rows), np.int64)
-        _, count, needed = _pack(
-            rows, groups, 0, INT64_MAX, base_offset, base_timestamp, data, packed
+    groups = np.zeros(len(rows), np.int64)
+    while True:
+        _, count, needed = pack_batches(
+            *rows.columns, groups, 0, INT64_MAX, base_offset, base_timestamp, data, packed
         )
-        if not count:
-            data = _larger(data, needed)
+        if count:
+            break
+        data = _larger(data, int(needed))
+    batch = packed[0]
     codec = codec_of_name(fields.compression)
-    end = int(packed[PACKED_SIZE, 0])
     if codec:
-        records = compress(codec, data[RECORD_BATCH_OVERHEAD_BYTES:end].tobytes())
-        end = RECORD_BATCH_OVERHEAD_BYTES + len(records)
-        data = np.empty(end, np.uint8)
+        records = compress(codec, data[RECORD_BATCH_OVERHEAD_BYTES : batch.size_bytes].tobytes())
+        batch.size_bytes = RECORD_BATCH_OVERHEAD_BYTES + len(records)
+        data = np.empty(batch.size_bytes, np.uint8)
         data[RECORD_BATCH_OVERHEAD_BYTES:] = np.frombuffer(records, np.uint8)
-        packed[PACKED_SIZE] = end
     if fields.last_offset_delta is not None:
-        packed[PACKED_LAST_DELTA] = fields.last_offset_delta
+        batch.last_offset_delta = fields.last_offset_delta
     if fields.log_append_time_ms is not None:
-        packed[PACKED_MAX_TIMESTAMP] = fields.log_append_time_ms
-    shared = np.empty((SHARED_ROWS, 1), np.int64)
-    shared[SHARED_ATTRIBUTES] = fields.attributes()
-    shared[SHARED_LEADER_EPOCH] = fields.leader_epoch
-    shared[SHARED_PRODUCER_ID] = fields.producer_id
-    shared[SHARED_PRODUCER_EPOCH] = fields.producer_epoch
-    shared[SHARED_BASE_SEQUENCE] = fields.base_sequence
-    seal_batches(data, packed, shared)
-    return data[:end].tobytes()
-
-
-def _pack(
-    rows: RecordRows,
-    groups: Longs,
-    row: int,
-    batch_bytes: int,
-    base_offset: int,
-    base_timestamp: int,
-    data: Bytes,
-    packed: Longs,
-) -> tuple[int, int, int]:
-    """Pack records from a row on; the parameters and results are those of `pack_batches`."""
-    following, count, needed = pack_batches(
-        rows.offsets,
-        rows.timestamps_ms,
-        rows.keys,
-        rows.key_sizes,
-        rows.values,
-        rows.value_sizes,
-        rows.header_starts,
-        rows.headers,
-        groups,
-        row,
-        batch_bytes,
-        base_offset,
-        base_timestamp,
-        data,
-        packed,
-    )
-    return int(following), int(count), int(needed)
+        batch.max_timestamp = fields.log_append_time_ms
+    batch.attributes = fields.attributes()
+    batch.leader_epoch = fields.leader_epoch
+    batch.producer_id = fields.producer_id
+    batch.producer_epoch = fields.producer_epoch
+    batch.base_sequence = fields.base_sequence
+    seal_batches(data, packed)
+    return data[: batch.size_bytes].tobytes()
 
 
 def _larger(data: Bytes, needed: int) -> Bytes:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.errors import KafkaIndexError
 from kafka_index.kernels.headers import CONTROL_NONE
 from kafka_index.kernels.scan import BatchColumns
 
@@ -119,28 +119,22 @@ class ScanStop:
             return text
         return f"{text} (expected {self.expected}, found {self.found})"
 
-    def as_error(
+    def error(
         self,
         kind: type[_Error],
-        message: str,
         path: str | None = None,
+        consequence: str = "",
         *,
         hint: str | None = None,
     ) -> _Error:
-        """Return an error of a kind about this place, with what was expected and found."""
+        """Return an error of a kind about this place, and what follows from it."""
         return kind(
-            message,
+            consequence + self.name,
             path=path,
             position_bytes=self.position_bytes,
             expected=self.expected,
             found=self.found,
             hint=hint,
-        )
-
-    def error(self, path: str, consequence: str = "") -> CorruptLogError:
-        """Return the error for damage in a log, and what follows from it."""
-        return CorruptLogError(
-            consequence + self.text, path=path, position_bytes=self.position_bytes
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -25,23 +25,12 @@ from kafka_index.kernels.decode_state import (
     DECODE_SECTION_DONE,
     NEGATIVE_RECORD_COUNT,
     NOT_OPEN,
-    STATE_ARENA_USED,
-    STATE_BATCH,
-    STATE_CURSOR,
-    STATE_FAULT,
-    STATE_HEADER_ROWS,
-    STATE_LEFT,
-    STATE_NEEDED_KEY_BYTES,
-    STATE_NEEDED_VALUE_BYTES,
-    STATE_ROWS,
-    STATE_SECTION,
     TOO_MANY_HEADERS,
     begin_chunk,
     hand_in_section,
     new_state,
     skip_batch,
 )
-from kafka_index.kernels.library_codecs import new_contexts
 from kafka_index.kernels.record_columns import (
     COPY_SLACK_BYTES,
     MAX_HEADERS,
@@ -49,6 +38,7 @@ from kafka_index.kernels.record_columns import (
     decode_batches,
 )
 from kafka_index.kernels.records import RecordSection
+from kafka_index.kernels.unpacking import new_contexts
 from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.records.decompression import DecompressedRecords, DecompressionBudget, decompress
 from kafka_index.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
@@ -150,23 +140,23 @@ class _LargeBatch:
         self._read_bytes = 0
         self._left: int | None = None
 
-    def resume(self, state: Longs) -> None:
+    def resume(self, state: Any) -> None:
         """Continue, in memory that the records have been decompressed into again."""
         if self._left is not None:
-            state[STATE_CURSOR] += self._read_bytes
-            state[STATE_LEFT] = self._left
+            state.cursor += self._read_bytes
+            state.left = self._left
 
-    def pause(self, state: Longs, section: RecordSection) -> None:
+    def pause(self, state: Any, section: RecordSection) -> None:
         """Keep the place of the next record."""
-        self._read_bytes = int(state[STATE_CURSOR]) - int(section.start)
-        self._left = int(state[STATE_LEFT])
+        self._read_bytes = int(state.cursor) - int(section.start)
+        self._left = int(state.left)
 
-    def part_end(self, state: Longs, section: RecordSection) -> int:
+    def part_end(self, state: Any, section: RecordSection) -> int:
         """Return the address at which the part ends that is decoded now."""
         if not self._is_copied:
             return int(section.end)
         size_bytes = int(section.end) - int(section.start)
-        return int(state[STATE_CURSOR]) + max(_PART_BYTES, size_bytes // _MAX_PARTS)
+        return int(state.cursor) + max(_PART_BYTES, size_bytes // _MAX_PARTS)
 
 
 class BatchWalk(Generic[_Result]):
@@ -199,7 +189,8 @@ class BatchWalk(Generic[_Result]):
         self._convert = convert
         self._verify_crc = verify_crc
         self._offsets = first_offset, last_offset
-        self._state = new_state()
+        self._states = new_state()
+        self._state = self._states[0]
         self._ends = np.zeros(len(positions), np.int64)
         memory.expect_bytes(len(window))
         self._chunk = memory.chunk()
@@ -212,7 +203,7 @@ class BatchWalk(Generic[_Result]):
     def fill_arena(self) -> None:
         """Decode batches until there is a result; the rest of a batch stays in the arena."""
         arena = self._arena
-        if self._state[STATE_LEFT] == NOT_OPEN:
+        if self._state.left == NOT_OPEN:
             arena.used_bytes = 0
         window_end = self._address + np.uint64(len(self._window))
         while not self.is_done and not self._ready:
@@ -254,7 +245,7 @@ class BatchWalk(Generic[_Result]):
                 large.resume(self._state)
                 part_end = large.part_end(self._state, section)
                 code = DECODE_FULL
-                while code == DECODE_FULL and self._state[STATE_CURSOR] < part_end:
+                while code == DECODE_FULL and self._state.cursor < part_end:
                     code = self._decode()
                     self._finish_chunk(section.end, is_full=code == DECODE_FULL)
                 if code == DECODE_FULL:
@@ -276,7 +267,7 @@ class BatchWalk(Generic[_Result]):
 
     def _decode(self) -> int:
         arena, memory = self._arena, self._memory
-        self._state[STATE_ARENA_USED] = arena.used_bytes
+        self._state.arena_used = arena.used_bytes
         code = DECODE_NEEDS_ROOM
         while code == DECODE_NEEDS_ROOM:
             code = decode_batches(
@@ -290,18 +281,18 @@ class BatchWalk(Generic[_Result]):
                 arena.contexts,
                 self._chunk.columns,
                 self._ends,
-                self._state,
+                self._states,
             )
             if code == DECODE_NEEDS_ROOM:
                 self._chunk = memory.chunk(
-                    int(self._state[STATE_NEEDED_KEY_BYTES]),
-                    int(self._state[STATE_NEEDED_VALUE_BYTES]),
+                    int(self._state.needed_key_bytes),
+                    int(self._state.needed_value_bytes),
                 )
-        arena.used_bytes = int(self._state[STATE_ARENA_USED])
+        arena.used_bytes = int(self._state.arena_used)
         return code
 
     def _batch(self) -> Bytes:
-        number = self._state[STATE_BATCH]
+        number = self._state.batch
         start = int(self._positions[number])
         return self._window[start : start + int(self._sizes[number])]
 
@@ -309,7 +300,7 @@ class BatchWalk(Generic[_Result]):
         self._fault = records.fault
         hand_in_section(self._state, records.section)
         if records.section.is_message_set:
-            self._inner_offsets[int(self._state[STATE_BATCH])] = records.first_offset
+            self._inner_offsets[int(self._state.batch)] = records.first_offset
 
     def _end_section(self) -> None:
         """Continue after the records that were handed in."""
@@ -319,25 +310,25 @@ class BatchWalk(Generic[_Result]):
             self._skip_damaged(CorruptLogError(self._fault))
 
     def _skip_damaged(self, error: CorruptLogError) -> None:
-        self._ready.append(BatchDamage(int(self._state[STATE_BATCH]), without_frames(error)))
+        self._ready.append(BatchDamage(int(self._state.batch), without_frames(error)))
         skip_batch(self._state, self._ends)
-        self._chunk_batch = int(self._state[STATE_BATCH])
+        self._chunk_batch = int(self._state.batch)
 
     def _damage(self) -> CorruptLogError:
         """Return the error for the fault that the kernel has found."""
-        code = int(self._state[STATE_FAULT])
-        count = int(self._state[STATE_SECTION + 2])
+        code = int(self._state.fault)
+        count = int(self._state.record_count)
         if code == NEGATIVE_RECORD_COUNT:
             return CorruptLogError("the batch has a negative record count", found=count)
         if code == TOO_MANY_HEADERS:
             return TooLargeError("a record has too many headers", expected=f"{MAX_HEADERS} or less")
         if code == CUT_FIELD:
             return CorruptLogError("a message ends before its key or its value does")
-        return CorruptLogError(record_fault(count - int(self._state[STATE_LEFT]), count, code))
+        return CorruptLogError(record_fault(count - int(self._state.left), count, code))
 
     def _finish_chunk(self, readable_end: np.uint64, *, is_full: bool = False) -> None:
         """Convert the records so far, and begin another chunk."""
-        rows, number = int(self._state[STATE_ROWS]), int(self._state[STATE_BATCH])
+        rows, number = int(self._state.rows), int(self._state.batch)
         if rows:
             # The last batch may have more records than the chunk.
             ends = self._ends[self._chunk_batch : number + 1]
@@ -346,7 +337,7 @@ class BatchWalk(Generic[_Result]):
             memory = self._chunk
             chunk = memory.chunk(
                 rows,
-                int(self._state[STATE_HEADER_ROWS]),
+                int(self._state.header_rows),
                 self._chunk_batch,
                 ends,
                 readable_end,
@@ -361,7 +352,7 @@ class BatchWalk(Generic[_Result]):
                 batch: offset for batch, offset in self._inner_offsets.items() if batch == number
             }
         self._chunk_batch = number
-        if self._state[STATE_LEFT] == NOT_OPEN:
+        if self._state.left == NOT_OPEN:
             # Nothing points into it any more.
             self._arena.used_bytes = 0
 

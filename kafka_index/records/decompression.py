@@ -182,8 +182,7 @@ class _Scratch:
 
     def __init__(self) -> None:
         # The libraries of the codecs are loaded where there is something to decompress.
-        from kafka_index.kernels.library_codecs import new_contexts  # noqa: PLC0415
-        from kafka_index.kernels.unpacking import unpack  # noqa: PLC0415
+        from kafka_index.kernels.unpacking import new_contexts, unpack  # noqa: PLC0415
 
         self._unpack = unpack
         self._memory: Bytes = np.empty(_SCRATCH_BYTES + UNPACK_SLACK_BYTES, np.uint8)

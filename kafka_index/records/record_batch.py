@@ -29,6 +29,8 @@ from kafka_index.errors import (
 )
 from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, INT64_MIN
+from kafka_index.layout.message_bytes import unsigned_varint
+from kafka_index.layout.message_schemas import Struct
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
@@ -76,8 +78,6 @@ _KEY_VERSION = 0
 _MARKER_VERSION = 0
 _LEADER_CHANGE = 2
 _LEADER_CHANGE_VERSION = 0
-_INT32 = struct.Struct(">i")
-_NO_TAGGED_FIELDS = b"\0"
 
 
 class Record(NamedTuple):
@@ -132,16 +132,6 @@ def _varint(value: int) -> bytes:
     if not INT64_MIN <= value <= INT64_MAX:
         value = (value - INT64_MIN & _UINT64) + INT64_MIN
     return unsigned_varint((value << 1) ^ (value >> 63))
-
-
-def unsigned_varint(value: int) -> bytes:
-    """Return a number of 0 or more as a varint (``ByteUtils.writeUnsignedVarint``)."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def codec_of_name(name: str) -> int:
@@ -463,19 +453,19 @@ def write_leader_change(
         raise InputError(
             "a leader change needs a leader epoch", expected="0 or more", found=leader_epoch
         )
-    value = (
-        struct.pack(">hi", _LEADER_CHANGE_VERSION, leader_id)
-        + _compact_array(voters)
-        + _compact_array(granting_voters)
-        + _NO_TAGGED_FIELDS
+    # All of Kafka's schemas are parsed with it.
+    from kafka_index.layout.messages import KRAFT_CONTROL  # noqa: PLC0415
+
+    (schema,) = (each for each in KRAFT_CONTROL if each.name == "LeaderChangeMessage")
+    value = schema.encode(
+        {
+            "version": _LEADER_CHANGE_VERSION,
+            "leaderId": leader_id,
+            "voters": [Struct(voterId=each) for each in voters],
+            "grantingVoters": [Struct(voterId=each) for each in granting_voters],
+        },
+        _LEADER_CHANGE_VERSION,
     )
     fields = BatchFields(leader_epoch=leader_epoch, is_control=True)
     record = Record(timestamp_ms, _KEY.pack(_KEY_VERSION, _LEADER_CHANGE), value)
     return write_record_batch([record], base_offset, fields)
-
-
-def _compact_array(node_ids: Sequence[int]) -> bytes:
-    parts = [unsigned_varint(len(node_ids) + 1)]
-    for node_id in node_ids:
-        parts += (_INT32.pack(node_id), _NO_TAGGED_FIELDS)
-    return b"".join(parts)

@@ -10,11 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.kernels.decode_state import (
-    PART_HEADERS,
-    PART_KEYS,
-    PART_VALUES,
-)
+from kafka_index.kernels.decode_state import CHUNK, PART_HEADERS, PART_KEYS, PART_VALUES
 from kafka_index.kernels.record_columns import (
     COPY_SLACK_BYTES,
     HEADER_KEY,
@@ -149,17 +145,19 @@ class ChunkMemory:
         self._values = self._field(parts & RecordParts.VALUES, value_bytes, 1)
         address = self._numbers.address
         #: As `kafka_index.kernels.record_columns.decode_batches` takes it.
-        self.columns: Longs = np.array(
+        self.columns = np.array(
             [
-                address,
-                address + self._long_bytes,
-                *self._addresses(self._keys, key_bytes, 0),
-                *self._addresses(self._values, value_bytes, 1),
-                places.ctypes.data,
-                places.strides[0],
-                rows,
+                (
+                    address,
+                    address + self._long_bytes,
+                    *self._addresses(self._keys, key_bytes, 0),
+                    *self._addresses(self._values, value_bytes, 1),
+                    places.ctypes.data,
+                    places.strides[0],
+                    rows,
+                )
             ],
-            np.int64,
+            CHUNK,
         )
 
     def chunk(

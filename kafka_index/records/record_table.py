@@ -85,6 +85,12 @@ class WindowBatches:
     batches: BatchColumns
     is_aborted: NDArray[np.bool_] | None = None
 
+    def select(self, rows: NDArray[np.bool_] | Longs) -> WindowBatches:
+        """Return some of the batches, by a mask or by ascending numbers."""
+        batches = BatchColumns(*(column[rows] for column in self.batches))
+        is_aborted = None if self.is_aborted is None else self.is_aborted[rows]
+        return WindowBatches(self.window, self.position_bytes, batches, is_aborted)
+
     def read_headers(self) -> Longs:
         """Return the further fields of their headers, as `kafka_index.kernels.headers` has them."""
         columns = np.empty((HEADER_COLUMNS, self.batches.rows), np.int64)

@@ -14,11 +14,7 @@ from kafka_index.backup.clamp import Clamp, RunLog, clamp_ends
 from kafka_index.dump.replicas import Dump, Replica, read_dumps
 from kafka_index.errors import ConfigError, InputError, first_of, plural
 from kafka_index.layout.integers import INT64_MAX
-from kafka_index.layout.names import (
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
+from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from kafka_index.metadata import ClusterImage
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.restore.cluster import ClusterMode

@@ -31,7 +31,7 @@ from kafka_index.restore.output_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
 from kafka_index.startup.identity import check_identity
 from kafka_index.startup.prediction import Refusal
-from kafka_index.storage import AtomicFile, refuse_overlap
+from kafka_index.storage import AtomicFile, local_path, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import refuse_linked_out
@@ -210,19 +210,21 @@ def is_separate(dump: Dump) -> bool:
     return all(each.path != home for each in dump.roots)
 
 
-def check_metadata_output(dump: Dump, given: str, read: Iterable[str], *, is_begun: bool) -> None:
-    """Check a directory that gets the metadata log; nothing is written."""
+def directory_to_write(given: str, what: str, read: Iterable[str], *, hint: str) -> str:
+    """Return the path of a directory that may be made or written; `what` names it in errors.
+
+    Raises `InputError` if it is remote, not a directory, overlaps with what is read, or a broker
+    runs on it.
+    """
     if is_remote(given):
-        raise InputError("a controller has a local directory", path=given)
-    path = os.path.realpath(given)
-    hint = "give another --metadata-output"
-    refuse_overlap(path, given, [*read, *_local(dump.metadata_logs)], hint=hint)
-    if not os.path.lexists(path):
-        return
-    if not os.path.isdir(path):
-        raise InputError("the metadata output is not a directory", path=given, hint=hint)
-    refuse_running(path, "nothing was written; give another --metadata-output")
-    refuse_used_metadata(dump, given, is_begun=is_begun)
+        raise InputError(f"{what} has to be a local directory", path=given, hint=hint)
+    path = os.path.realpath(local_path(given))
+    refuse_overlap(path, given, read, hint=hint)
+    if os.path.isdir(path):
+        refuse_running(path, f"nothing was written; {hint}")
+    elif os.path.lexists(path):
+        raise InputError(f"{what} is not a directory", path=given, hint=hint)
+    return path
 
 
 def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
@@ -256,10 +258,6 @@ def _foreign(
         if entry.name not in names or is_changed:
             return entry.name
     return None
-
-
-def _local(paths: Iterable[str]) -> list[str]:
-    return [each for each in paths if not is_remote(each)]
 
 
 def copy_metadata(dump: Dump, target: str) -> None:

@@ -9,7 +9,7 @@ does not explain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +29,6 @@ from kafka_index.layout.records import (
     RECORD_BATCH_HEADER,
     RECORD_BATCH_OVERHEAD_BYTES,
 )
-from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.scan import LogFileSource
@@ -114,25 +113,35 @@ def mark_at(log: Bytes, position_bytes: int) -> BatchMark:
     )
 
 
-def hole_content(log: Bytes, start_bytes: int, end_bytes: int, next_offset: int) -> HoleContent:
-    """Return the content that the headers between two positions name, while they are plausible."""
-    records = 0
-    largest = first_ms = last_ms = None
+def hole_content(
+    log: Bytes, start_bytes: int, end_bytes: int, next_offset: int, edges: Iterable[int] = ()
+) -> HoleContent:
+    """Return the content that the headers between two positions name, as far as they are plausible.
+
+    After an implausible header the walk is resumed at the next edge.
+    """
+    ends = sorted(each for each in {*edges, end_bytes} if start_bytes < each <= end_bytes)
+    records: int | None = 0
+    largest: int | None = None
+    first_ms: int | None = None
+    last_ms: int | None = None
     position = start_bytes
-    while position < end_bytes:
-        header = _plausible(log, position, next_offset)
-        size_bytes = 0 if header is None else LOG_OVERHEAD_BYTES + int(header["length"])
-        # The last batch of a log may be torn: its header counts all the same.
-        if header is None or (position + size_bytes > end_bytes < len(log)):
-            return HoleContent(None, largest, first_ms, last_ms)
-        records += int(header["record_count"])
-        largest = int(header["base_offset"]) + int(header["last_offset_delta"])
-        next_offset = largest + 1
-        least_ms, most_ms = int(header["base_timestamp_ms"]), int(header["max_timestamp_ms"])
-        if least_ms >= 0:
-            first_ms = min(least_ms, first_ms or least_ms)
-            last_ms = max(most_ms, last_ms or most_ms)
-        position += size_bytes
+    for end in ends:
+        while position < end:
+            header = _plausible(log, position, next_offset)
+            size_bytes = 0 if header is None else LOG_OVERHEAD_BYTES + int(header["length"])
+            # The last batch of a log may be torn: its header counts all the same.
+            if header is None or (position + size_bytes > end < len(log)):
+                records, position = None, end
+                break
+            records = None if records is None else records + int(header["record_count"])
+            largest = int(header["base_offset"]) + int(header["last_offset_delta"])
+            next_offset = largest + 1
+            least_ms, most_ms = int(header["base_timestamp_ms"]), int(header["max_timestamp_ms"])
+            if least_ms >= 0:
+                first_ms = least_ms if first_ms is None else min(least_ms, first_ms)
+                last_ms = most_ms if last_ms is None else max(most_ms, last_ms)
+            position += size_bytes
     return HoleContent(records, largest, first_ms, last_ms, is_torn=position > end_bytes)
 
 
@@ -301,7 +310,9 @@ class Filler:
 
     def find(self, before: BatchMark | None, after: BatchMark | None) -> Fill | None:
         """Return the range between two batches from a copy that has both; None for none."""
-        return None if before is None or after is None else self._find(before, after)
+        if before is None or after is None:
+            return None
+        return self._find(before.base_offset, before, after)
 
     def find_head(self, start_offset: int, after: BatchMark | None) -> Fill | None:
         """Return the range from the start of a log to a batch, from a copy that has that batch.
@@ -312,13 +323,13 @@ class Filler:
         """
         if after is None or after.leader_epoch < 0:
             return None
-        return self._find(start_offset, after)
+        return self._find(start_offset, None, after)
 
-    def _find(self, before: BatchMark | int, after: BatchMark) -> Fill | None:
+    def _find(self, offset: int, before: BatchMark | None, after: BatchMark) -> Fill | None:
         best: Fill | None = None
         for other in self._others:
             cleaned_to = other.root.cleaned_to(other.partition) or 0
-            walk = _Walk(before, after, cleaned_to, self.decompressor)
+            walk = _Walk(offset, before, after, cleaned_to, self.decompressor)
             try:
                 if not walk.goes_through(other.segments.files()):
                     continue
@@ -358,19 +369,21 @@ def _edge_marks(segment: SegmentFile | None) -> tuple[BatchMark | None, BatchMar
 
 
 class _Walk:
-    """The way through the logs of a copy, from one batch to the other."""
+    """The way through the logs of a copy, from an offset, or the batch there, to a later batch."""
 
     def __init__(
         self,
-        before: BatchMark | int,
+        offset: int,
+        before: BatchMark | None,
         after: BatchMark,
         cleaned_to: int,
         decompressor: Decompressor,
     ) -> None:
+        self._offset = offset
         self._before = before
         self._after = after
         self._decompressor = decompressor
-        start = before if isinstance(before, int) else before.last_offset + 1
+        start = offset if before is None else before.last_offset + 1
         self._offsets = LogOffsets(start, cleaned_to)
         self._is_inside = False
         self._is_done = False
@@ -378,10 +391,8 @@ class _Walk:
 
     def goes_through(self, segments: Sequence[SegmentFile]) -> bool:
         """Return whether a copy has both batches, or the offset and the batch."""
-        before = self._before
-        start_offset = before if isinstance(before, int) else before.base_offset
         first = max(
-            (at for at, one in enumerate(segments) if one.base_offset <= start_offset), default=0
+            (at for at, one in enumerate(segments) if one.base_offset <= self._offset), default=0
         )
         for segment in segments[first:]:
             if segment.base_offset > self._after.base_offset or not self._goes_on_in(segment):
@@ -413,14 +424,16 @@ class _Walk:
             for batches in source.chunks():
                 row = 0
                 if start is None:
-                    found = self._first_row(batches)
-                    if found is None:
+                    offsets = batches.last_offset if self._before is None else batches.base_offset
+                    found = np.flatnonzero(offsets >= self._offset)
+                    if not len(found):
                         continue
-                    row, start = found, int(batches.position_bytes[found])
-                    if not isinstance(self._before, int):
+                    row = int(found[0])
+                    start = int(batches.position_bytes[row])
+                    if self._before is not None:
                         if mark_at(file.array, start) != self._before:
                             return False
-                        start += int(batches.size_bytes[found])
+                        start += int(batches.size_bytes[row])
                         row += 1
                 ends = np.flatnonzero(batches.base_offset[row:] >= self._after.base_offset)
                 end = row + int(ends[0]) if len(ends) else batches.rows
@@ -436,14 +449,6 @@ class _Walk:
             self._take(segment, start, file.size_bytes)
         self._is_inside = True
         return True
-
-    def _first_row(self, batches: BatchColumns) -> int | None:
-        """Return the batch that the way begins with or after."""
-        if isinstance(self._before, int):
-            rows = np.flatnonzero(batches.last_offset >= self._before)
-        else:
-            rows = np.flatnonzero(batches.base_offset >= self._before.base_offset)
-        return int(rows[0]) if len(rows) else None
 
     def _take(self, segment: SegmentFile, start: int, end: int) -> None:
         if end > start:

@@ -18,12 +18,8 @@ from kafka_index.config import LogConfig
 from kafka_index.dump.small_files import read_epochs
 from kafka_index.growing import GrowingPartitionLog, LogSettings
 from kafka_index.growing.settings import log_settings_of
-from kafka_index.layout.message_fields import ZERO_UUID, Value
-from kafka_index.layout.names import (
-    CONSUMER_OFFSETS_TOPIC,
-    LOG_SUFFIX,
-    TopicPartition,
-)
+from kafka_index.layout.message_schemas import ZERO_UUID, Value
+from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC, LOG_SUFFIX, TopicPartition
 from kafka_index.metadata import CommittedOffset, read_metadata
 from kafka_index.metadata.decoding import GROUP_CODEC
 from kafka_index.records import BatchFields, Record, write_record_batch

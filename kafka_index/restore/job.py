@@ -51,7 +51,7 @@ from kafka_index.restore.output_files import (
     write_checkpoints,
     write_marker,
 )
-from kafka_index.restore.partition_restoring import Dropping, PartitionTask, Runner
+from kafka_index.restore.partition_restoring import PartitionSettings, Runner
 from kafka_index.restore.plan import (
     RestorePlan,
     RestoreRequest,
@@ -85,7 +85,7 @@ from kafka_index.restore.until import (
     cleaned_after,
     open_transactions,
 )
-from kafka_index.storage import DirectoryLock
+from kafka_index.storage import DirectoryLock, local_path
 
 OnRestored = Callable[[RestoredPartition], None]
 OnResult = Callable[[RestoreResult], None]
@@ -130,14 +130,16 @@ def restore_logs(
     settle(finished.values())
     if unfinished:
         request = plan.request
-        runner(
-            [
-                PartitionTask(each, output.path, request.config, request.salvage, link)
-                for each in unfinished
-            ],
-            finish,
-            dropping_of(request),
+        dropped = Selection(request.drop_keys) if request.drop_keys else None
+        settings = PartitionSettings(
+            output.path,
+            request.config,
+            request.salvage,
+            link,
+            dropped,
+            request.max_decompressed_bytes,
         )
+        runner(unfinished, settings, finish)
     settle(
         RestoredPartition(
             partition,
@@ -150,13 +152,6 @@ def restore_logs(
     )
     remove_staging(output.path)
     return sorted(settled, key=lambda each: each.partition)
-
-
-def dropping_of(request: RestoreRequest) -> Dropping | None:
-    """Return which records a request drops; None for none."""
-    if not request.drop_keys:
-        return None
-    return Dropping(Selection(request.drop_keys), request.max_decompressed_bytes)
 
 
 def write_root(plan: RestorePlan, output: str, partitions: Iterable[RestoredPartition]) -> None:
@@ -243,10 +238,11 @@ class RestoreJob:
         conclude: OnResult = lambda _: None,
     ) -> RestoreResult:
         """Restore."""
-        separate = self._metadata_outputs()
-        for path in separate:
-            make_directory(path)
-        written = [self.output.path, *(each.path for each in self.seeds), *separate]
+        written = [self.output.path, *(each.path for each in self.seeds)]
+        separate = self._metadata_output
+        if separate is not None:
+            make_directory(separate)
+            written.append(separate)
         with DirectoryLock.of_data_directories(written):
             job = self._as_it_is_now()
             result = job.restore(runner, on_restored)
@@ -258,16 +254,18 @@ class RestoreJob:
                 Journal(job.output.path).remove()
             return result
 
-    def _metadata_outputs(self) -> list[str]:
-        """Return the directory of the metadata log, where it has one of its own."""
+    @property
+    def _metadata_output(self) -> str | None:
+        """The directory that gets the metadata log, where it has one of its own."""
         given = self.request.metadata_output
-        return [] if given is None else [os.path.realpath(given)]
+        return None if given is None else os.path.realpath(local_path(given))
 
     def _as_it_is_now(self) -> RestoreJob:
         """Return the job for the output as it is since the lock is held."""
         output = check_again(self.output, self.plan)
-        for path in self._metadata_outputs():
-            refuse_used_metadata(self.plan.dump, path, is_begun=output.begun is not None)
+        if self._metadata_output is not None:
+            is_begun = output.begun is not None
+            refuse_used_metadata(self.plan.dump, self._metadata_output, is_begun=is_begun)
         for seed in self.seeds:
             refuse_used(seed)
         if output.begun is None:
@@ -318,7 +316,7 @@ class RestoreJob:
             for seed in self.seeds:
                 write_seed(seed, seeding)
         if request.cluster is ClusterMode.SAME:
-            copy_metadata(plan.dump, self._metadata_output)
+            copy_metadata(plan.dump, self._metadata_output or output.path)
         write_root(plan, output.path, partitions)
         result = RestoreResult(
             partitions,
@@ -343,7 +341,7 @@ class RestoreJob:
     def let_start(self) -> None:
         """Write what lets a broker start: who it is, and then the marker of a clean shutdown."""
         if self.request.cluster is ClusterMode.SAME and is_separate(self.plan.dump):
-            copy_metadata_identity(self.plan.dump, self._metadata_output)
+            copy_metadata_identity(self.plan.dump, self._metadata_output or self.output.path)
         show_identity(self.output.path)
         write_marker(self.output.path, self.identity.broker_epoch)
 
@@ -372,25 +370,19 @@ class RestoreJob:
     def _cut_apart(self, partitions: Iterable[RestoredPartition]) -> list[str]:
         """Return the transactions and compacted logs that the requested ends cut, for people."""
         limited = [each for each in partitions if each.is_limited]
-        if not limited:
+        until = self.request.until
+        if not limited or not until.is_given:
             return []
         cleaned_to = {each.partition: each.cleaned_to or 0 for each in self.plan.partitions}
-        cleaned = {
-            each.partition: (cleaned_to[each.partition], each.log_end_offset) for each in limited
-        }
-        until = self.request.until
-        if not until.is_given:
-            return []
+        cleaned = cleaned_after(
+            {each.partition: (cleaned_to[each.partition], each.log_end_offset) for each in limited}
+        )
         if until.is_consistent:
             # Coordinators end what is open, everywhere alike.
-            return cleaned_after(cleaned)
-        return [
-            *open_transactions(
-                {each.partition: each.open_producers for each in limited},
-                read_transactions(self.output.path, self._budget()),
-            ),
-            *cleaned_after(cleaned),
-        ]
+            return cleaned
+        transactions = read_transactions(self.output.path, self._budget())
+        open_producers = {each.partition: each.open_producers for each in limited}
+        return [*open_transactions(open_producers, transactions), *cleaned]
 
     def _group_offsets(
         self, partitions: Sequence[RestoredPartition]
@@ -439,8 +431,3 @@ class RestoreJob:
             return [each for each in left_out if each in only_here]
         # Who makes the topics decides.
         return []
-
-    @property
-    def _metadata_output(self) -> str:
-        """The directory that gets the metadata log."""
-        return next(iter(self._metadata_outputs()), self.output.path)

@@ -256,14 +256,9 @@ def gap_losses(
     for number, count in missing.unnamed.items():
         source = logs[number].source
         reason = f"offsets are missing in {count} more places of the log"
-        lost = LostRange(source.base_offset, source.log_path, None, None, GAP, reason)
-        found.append(replace(lost, is_known=False))
+        place = source.base_offset, source.log_path
+        found.append(LostRange(*place, None, None, GAP, reason, is_known=False))
     return found
-
-
-def cleaned_places(logs: Sequence[RestoredLog]) -> int:
-    """Return in how many places offsets are missing that a cleaner has removed."""
-    return sum(each.facts.offsets.cleaned_count for each in logs)
 
 
 def with_fills(
@@ -375,7 +370,6 @@ def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None)
         what = f"the log starts at {first}, and {what}"
     elif fill is not None:
         what = f"offsets {first} to {last} are missing in {fill.replica}, which fills the rest"
-    is_known = missing.cause is Cause.LOST
     reason = what if is_checkpointed else f"{what}; {missing.why}"
-    lost = LostRange(source.base_offset, source.log_path, first, last, code, reason)
-    return replace(lost, is_known=is_known)
+    place, is_known = (source.base_offset, source.log_path), missing.cause is Cause.LOST
+    return LostRange(*place, first, last, code, reason, is_known=is_known)

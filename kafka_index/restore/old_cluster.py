@@ -19,12 +19,7 @@ from kafka_index.layout.names import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
-from kafka_index.metadata import (
-    ClusterImage,
-    CommittedOffset,
-    Transaction,
-    read_metadata,
-)
+from kafka_index.metadata import ClusterImage, CommittedOffset, Transaction, read_metadata
 from kafka_index.metadata.decoding import HIDDEN
 from kafka_index.metadata.directory import FoundCluster, node_id_of
 from kafka_index.records.decompression import DecompressionBudget
@@ -199,12 +194,10 @@ class OldCluster:
 
         `properties` are all settings of the broker.
         """
-        image, node_id = self.image, node_id_of(dump.directories.values())
-        names = [] if image is None else [each.name for each in image.topics.values()]
+        image, node_id = self.image or ClusterImage(), node_id_of(dump.directories.values())
         return {
-            name: image.cleanup_policy(name, properties, node_id)
-            for name in names
-            if image is not None
+            each.name: image.cleanup_policy(each.name, properties, node_id)
+            for each in image.topics.values()
         }
 
     def leader_epoch(self, partition: TopicPartition) -> int:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka_index.dump.data_directory import refuse_running
 from kafka_index.dump.replicas import Dump
 from kafka_index.dump.small_files import read_properties
 from kafka_index.errors import InputError
@@ -33,11 +32,12 @@ from kafka_index.restore.cluster import (
     DIRECTORY_ID,
     NODE_ID,
     Identity,
-    check_metadata_output,
+    directory_to_write,
     dump_identity,
     fresh_identity,
     is_separate,
     refuse_identity,
+    refuse_used_metadata,
     same_identity,
 )
 from kafka_index.restore.old_cluster import OldCluster, check_topic_configs
@@ -50,11 +50,7 @@ from kafka_index.startup.metadata_log import (
     why_not_quorum_state,
     why_not_snapshots,
 )
-from kafka_index.storage import (
-    check_target,
-    local_path,
-    refuse_overlap,
-)
+from kafka_index.storage import check_target
 from kafka_index.stores import is_remote
 
 #: What `kafka-storage.sh format` writes.
@@ -86,18 +82,10 @@ class Output:
 
 def check_output(plan: RestorePlan) -> Output:
     """Check the output directory, and make it if it is missing."""
-    given = plan.request.output
-    if is_remote(given):
-        raise InputError(
-            "a broker mounts a local directory", path=given, hint="give --output a local path"
-        )
-    path = os.path.realpath(local_path(given))
+    read = inputs_of(plan.request, plan.dump)
     hint = "choose another --output"
-    refuse_overlap(path, given, inputs_of(plan.request, plan.dump), hint=hint)
-    if os.path.lexists(path) and not os.path.isdir(path):
-        raise InputError("the output is not a directory", path=given, hint=hint)
+    path = directory_to_write(plan.request.output, "the output", read, hint=hint)
     if os.path.isdir(path):
-        refuse_running(path, "nothing was written; choose another --output")
         found = _as_found(path, plan)
         if found.begun is not None:
             return found
@@ -292,5 +280,7 @@ def check_same_output(
             hint="give --metadata-output DIR, an empty directory that becomes metadata.log.dir",
         )
     if request.metadata_output is not None:
-        read = [*inputs_of(request, dump), output.path]
-        check_metadata_output(dump, request.metadata_output, read, is_begun=is_begun)
+        given, read = request.metadata_output, [*inputs_of(request, dump), output.path]
+        hint = "give another --metadata-output"
+        path = directory_to_write(given, "the metadata output", read, hint=hint)
+        refuse_used_metadata(dump, path, is_begun=is_begun)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import TypeAlias
 
 from kafka_index.build import BuildSettings, publish_partitions
 from kafka_index.build.fold import LOG_START_ABOVE_END
@@ -34,7 +34,6 @@ from kafka_index.restore.log_restoring import (
     ATTEMPT_ID,
     LogRestoring,
     RestoredLog,
-    cleaned_places,
     gap_losses,
     log_end,
     with_fills,
@@ -56,7 +55,7 @@ from kafka_index.restore.restored_partition import (
     RestoredPartition,
     Salvage,
 )
-from kafka_index.restore.salvaging import LogContext, partition_context
+from kafka_index.restore.salvaging import LogContext, logs_in_context, partition_context
 from kafka_index.state.partition_state import PartitionState
 from kafka_index.storage import SegmentFile, make_durable, publish_error, publishing
 
@@ -69,54 +68,17 @@ OnSettled = Callable[[Sequence[RestoredPartition]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionTask:
-    """A partition, and how it is restored; small and picklable."""
+class PartitionSettings:
+    """The way all partitions of a run are restored; small and picklable.
 
-    plan: PartitionPlan
+    No partition gets the records of the selection; so much of them is decompressed at a time.
+    """
+
     output: str
     config: LogConfig
     salvage: Salvage
     link: Link
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of its logs."""
-        return int(self.plan.base.segments.sizes_bytes.sum())
-
-    @property
-    def log_count(self) -> int:
-        """Number of its logs."""
-        return len(self.plan.base.segments.base_offsets)
-
-    def alone(self) -> PartitionTask:
-        """Return the task without what the root of a dump says of other partitions."""
-        base, *others = (each.alone() for each in (self.plan.base, *self.plan.others))
-        return replace(self, plan=replace(self.plan, base=base, others=tuple(others)))
-
-    def directory_in(self, root: str) -> str:
-        """Return the directory of the partition below a folder."""
-        return os.path.join(root, self.plan.partition.directory_name)
-
-    def logs(self) -> list[tuple[SegmentFile, LogContext]]:
-        """Return its segments by base offset, each with what lies around it."""
-        segments = self.plan.segments()
-        shared = partition_context(self.plan, self.config)
-        around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
-        contexts = [replace(shared, before=before, after=after) for before, after in around]
-        contexts[0] = replace(contexts[0], head_offset=self.plan.head_offset, later=segments[1:])
-        return list(zip(segments, contexts, strict=True))
-
-    def unsettled(self) -> RestoredPartition:
-        """Return the row of the partition before anything is known of it."""
-        plan = self.plan
-        return RestoredPartition(plan.partition, plan.base.directory, plan.topic_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Dropping:
-    """The records that no partition gets, and how much of them is decompressed at a time."""
-
-    selection: Selection
+    dropped: Selection | None
     max_decompressed_bytes: int
 
 
@@ -125,56 +87,46 @@ class _Sound:
     """A partition whose files can be published."""
 
     found: RestoredPartition
-    task: PartitionTask
     logs: Sequence[RestoredLog]
     directory: str
     start: PartitionStart
 
 
-def grouped(tasks: Iterable[PartitionTask]) -> list[list[PartitionTask]]:
+def grouped(plans: Iterable[PartitionPlan]) -> list[list[PartitionPlan]]:
     """Return the units of work, the largest first: large partitions alone, small ones together."""
-    groups: list[list[PartitionTask]] = []
+    groups: list[list[PartitionPlan]] = []
     room = segments = 0
-    for task in sorted(tasks, key=lambda each: -each.size_bytes):
-        if not groups or task.size_bytes > room or segments + task.log_count > GROUP_SEGMENTS:
+    for plan in sorted(plans, key=lambda each: -each.size_bytes):
+        if not groups or plan.size_bytes > room or segments + plan.log_count > GROUP_SEGMENTS:
             groups.append([])
             room, segments = _GROUP_BYTES, 0
-        groups[-1].append(task)
-        room, segments = room - task.size_bytes, segments + task.log_count
+        groups[-1].append(plan)
+        room, segments = room - plan.size_bytes, segments + plan.log_count
     return groups
 
 
-class Runner(Protocol):
-    """Restores partitions on some engine, and calls back with each group that is settled."""
-
-    def __call__(
-        self,
-        tasks: Sequence[PartitionTask],
-        on_settled: OnSettled,
-        dropping: Dropping | None,
-        /,
-    ) -> None:
-        """Restore partitions without the records that are dropped."""
+#: Restores partitions on some engine, and calls back with each group that is settled.
+Runner: TypeAlias = Callable[[Sequence[PartitionPlan], PartitionSettings, OnSettled], None]
 
 
 def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
     """Return what restores partitions on an engine."""
 
     def run(
-        tasks: Sequence[PartitionTask], on_settled: OnSettled, dropping: Dropping | None = None
+        plans: Sequence[PartitionPlan], settings: PartitionSettings, on_settled: OnSettled
     ) -> None:
-        groups = grouped(each.alone() for each in tasks)
+        groups = grouped(each.alone() for each in plans)
         with engine.start(
             "restore",
             after_failure="finished partitions are kept: run again to continue",
             listener=listener,
             works=len(groups),
-            inputs=sorted({each.plan.base.directory for each in tasks}),
-            outputs=[tasks[0].output],
+            inputs=sorted({each.base.directory for each in plans}),
+            outputs=[settings.output],
         ) as workers:
             for group in workers.run_parts(
                 groups,
-                partial(divide, dropping=dropping),
+                partial(divide, settings=settings),
                 sizes=[sum(each.size_bytes for each in group) for group in groups],
                 what="restore {:,} groups of partitions",
                 waves=Waves.KEPT,
@@ -185,78 +137,137 @@ def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
 
 
 def divide(
-    group: Sequence[PartitionTask], *, dropping: Dropping | None = None
+    group: Sequence[PartitionPlan], *, settings: PartitionSettings
 ) -> Parts[list[RestoredPartition]]:
     """Return the work on partitions: a part for each log, in a folder of this attempt's own.
 
     Joined, each partition appears whole in the output, without the records of some keys, or it is
     left out and not there.
     """
-    root = os.path.join(group[0].output, f"{STAGING}{new_run_id()}")
-    settings = BuildSettings(
-        config=group[0].config, target_root=root, run_id=new_run_id(), keeps_record=False
+    root = os.path.join(settings.output, f"{STAGING}{new_run_id()}")
+    attempt = _Attempt(
+        root,
+        settings,
+        BuildSettings(
+            config=settings.config, target_root=root, run_id=new_run_id(), keeps_record=False
+        ),
     )
     parts = [
-        partial(_restore_log, log, task=task, settings=settings)
-        for task in group
-        for log in task.logs()
+        partial(attempt.restore_log, plan, *log)
+        for plan in group
+        for log in logs_in_context(plan, settings.config)
     ]
-    return Parts(
-        parts, partial(_finish, group=group, root=root, settings=settings, dropping=dropping)
-    )
+    return Parts(parts, partial(attempt.finish, group))
 
 
-def _restore_log(
-    log: tuple[SegmentFile, LogContext],
-    _attempt_id: str,
-    *,
-    task: PartitionTask,
-    settings: BuildSettings,
-) -> FoundLog:
-    source, context = log
-    directory = task.directory_in(settings.target_root or "")
-    try:
-        make_directory(directory)
-        restoring = LogRestoring(directory, settings, context)
-        return restoring.restore_log(source, task.link, task.salvage)
-    except KafkaIndexError as error:
-        return without_frames(error)
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """An attempt at a group of partitions, in a folder of its own."""
 
+    root: str
+    settings: PartitionSettings
+    build: BuildSettings
 
-def _finish(
-    found: list[FoundLog],
-    _attempt_id: str,
-    *,
-    group: Sequence[PartitionTask],
-    root: str,
-    settings: BuildSettings,
-    dropping: Dropping | None,
-) -> list[RestoredPartition]:
-    """Let each partition whose logs are there appear whole in the output."""
-    output = group[0].output
-    logs = iter(found)
-    every = [task.unsettled() for task in group]
-    sound = []
-    try:
-        for task, row in zip(group, every, strict=True):
-            own = list(islice(logs, task.log_count))
-            with _leaving_out([row]):
-                ready = _prepare(row, task, _sound_logs(own), settings, dropping)
-                if ready is not None:
-                    sound.append(ready)
-        with _leaving_out([each.found for each in sound]):
-            _publish(sound, settings)
-            sound = [each for each in sound if not each.found.is_left_out]
-            _sync(sound)
-            for each in sound:
-                with _leaving_out([each.found]):
-                    if not each.found.is_left_out:
-                        _rename(each.directory, each.task.directory_in(output))
-            sync_directory(output)
-    finally:
-        # What cannot be removed now, the end of the run removes, or fails.
-        shutil.rmtree(root, ignore_errors=True)
-    return every
+    def restore_log(
+        self, plan: PartitionPlan, source: SegmentFile, context: LogContext, _attempt_id: str
+    ) -> FoundLog:
+        """Restore a log of a partition."""
+        try:
+            restoring = self._restoring(plan, context)
+            make_directory(restoring.directory)
+            return restoring.restore_log(source, self.settings.link, self.settings.salvage)
+        except KafkaIndexError as error:
+            return without_frames(error)
+
+    def finish(
+        self, group: Sequence[PartitionPlan], found: list[FoundLog], _attempt_id: str
+    ) -> list[RestoredPartition]:
+        """Let each partition whose logs are there appear whole in the output."""
+        logs = iter(found)
+        every = []
+        sound = []
+        try:
+            for plan in group:
+                row = RestoredPartition(plan.partition, plan.base.directory, plan.topic_id)
+                every.append(row)
+                own = list(islice(logs, plan.log_count))
+                with _leaving_out([row]):
+                    ready = self._prepare(row, plan, _sound_logs(own))
+                    if ready is not None:
+                        sound.append(ready)
+            with _leaving_out([each.found for each in sound]):
+                _publish(sound, self.build)
+                sound = [each for each in sound if not each.found.is_left_out]
+                _sync(sound)
+                for each in sound:
+                    with _leaving_out([each.found]):
+                        if not each.found.is_left_out:
+                            _rename(each.directory, self.settings.output)
+                sync_directory(self.settings.output)
+        finally:
+            # What cannot be removed now, the end of the run removes, or fails.
+            shutil.rmtree(self.root, ignore_errors=True)
+        return every
+
+    def _restoring(self, plan: PartitionPlan, context: LogContext) -> LogRestoring:
+        directory = os.path.join(self.root, plan.partition.directory_name)
+        return LogRestoring(directory, self.build, context)
+
+    def _prepare(
+        self, found: RestoredPartition, plan: PartitionPlan, logs: Sequence[RestoredLog]
+    ) -> _Sound | None:
+        """Return a partition with all that is to be published of it; None where it is left out."""
+        salvage, dropped = self.settings.salvage, self.settings.dropped
+        context = replace(partition_context(plan, self.settings.config), limit=None)
+        restoring = self._restoring(plan, context)
+        logs = with_fills(plan, _up_to_limit(logs, self.build), restoring)
+        fills = dict.fromkeys(fill for each in logs for fill in each.fills if fill.pieces)
+        found.notes += [
+            f"offsets {fill.first_offset} to {fill.end_offset - 1}: filled from {fill.replica}"
+            for fill in fills
+        ]
+        failed = next((each for each in logs if each.staged.report.status == FAILED), None)
+        found.lost = [lost for each in logs for lost in each.lost]
+        if failed is not None and salvage is not Salvage.NONE:
+            _leave_failed_out(found, failed.staged.report, logs)
+            return None
+        found.lost += gap_losses(plan, logs, context.filler.decompressor)
+        cleaned = sum(each.facts.offsets.cleaned_count for each in logs)
+        if cleaned:
+            found.notes.append(
+                f"offsets are missing in {cleaned} places, as compaction leaves them"
+            )
+        if salvage is Salvage.NONE and found.lost:
+            reason = f"{found.lost[0].code}: {found.lost[0].reason}; --salvage none leaves it out"
+            found.leave_out(DAMAGED, reason)
+            return None
+        start = _start(found, plan, _first_of(plan, logs[0].source))
+        _note_facts(found, logs, start)
+        end = log_end(logs[-1])
+        if start.log_start_offset > end and logs[-1].is_limited:
+            found.notes.append(
+                f"records before offset {start.log_start_offset} were deleted after its end here, "
+                f"{end}: it has none"
+            )
+            start = replace(start, checkpointed_log_start=end)
+        if start.log_start_offset > end:
+            found.leave_out(
+                LOG_START_ABOVE_END,
+                f"the log ends at {end}, before its start at {start.log_start_offset}: a broker "
+                "would delete all of it; where that start is wrong, give --log-start",
+            )
+            return None
+        if dropped is not None and not is_internal(plan.partition):
+            most = self.settings.max_decompressed_bytes
+            try:
+                logs = _without_records(found, logs, start, restoring, dropped, most)
+            except KafkaIndexError as error:
+                if is_retriable(error):
+                    raise
+                reason = f"not every record with a key to drop can be found: {error}"
+                found.leave_out(KEYS_NOT_DROPPED, reason)
+                return None
+        return _Sound(found, logs, restoring.directory, start)
 
 
 def _sound_logs(found: Iterable[FoundLog]) -> list[RestoredLog]:
@@ -280,88 +291,27 @@ def _leaving_out(found: Sequence[RestoredPartition]) -> Iterator[None]:
                 each.leave_out(ERROR, str(error), retriable=is_retriable(error))
 
 
-def _prepare(
-    found: RestoredPartition,
-    task: PartitionTask,
-    logs: Sequence[RestoredLog],
-    settings: BuildSettings,
-    dropping: Dropping | None,
-) -> _Sound | None:
-    """Return a partition with all that is to be published of it; None where it is left out."""
-    salvage = task.salvage
-    plan, directory = task.plan, task.directory_in(settings.target_root or "")
-    context = replace(partition_context(plan, settings.config), limit=None)
-    logs = _up_to_limit(logs, settings)
-    logs = with_fills(plan, logs, LogRestoring(directory, settings, context))
-    fills = dict.fromkeys(fill for each in logs for fill in each.fills if fill.pieces)
-    found.notes += [
-        f"offsets {fill.first_offset} to {fill.end_offset - 1}: filled from {fill.replica}"
-        for fill in fills
-    ]
-    failed = next((each for each in logs if each.staged.report.status == FAILED), None)
-    found.lost = [lost for each in logs for lost in each.lost]
-    if failed is not None and salvage is not Salvage.NONE:
-        _leave_failed_out(found, failed.staged.report, logs)
-        return None
-    found.lost += gap_losses(plan, logs, context.filler.decompressor)
-    cleaned = cleaned_places(logs)
-    if cleaned:
-        found.notes.append(f"offsets are missing in {cleaned} places, as compaction leaves them")
-    if salvage is Salvage.NONE and found.lost:
-        reason = f"{found.lost[0].code}: {found.lost[0].reason}; --salvage none leaves it out"
-        found.leave_out(DAMAGED, reason)
-        return None
-    start = _start(found, plan, _first_of(plan, logs[0].source))
-    _note_facts(found, logs, start)
-    end = log_end(logs[-1])
-    if start.log_start_offset > end and logs[-1].is_limited:
-        found.notes.append(
-            f"records before offset {start.log_start_offset} were deleted after its end here, "
-            f"{end}: it has none"
-        )
-        start = replace(start, log_start_offset=end)
-    if start.log_start_offset > end:
-        found.leave_out(
-            LOG_START_ABOVE_END,
-            f"the log ends at {end}, before its start at {start.log_start_offset}: a broker would "
-            "delete all of it; where that start is wrong, give --log-start",
-        )
-        return None
-    if dropping is not None and not is_internal(plan.partition):
-        restoring = LogRestoring(directory, settings, context)
-        try:
-            logs = _without_keys(found, logs, start, restoring, dropping)
-        except KafkaIndexError as error:
-            if is_retriable(error):
-                raise
-            reason = f"not every record with a key to drop can be found: {error}"
-            found.leave_out(KEYS_NOT_DROPPED, reason)
-            return None
-    return _Sound(found, task, logs, directory, start)
-
-
-def _without_keys(
+def _without_records(
     found: RestoredPartition,
     logs: Sequence[RestoredLog],
     start: PartitionStart,
     restoring: LogRestoring,
-    dropping: Dropping,
+    dropped: Selection,
+    max_decompressed_bytes: int,
 ) -> Sequence[RestoredLog]:
-    """Return the logs without the records of some keys; a log that loses none stays as it is.
+    """Return the logs without some records; a log that loses none stays as it is.
 
     Raises `CorruptLogError` if a record cannot be read.
     """
-    selection, max_bytes = dropping.selection, dropping.max_decompressed_bytes
-    sources = {each.path: each.source.log_path for each in logs}
     try:
         match = match_partition(
             [each.now() for each in logs],
-            selection,
+            dropped,
             PartitionState(start.state.entries),
-            max_decompressed_bytes=max_bytes,
+            max_decompressed_bytes=max_decompressed_bytes,
             checks_revival=False,
         )
-        rewriter = SegmentRewriter(match, selection, max_bytes)
+        rewriter = SegmentRewriter(match, dropped, max_decompressed_bytes)
         found.dropped = match.dropped
         return [
             restoring.drop_records(each, rewriter)
@@ -371,6 +321,7 @@ def _without_keys(
         ]
     except KafkaIndexError as error:
         # The copy in the output is gone when somebody reads this.
+        sources = {each.path: each.source.log_path for each in logs}
         error.path = sources.get(error.path or "", error.path)
         raise
 
@@ -460,7 +411,7 @@ def _read_start(plan: PartitionPlan, first: SegmentFile, *, with_epochs: bool) -
         tiered=tiered,
         log_start_offset=plan.log_start_offset,
     )
-    return start if tiered is None else replace(start, log_start_offset=plan.log_start_offset)
+    return start if tiered is None else replace(start, checkpointed_log_start=plan.log_start_offset)
 
 
 def _note_facts(
@@ -483,8 +434,9 @@ def _sync(group: Sequence[_Sound]) -> None:
                     raise publish_error(failures[path], path, "make a restored file durable")
 
 
-def _rename(directory: str, target: str) -> None:
+def _rename(directory: str, output: str) -> None:
     """Give a whole partition its name, unless another attempt has finished it before."""
+    target = os.path.join(output, os.path.basename(directory))
     try:
         os.rename(directory, target)
     except OSError as error:

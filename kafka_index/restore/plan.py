@@ -34,7 +34,7 @@ from kafka_index.restore.restored_partition import (
     Salvage,
 )
 from kafka_index.restore.until import Limit, Until
-from kafka_index.storage import SegmentFile
+from kafka_index.storage import SegmentFile, local_path
 from kafka_index.stores import is_remote
 from kafka_index.stores.inputs import linked_out
 from kafka_index.tiered.options import TieredOptions
@@ -135,6 +135,21 @@ class PartitionPlan:
         """The entry of the base in the cleaner's checkpoint; None for none."""
         return self.base.root.cleaned_to(self.base.partition)
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of its logs."""
+        return int(self.base.segments.sizes_bytes.sum())
+
+    @property
+    def log_count(self) -> int:
+        """Number of its logs."""
+        return len(self.base.segments.base_offsets)
+
+    def alone(self) -> PartitionPlan:
+        """Return the plan without what the root of a dump says of other partitions."""
+        base, *others = (each.alone() for each in (self.base, *self.others))
+        return replace(self, base=base, others=tuple(others))
+
     def segments(self) -> list[SegmentFile]:
         """Return the segments of the base, under the name that they have in the output."""
         topic = self.partition.topic
@@ -156,8 +171,7 @@ class RestorePlan:
         """A digest that is equal for plans that write the same output."""
         digest = hashlib.sha256()
         for line in self._lines():
-            digest.update(line.encode())
-            digest.update(b"\n")
+            digest.update(f"{line}\n".encode())
         return digest.hexdigest()
 
     def _lines(self) -> Iterator[str]:
@@ -167,7 +181,7 @@ class RestorePlan:
             (request.properties or {}).get("log.cleanup.policy"),
             request.cluster,
             request.clamp_groups,
-            request.metadata_output and os.path.realpath(request.metadata_output),
+            request.metadata_output and os.path.realpath(local_path(request.metadata_output)),
             sorted((name, sorted(each.items())) for name, each in request.topic_configs.items()),
         )
         yield f"{request.salvage} {request.until.text} {options!r}"

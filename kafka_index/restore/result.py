@@ -305,10 +305,10 @@ def _not_restored(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     if not (left_out or salvaged or facts.notes or facts.groups or offsets):
         yield "  Nothing is missing that the dump shows. What it cannot show: records that no log,"
         yield "  checkpoint or header of it has."
-    for each in left_out[:_SHOWN]:
-        yield f"  {each.partition.directory_name}: left out: {each.reason}"
-    if len(left_out) > _SHOWN:
-        yield f"  and {len(left_out) - _SHOWN} partitions more, in the report"
+    yield from _first(
+        [f"{each.partition.directory_name}: left out: {each.reason}" for each in left_out],
+        "partitions more, in the report",
+    )
     for each in salvaged[:_SHOWN]:
         for lost in each.lost[:_SHOWN]:
             records = "how many is unknown" if lost.records is None else f"records: {lost.records}"

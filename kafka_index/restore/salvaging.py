@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.filling import (
     Fill,
     Filler,
-    HoleContent,
     Piece,
     SoundRange,
     earlier_batches,
@@ -68,6 +66,16 @@ def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
         is_policy_known=plan.known.cleaning.is_compacted is False,
         cleaned_to=plan.known.cleaning.cleaned_to or 0,
     )
+
+
+def logs_in_context(plan: PartitionPlan, config: LogConfig) -> list[tuple[SegmentFile, LogContext]]:
+    """Return the segments of a partition by base offset, each with what lies around it."""
+    segments = plan.segments()
+    shared = partition_context(plan, config)
+    around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
+    contexts = [replace(shared, before=before, after=after) for before, after in around]
+    contexts[0] = replace(contexts[0], head_offset=plan.head_offset, later=segments[1:])
+    return list(zip(segments, contexts, strict=True))
 
 
 class Salvaging:
@@ -166,8 +174,10 @@ class Salvaging:
         first = before[-1].last.last_offset + 1 if before else self._source.base_offset
         inside = [each for each in ranges if start < each.end_bytes and each.start_bytes < start]
         if inside:
-            first = _next_offset(log, inside[0].start_bytes, start, first)
-        content = _content(log, start, end, ranges, first)
+            last_before = hole_content(log, inside[0].start_bytes, start, first).last_offset
+            first = first if last_before is None else last_before + 1
+        edges = (at for each in ranges for at in (each.start_bytes, each.end_bytes))
+        content = hole_content(log, start, end, first, edges)
         records = content.records
         after = next((each for each in ranges if each.start_bytes >= end), None)
         if after is not None:
@@ -297,34 +307,3 @@ def _holes(ranges: Sequence[SoundRange], size_bytes: int) -> list[_Hole]:
     starts = [0, *(each.end_bytes for each in ranges)]
     ends = [*(each.start_bytes for each in ranges), size_bytes]
     return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
-
-
-def _content(
-    log: Bytes, start: int, end: int, ranges: Sequence[SoundRange], next_offset: int
-) -> HoleContent:
-    """Return the content between two positions, sound ranges and holes one after the other."""
-    edges = sorted(
-        {start, end}
-        | {each.start_bytes for each in ranges if start < each.start_bytes < end}
-        | {each.end_bytes for each in ranges if start < each.end_bytes < end}
-    )
-    records: int | None = 0
-    last_offset = first_ms = last_ms = None
-    is_torn = False
-    for a, b in pairwise(edges):
-        part = hole_content(log, a, b, next_offset)
-        is_torn = part.is_torn
-        records = None if records is None or part.records is None else records + part.records
-        if part.last_offset is not None:
-            last_offset = part.last_offset
-            next_offset = part.last_offset + 1
-        if part.first_timestamp_ms is not None and part.last_timestamp_ms is not None:
-            first_ms = min(part.first_timestamp_ms, first_ms or part.first_timestamp_ms)
-            last_ms = max(part.last_timestamp_ms, last_ms or part.last_timestamp_ms)
-    return HoleContent(records, last_offset, first_ms, last_ms, is_torn)
-
-
-def _next_offset(log: Bytes, start: int, end: int, first: int) -> int:
-    """Return the offset after the sound batches between two positions."""
-    found = hole_content(log, start, end, first).last_offset
-    return first if found is None else found + 1

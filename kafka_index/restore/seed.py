@@ -11,11 +11,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka_index.dump.data_directory import refuse_running
 from kafka_index.dump.small_files import read_properties
 from kafka_index.errors import InputError, raise_retriable
 from kafka_index.layout.message_bytes import MessageReader
-from kafka_index.layout.message_fields import Value
+from kafka_index.layout.message_schemas import Value
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
@@ -27,14 +26,19 @@ from kafka_index.layout.names import (
 from kafka_index.metadata.decoding import METADATA_CODEC, TOPIC_RESOURCE, TopicLog
 from kafka_index.records import Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, refuse_identity
+from kafka_index.restore.cluster import (
+    CLUSTER_ID,
+    DIRECTORY_ID,
+    NODE_ID,
+    directory_to_write,
+    refuse_identity,
+)
 from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.output_files import sync_directory, write_durably
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.scan import LogFileSource
-from kafka_index.storage import SegmentFile, publishing, refuse_overlap
-from kafka_index.stores import is_remote
+from kafka_index.storage import SegmentFile, publishing
 
 ORIGINAL_SUFFIX = ".orig"
 _FOOTER = 4
@@ -70,14 +74,10 @@ def check_seed(
 
     The properties are those of the output if that is the same directory.
     """
-    if is_remote(given):
-        raise InputError("a controller has a local directory", path=given)
-    path = os.path.realpath(given)
-    hint = "seed the metadata log directory of a fresh cluster"
-    refuse_overlap(path, given, inputs, hint=hint)
+    hint = "seed the metadata log directory of a fresh cluster, before its first start"
+    path = directory_to_write(given, "the metadata log directory", inputs, hint=hint)
     if not os.path.isdir(path):
         raise InputError("the metadata log directory does not exist", path=given)
-    refuse_running(path, "a cluster can be seeded only before its first start")
     place = os.path.join(path, META_PROPERTIES)
     if not properties:
         if not os.path.exists(place):

@@ -60,36 +60,26 @@ class StoredEntries(NamedTuple):
 
 def read_offset_entries(data: bytes, base_offset: int) -> StoredEntries:
     """Return the entries of an ``.index``."""
-    size = OFFSET_ENTRY.itemsize
-    raw = np.frombuffer(data, OFFSET_ENTRY, len(data) // size)
-    offsets, positions = (raw[name].astype(np.int64) for name in OFFSET_ENTRY.names or ())
-    used = _used(offsets, positions)
-    padding = len(raw) - used
-    offsets, positions = offsets[:used], positions[:used]
-    wrong = (np.diff(offsets, prepend=_NO_OFFSET) <= 0) & (np.arange(used) > 0)
-    wrong |= (np.diff(positions, prepend=0) < 0) | (offsets < 0) | (positions < 0)
-    return StoredEntries(offsets + base_offset, positions, padding, len(data) % size, _first(wrong))
+    stored = _read_entries(data, OFFSET_ENTRY)
+    return stored._replace(offsets=stored.offsets + base_offset)
 
 
 def read_time_entries(data: bytes, base_offset: int) -> StoredEntries:
     """Return the entries of a ``.timeindex``."""
-    size = TIME_ENTRY.itemsize
-    raw = np.frombuffer(data, TIME_ENTRY, len(data) // size)
-    times = raw["timestamp_ms"].astype(np.int64)
-    offsets = raw["relative_offset"].astype(np.int64)
-    used = _used(offsets, times)
-    padding = len(raw) - used
-    offsets, times = offsets[:used], times[:used]
-    wrong = np.zeros(used, bool)
-    wrong[1:] = (np.diff(times) <= 0) | (np.diff(offsets) < 0)
-    wrong |= (offsets < 0) | (times < 0)
-    return StoredEntries(offsets + base_offset, times, padding, len(data) % size, _first(wrong))
+    stored = _read_entries(data, TIME_ENTRY)
+    return stored._replace(offsets=stored.values + base_offset, values=stored.offsets)
 
 
-def _used(*columns: Longs) -> int:
-    """Return how many entries there are before the zeros at the end."""
-    nonzero = np.flatnonzero(np.logical_or.reduce([column != 0 for column in columns]))
-    return int(nonzero[-1]) + 1 if len(nonzero) else 0
+def _read_entries(data: bytes, layout: np.dtype[np.void]) -> StoredEntries:
+    """Return entries with their two fields as they are stored, in this order."""
+    size = layout.itemsize
+    raw = np.frombuffer(data, layout, len(data) // size)
+    keys, values = (raw[name].astype(np.int64) for name in layout.names or ())
+    used = int(np.flatnonzero((keys != 0) | (values != 0)).max(initial=-1)) + 1
+    keys, values = keys[:used], values[:used]
+    wrong = (keys < 0) | (values < 0)
+    wrong[1:] |= (np.diff(keys) <= 0) | (np.diff(values) < 0)
+    return StoredEntries(keys, values, len(raw) - used, len(data) % size, _first(wrong))
 
 
 def _first(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:

@@ -6,7 +6,7 @@ Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``Log
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from os import PathLike
 from typing import Protocol, Self
@@ -106,10 +106,9 @@ class LogFileSource:
         else:
             file.advise_random()
             window, start = file.array, 0
-        scanned = _Scanned(scanner, walk, self.log_size_bytes, window, start)
-        yield from scanned.chunks(flush_windows=flush_windows)
-        if scanned.code != SCAN_END:
-            self.stop = scanner.stop(scanned.code, file)
+        code = yield from self._walked(scanner, walk, window, start, flush_windows=flush_windows)
+        if code != SCAN_END:
+            self.stop = scanner.stop(code, file)
         how = file.changed()
         if how is not None:
             raise log_changed(self.path, how)
@@ -123,10 +122,12 @@ class LogFileSource:
     ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
         scanner, begin = self._scanner(), self._start_bytes
         with closing(StreamWalk(file, begin)) as walk:
-            scanned = _Scanned(scanner, walk, self.log_size_bytes, np.empty(0, np.uint8), begin)
-            yield from scanned.chunks(flush_windows=flush_windows)
-            if scanned.code != SCAN_END:
-                self.stop = scanner.stop(scanned.code, StreamedBytes(file, walk))
+            nothing = np.empty(0, np.uint8)
+            code = yield from self._walked(
+                scanner, walk, nothing, begin, flush_windows=flush_windows
+            )
+            if code != SCAN_END:
+                self.stop = scanner.stop(code, StreamedBytes(file, walk))
         # All reads of an object were of the version that was listed: no request is needed.
         if self._listed is None or not self._listed.log_version:
             how = file.changed()
@@ -138,44 +139,33 @@ class LogFileSource:
             self._base_offset, verify_crc=self._verify_crc, position_bytes=self._start_bytes
         )
 
-
-class _Scanned:
-    """A scan of a file, window by window.
-
-    Once exhausted, `code` is the kernel's reason for the stop, and `window` and `start` are the
-    window it stopped in and its position.
-    """
-
-    def __init__(
+    def _walked(
         self,
         scanner: Scanner,
         walk: WindowWalk | StreamWalk,
-        log_size_bytes: int,
         window: Bytes,
         start: int,
-    ) -> None:
-        self._scanner = scanner
-        self._walk = walk
-        self._log_size_bytes = log_size_bytes
-        self.window = window
-        self.start = start
-        self.code = SCAN_ROWS_FULL
+        *,
+        flush_windows: bool,
+    ) -> Generator[tuple[Bytes, int, BatchColumns], None, int]:
+        """Yield the batches, each chunk with a window that holds them whole.
 
-    def chunks(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        """Yield the batches, each chunk with a window that holds them whole."""
-        scanner = self._scanner
-        while self.code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
-            if self.code == SCAN_NEED_BYTES:
+        Returns the kernel's reason for the end.
+        """
+        code = SCAN_ROWS_FULL
+        while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+            if code == SCAN_NEED_BYTES:
                 at = int(scanner.position)
                 # No progress: the batch is larger than a window.
-                stuck = len(self.window) and at == self.start
-                size = LOG_OVERHEAD_BYTES + entry_length(self.window) if stuck else WINDOW_BYTES
-                self.window, self.start = self._walk.window(at, size), at
-            self.code = scanner.scan(self.window, self.start, self._log_size_bytes)
+                stuck = len(window) and at == start
+                size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
+                window, start = walk.window(at, size), at
+            code = scanner.scan(window, start, self.log_size_bytes)
             # Windows with few batches make one chunk: each chunk has its cost downstream.
-            if flush_windows or self.code != SCAN_NEED_BYTES:
+            if flush_windows or code != SCAN_NEED_BYTES:
                 for batches in scanner.drain():
-                    yield self.window, self.start, batches
+                    yield window, start, batches
+        return code
 
 
 class ByteStreamSource:

@@ -120,10 +120,7 @@ def _types(schema: pa.Schema) -> dict[str, DataType]:
 
 
 class KafkaLogReader(DataSourceReader):
-    """Reads the records of log directories.
-
-    Raises `InputError` if the schema has an unknown column, or one of another type.
-    """
+    """Reads the records of log directories."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         configure_stores(options.storage)

@@ -87,8 +87,7 @@ def check_executors(
     Those of this machine see what the driver sees. On a cluster, a few of the inputs on disks are
     looked for, and the target and outputs are written to, by a task for each core. An executor that
     joins later is not asked: `SharedTarget.check` in every task, and the error of a job that fails,
-    report the same. Raises `EngineError` if an executor lacks a Python package, does not see a file
-    that the driver sees, or cannot write.
+    report the same.
     """
     if not is_connect(session) and is_on_this_machine(session.sparkContext.master or ""):
         return session.sparkContext.defaultParallelism
@@ -216,10 +215,7 @@ class SharedTarget:
     markers: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Look for the markers, in a task.
-
-        Raises `EngineError` if this executor does not see one.
-        """
+        """Look for the markers, in a task."""
         for marker in self.markers:
             if not os.path.exists(marker):
                 raise EngineError(
@@ -233,8 +229,7 @@ class SharedTarget:
 def shared_target(directories: Sequence[str]) -> Iterator[SharedTarget]:
     """Mark existing folders, or URIs, as those of this run, as long as the context is open.
 
-    Enter it while holding their locks: a marker that exists was left by a killed run. Raises
-    `PublishError` if a marker cannot be written.
+    Enter it while holding their locks: a marker that exists was left by a killed run.
     """
     name = _MARKER.format(run_id=new_run_id())
     markers: list[str] = []

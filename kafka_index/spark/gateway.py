@@ -69,11 +69,7 @@ _NOT_SPARK = "what answers there is not a Spark master"
 
 
 def check_java() -> None:
-    """Check that there is a Java that Spark runs on.
-
-    Raises `EngineError` if there is no ``java`` in JAVA_HOME or on the PATH, or it is too old or
-    does not run.
-    """
+    """Check that there is a Java that Spark runs on."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
@@ -102,8 +98,7 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
     """Start a JVM for PySpark, unless it has one; kill it if the context fails.
 
     As long as the context is open, the stderr of the JVM is held back: the error has the cause in
-    its one line, and the rest as a note, which only a traceback shows. Raises `EngineError` if the
-    JVM ends before it is ready.
+    its one line, and the rest as a note, which only a traceback shows.
     """
     from pyspark import SparkContext
 
@@ -249,8 +244,7 @@ def check_master(master: str, *, is_plain: bool = True) -> None:
     """Check that a server answers at the address of a master, if it names a host and a port.
 
     `is_plain`: a standalone master speaks Spark's protocol without authentication and encryption;
-    only then can it be told from another server. Raises `EngineError` if nothing answers, or the
-    server is not a standalone master.
+    only then can it be told from another server.
     """
     addresses = _addresses(master)
     if not addresses:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.execution import Engine, Listener, Workers
+from kafka_index.execution import Engine, Workers
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.workers import spark_schema, spark_workers, task
 from kafka_index.storage import DirectoryLock
@@ -95,12 +95,8 @@ def import_on_spark(
     settings: ImportSettings,
     properties: dict[str, str],
     on_partition: OnPartition,
-    listener: Listener,
 ) -> bool:
-    """Import files of records into a data directory, as `import_files` does.
-
-    The properties are those of the settings, as they were given.
-    """
+    """Import files of records into a data directory, as `import_files` does."""
     digest = digest_of_import(files, settings)
     os.makedirs(root, exist_ok=True)
     # A running broker is refused before anything is written, and again by the job.
@@ -117,7 +113,6 @@ def import_on_spark(
                     outputs=[root],
                 ) as workers,
             ):
-                listener.on_begin()
                 import_tables(workers, files, root, continued, properties)
         except KafkaIndexError as error:
             if is_retriable(error):

@@ -10,7 +10,7 @@ import json
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -27,12 +27,7 @@ from kafka_index.writing.import_columns import OrderError, check_columns, partit
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import ImportTarget, check_overwrite
 from kafka_index.writing.partition_import import ImportedPartition, PartitionImport
-from kafka_index.writing.staging import (
-    create_staging,
-    remove_directory,
-    remove_leftovers,
-    staging_directory,
-)
+from kafka_index.writing.staging import create_staging, remove_directory, staging_directory
 
 #: The last two are for the command ``import``, which refuses partitions that are there.
 _OWN = ("path", "orderby", "topicids", "runid", "importmode")
@@ -52,9 +47,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
     """Writes records to log directories.
 
     The options are ``path``, ``orderBy``, ``topicIds``, and settings under Kafka's names.
-    `overwrite` replaces the output of an earlier import, instead of continuing it. Raises
-    `InputError` or `ConfigError` if the columns or options are not right, and `PublishError` if a
-    broker or another run holds the directory.
+    `overwrite` replaces the output of an earlier import, instead of continuing it.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -68,7 +61,6 @@ class KafkaLogWriter(DataSourceArrowWriter):
         with DirectoryLock.of_data_directories([self._root]):
             if overwrite:
                 check_overwrite(self._root)
-            remove_leftovers(self._root)
             create_staging(self._staging)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -106,7 +98,12 @@ class KafkaLogWriter(DataSourceArrowWriter):
 
         Raises `InputError` if a partition came from two tasks. Nothing has been published then.
         """
-        partitions = _partitions(messages)
+        partitions = [
+            partition
+            for message in messages
+            if isinstance(message, PartitionsWritten)
+            for partition in message.partitions
+        ]
         with ImportTarget(self._root, self._settings.mode, staging=self._staging) as target:
             counts = Counter(each.staged.partition for each in partitions)
             torn = sorted(each for each, count in counts.items() if count > 1)
@@ -140,15 +137,6 @@ class KafkaLogWriter(DataSourceArrowWriter):
                 expected=f"{_MAX_OPEN} or less",
                 hint=f"use more tasks: df.repartition(n, ...) instead of df.{self._remedy()}",
             )
-
-
-def _partitions(messages: Sequence[WriterCommitMessage | None]) -> list[ImportedPartition]:
-    return [
-        partition
-        for message in messages
-        if isinstance(message, PartitionsWritten)
-        for partition in message.partitions
-    ]
 
 
 def _root(options: Mapping[str, str]) -> str:

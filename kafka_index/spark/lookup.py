@@ -46,7 +46,6 @@ from kafka_index.lookup import (
     read_split,
 )
 from kafka_index.lookup.answering import SplitWork
-from kafka_index.lookup.inventory import Unindexed
 from kafka_index.lookup.keys import NO_PARTITION, integers
 from kafka_index.lookup.lookups import SharedLookups
 from kafka_index.lookup.query_files import PARTITION, TOPIC, check_names
@@ -265,7 +264,7 @@ def _check_columns(schema: StructType, by: By) -> None:
 
 def build_missing_indexes(
     workers: Workers,
-    unindexed: Unindexed,
+    unindexed: pa.Table,
     lookups: SharedLookups,
     works: Sequence[SplitWork],
 ) -> None:
@@ -275,7 +274,7 @@ def build_missing_indexes(
     """
     by_time = lookups.settings.by is By.TIMESTAMP
     spark = spark_workers(workers)
-    bare = spark.session.createDataFrame(unindexed.rows)
+    bare = spark.session.createDataFrame(unindexed)
     splits = spark.frame(works, [each.split.size_bytes for each in works])
     place = [_CODE] if by_time else [_CODE, _SEGMENT]
     with spark.jobs.job("find the segments without index files that are asked"):

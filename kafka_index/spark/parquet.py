@@ -52,10 +52,10 @@ def stage_unsorted(
     *,
     fail_fast: bool,
 ) -> list[StagedSegment]:
-    """Stage the segments of an input that Spark has to sort.
+    """Stage the known segments of an input that Spark has to sort.
 
-    Executors read the files under the paths that the driver knows. The parameters are those of
-    `kafka_index.build.parquet.StageUnsorted`.
+    Executors read the files under the paths that the driver knows. With `fail_fast`, maybe not all
+    segments are returned, once one has failed.
     """
     spark = spark_workers(workers)
     staging = partial(

@@ -90,8 +90,7 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
 
     The master is ``local[N]``, ``spark://host:port``, ``yarn``, or ``sc://host:port`` for Spark
     Connect; by default that of ``spark-submit``, else all cores of this machine. The name of the
-    application counts unless ``spark-submit`` was given one. Raises `EngineError` if PySpark is not
-    installed, there is no Java to run it, or Spark does not start.
+    application counts unless ``spark-submit`` was given one.
     """
     for needed in ("pyspark", "pandas"):  # mapInArrow asks for pandas, without using it
         if importlib.util.find_spec(needed) is None:

@@ -150,8 +150,7 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
     """Parse the options of a read, with names in any case.
 
-    Times are relative to `now`, in ms, by default the instant of the call. Raises `InputError` if
-    an option is malformed, contradicts another, or cannot be honoured.
+    Times are relative to `now`, in ms, by default the instant of the call.
     """
     options = {name.lower(): value for name, value in given.items()}
     ignored = check_names(options)
@@ -289,10 +288,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def check_names(names: Iterable[str]) -> list[str]:
-    """Return the options without effect, by their names in lower case.
-
-    Raises `InputError` if there is no such option, or it cannot be honoured.
-    """
+    """Return the options without effect, by their names in lower case."""
     ignored = []
     for name in names:
         if name in _KNOWN or name.startswith(STORAGE_PREFIX):
@@ -313,11 +309,7 @@ def check_names(names: Iterable[str]) -> list[str]:
 
 
 def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) -> None:
-    """Refuse names of partitions that the dump does not have, as Spark's Kafka source does.
-
-    Raises `InputError` if a topic or a partition that is named is not in the dump, or bounds by
-    partition leave one out.
-    """
+    """Refuse names of partitions that the dump does not have, as Spark's Kafka source does."""
     found = {(one.topic, one.partition) for one in files}
     topics = {topic for topic, _ in found}
     where = ", ".join(options.paths)

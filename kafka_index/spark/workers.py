@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from kafka_index.errors import EngineError, KafkaIndexError, RetriableError, is_retriable
 from kafka_index.execution import Listener, Parts, Waves, Workers
-from kafka_index.execution.engine import BIN, COST_BYTES, attempt_id, balance, split_waves
+from kafka_index.execution.engine import BIN, COST_BYTES, balance, split_waves
 from kafka_index.spark.executors import SharedTarget, check_executors, shared_target
 from kafka_index.spark.jobs import Jobs
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
@@ -54,11 +54,7 @@ def session_workers(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Iterator[SparkWorkers]:
-    """Check the executors of a session, and return its workers.
-
-    The parameters are those of `kafka_index.execution.Engine.start`. Raises `EngineError` if an
-    executor lacks something.
-    """
+    """Check the executors of a session, and return its workers."""
     on_progress = None if listener is None else listener.on_share
     with (
         shared_target(outputs) as target,
@@ -105,7 +101,9 @@ class SparkWorkers:
         for start, end in split_waves(costs, waves, self.count):
             wave = works[start:end]
             items = end * shares // len(works) - start * shares // len(works)
-            done = self._done(wave, sizes[start:end], function)
+            done = self.frame(wave, sizes[start:end]).mapInArrow(
+                task(partial(_run, function=function), self.target), spark_schema(_RESULT_SCHEMA)
+            )
             with self.jobs.job(what.format(len(wave)), items=items):
                 results = _collect(done, len(wave))
             while results:
@@ -133,16 +131,6 @@ class SparkWorkers:
         bin_of = balance(sizes, bins, overhead=COST_BYTES)
         manifest = pa.table([bin_of, list(range(len(works))), packed], schema=_MANIFEST_SCHEMA)
         return self.session.createDataFrame(manifest).repartitionById(bins, BIN)
-
-    def _done(
-        self,
-        works: Sequence[_Work],
-        sizes: Sequence[int],
-        function: Callable[[_Work, str], _Result],
-    ) -> DataFrame:
-        """Return rows of `_RESULT_SCHEMA` that a function makes of works."""
-        done = task(partial(_run, function=function), self.target)
-        return self.frame(works, sizes).mapInArrow(done, spark_schema(_RESULT_SCHEMA))
 
 
 def _collect(done: DataFrame, works: int) -> list[bytes]:
@@ -257,4 +245,4 @@ def current_attempt_id() -> str:
     context = TaskContext.get()
     if context is None:
         return _ON_DRIVER
-    return attempt_id(context.taskAttemptId(), context.attemptNumber())
+    return f"task{context.taskAttemptId()}_{context.attemptNumber()}"

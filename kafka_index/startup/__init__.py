@@ -1,7 +1,7 @@
 """The effect of a broker's start on log directories, predicted without touching them."""
 
-from kafka_index.startup.directories import StartConditions, predict_directories
-from kafka_index.startup.predicting import suggest
+from kafka_index.startup.conditions import StartConditions
+from kafka_index.startup.directories import predict_directories, predict_start
 from kafka_index.startup.prediction import (
     LoadedLog,
     Outcome,
@@ -24,5 +24,5 @@ __all__ = [
     "StartConditions",
     "Verdict",
     "predict_directories",
-    "suggest",
+    "predict_start",
 ]

@@ -34,12 +34,14 @@ from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
+    TopicPartition,
 )
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.entry_fit import OffsetEntryFit, read_offset_entries
 from kafka_index.scan.file_records import LogBatches
 from kafka_index.scan.scanner import BatchOrder
+from kafka_index.startup.conditions import Retention
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
 from kafka_index.startup.prediction import (
@@ -53,7 +55,7 @@ from kafka_index.storage import Bytes, MappedFile
 from kafka_index.stores.inputs import refuse_linked_out
 
 
-def why_unreadable(loaded: LoadedPartition) -> str | None:
+def _why_unreadable(loaded: LoadedPartition) -> str | None:
     """Return the first thing in the segments that are kept over which reading fails."""
     for segment in loaded.segments:
         try:
@@ -65,7 +67,7 @@ def why_unreadable(loaded: LoadedPartition) -> str | None:
     return None
 
 
-def records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
+def _records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
     """Return how many records a log has before an offset that was its start."""
     count = 0
     for segment in loaded.segments:
@@ -299,7 +301,31 @@ def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
         )
 
 
-def with_known_start(
+def describe_served(
+    predicted: PartitionPrediction,
+    loaded: LoadedPartition,
+    directory: DataDirectory,
+    retention: Retention,
+    now_ms: int,
+    why_unreachable: str | None,
+) -> PartitionPrediction:
+    """Return a prediction with what a broker serves of the partition, and deletes later."""
+    unserved = [
+        predicted.unserved,
+        *loaded.files.unserved,
+        _why_unreadable(loaded),
+        why_unreachable,
+    ]
+    watermark = directory.high_watermark(TopicPartition(predicted.topic, predicted.partition)) or 0
+    predicted = replace(
+        _with_known_start(predicted, loaded, directory),
+        unserved="; ".join(filter(None, unserved)) or None,
+        high_watermark=min(max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset),
+    )
+    return _with_retention(predicted, loaded, retention, now_ms)
+
+
+def _with_known_start(
     predicted: PartitionPrediction, loaded: LoadedPartition, directory: DataDirectory
 ) -> PartitionPrediction:
     """Return a prediction with the records that come back, as its leader epochs know its start.
@@ -323,7 +349,7 @@ def with_known_start(
             return predicted
         text = "the log start is lost: records that were deleted may come back"
         return replace(predicted, unknown=text)
-    count = records_that_come_back(loaded, first)
+    count = _records_that_come_back(loaded, first)
     if not count:
         return predicted
     offsets = f"offsets {start} to {first - 1}"
@@ -366,3 +392,71 @@ def replaced_by(current: PartitionPrediction, future: PartitionPrediction) -> Pa
         unknown=None,
         notes=(note,),
     )
+
+
+def _with_retention(
+    predicted: PartitionPrediction, loaded: LoadedPartition, retention: Retention, now_ms: int
+) -> PartitionPrediction:
+    """Return a prediction with what retention makes of the log at a time, where it is known.
+
+    Source: Kafka's ``UnifiedLog.deleteOldSegments``, which ``LogManager`` calls 30 seconds after it
+    has started.
+    """
+    if not retention.is_known:
+        return predicted
+    segments, log = loaded.segments, loaded.log
+    by_size = _beyond_size(segments, retention.retention_bytes or 0)
+    count = _beyond_time(segments, by_size, retention.retention_ms or 0, now_ms)
+    if not count:
+        return replace(predicted, log_start_retained=log.log_start_offset)
+    end = log.log_end_offset if count == len(segments) else segments[count].base_offset
+    start = max(log.log_start_offset, end)
+    limits = [
+        f"{name} {limit}"
+        for name, limit, is_met in (
+            ("retention.bytes", retention.retention_bytes, by_size),
+            ("retention.ms", retention.retention_ms, count > by_size),
+        )
+        if is_met
+    ]
+    note = (
+        f"retention: 30 seconds after the start {count} of {len(segments)} segments are deleted, "
+        f"up to offset {end - 1}, because of {' and '.join(limits)}"
+    )
+    return replace(
+        predicted,
+        log_start_retained=start,
+        segments_to_delete=count,
+        notes=(*predicted.notes, note),
+    )
+
+
+def _beyond_size(segments: Sequence[LoadedSegment], retention_bytes: int) -> int:
+    """Return how many segments at the head the log can lack, and still be as large."""
+    excess = sum(segment.size_bytes for segment in segments) - retention_bytes
+    count = 0
+    if retention_bytes < 0:
+        return count
+    while _is_deletable(segments, count) and excess >= segments[count].size_bytes:
+        excess -= segments[count].size_bytes
+        count += 1
+    return count
+
+
+def _beyond_time(
+    segments: Sequence[LoadedSegment], count: int, retention_ms: int, now_ms: int
+) -> int:
+    """Return how many segments are gone once all that are too old are gone, too."""
+    if retention_ms < 0:
+        return count
+    while _is_deletable(segments, count):
+        if now_ms - segments[count].largest_timestamp_ms(now_ms) <= retention_ms:
+            break
+        count += 1
+    return count
+
+
+def _is_deletable(segments: Sequence[LoadedSegment], at: int) -> bool:
+    """Return whether there is such a segment: an empty active one stays."""
+    is_last = at == len(segments) - 1
+    return at < len(segments) and not (is_last and not segments[at].size_bytes)

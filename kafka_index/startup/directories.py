@@ -7,11 +7,10 @@ Source: Kafka's ``KafkaRaftServer.initializeLogDirs``, ``LogManager.loadLogs`` a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from kafka_index.config import LogConfig
-from kafka_index.dump.data_directory import DataDirectory, refuse_held
+from kafka_index.dump.data_directory import DataDirectory, FaultEffect, refuse_held
 from kafka_index.dump.missing_offsets import KnownOffsets
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import (
@@ -21,29 +20,25 @@ from kafka_index.errors import (
     StartRefusedError,
     is_retriable,
 )
-from kafka_index.growing.growing_segment import Clock, system_clock
 from kafka_index.growing.settings import log_settings_of
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
     CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
+    LOG_START_CHECKPOINT,
     NOT_PARTITIONS,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
     DirectoryKind,
     TopicPartition,
 )
-from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.directory import settings_of
-from kafka_index.startup.description import (
-    describe,
-    replaced_by,
-    why_unreadable,
-    with_known_start,
-)
+from kafka_index.startup.conditions import StartConditions
+from kafka_index.startup.description import describe, describe_served, replaced_by
 from kafka_index.startup.found_files import parse_log_directory
 from kafka_index.startup.identity import (
-    Identity,
-    RootFaults,
     check_identity,
     configured_node,
     metadata_directory_of,
@@ -62,35 +57,32 @@ from kafka_index.startup.prediction import (
     Refusal,
     Verdict,
 )
-from kafka_index.startup.retention import TopicSettings, with_retention
 from kafka_index.storage.directories import scan_directory, why_not_opened
 from kafka_index.stores.inputs import reading_inputs
 
+# As a broker reads them: the first that it fails on is the reason.
+_IN_ORDER = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    CLEANER_CHECKPOINT,
+)
 _SERVED = (Outcome.LOADED, Outcome.REPLACED)
 
 
-@dataclass(frozen=True, slots=True)
-class StartConditions:
-    """The conditions of a start, besides the directories.
+def predict_start(directories: Sequence[str], conditions: StartConditions) -> Prediction:
+    """Predict a start, and suggest the same one without the marker where that loses less.
 
-    `config` has the broker's settings, and those of topics that they name. Without the metadata
-    (`cluster`) nobody knows which partitions are stray. The node id is by default that of the
-    settings, or of ``meta.properties``, and the marker of a clean shutdown is by default there or
-    not as it is. `clock` returns the time in ms. `properties` are all of the broker's settings;
-    without them, retention is known of topics only that have settings of their own. The directory
-    of the metadata log is by default that of the settings, if it is here, or the data directory
-    that has one. `metadata_fault` is the reason why the metadata are not known that a broker has
-    then, because the metadata log is damaged.
+    Raises `InputError` if a directory cannot be read, or a running broker holds it.
     """
-
-    config: LogConfig
-    cluster: ClusterImage | None = None
-    node_id: int | None = None
-    has_marker: bool | None = None
-    clock: Clock = system_clock
-    properties: Mapping[str, str] | None = None
-    metadata_directory: str | None = None
-    metadata_fault: str | None = None
+    prediction = predict_directories(directories, conditions)
+    if prediction.verdict is Verdict.SAFE or not prediction.has_marker:
+        return prediction
+    without = predict_directories(directories, replace(conditions, without_marker=True))
+    if _losses(without) >= _losses(prediction) or without.verdict is Verdict.DOES_NOT_START:
+        return prediction
+    text = f"without {CLEAN_SHUTDOWN} {_text(without)}; now {_text(prediction)}. On a copy."
+    return replace(prediction, suggestion=text)
 
 
 def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Prediction:
@@ -106,58 +98,46 @@ def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Pr
 class _Start:
     def __init__(self, paths: Sequence[str], conditions: StartConditions) -> None:
         self._conditions = conditions
-        self._metadata = metadata_directory_of(
-            paths, conditions.properties, conditions.metadata_directory
-        )
-        self._paths = without_metadata_directory(paths, conditions.properties, self._metadata)
-        self._refused: list[Refusal] = []
+        self._config = conditions.config
+        properties = conditions.properties
+        self._metadata = metadata_directory_of(paths, properties, conditions.metadata_directory)
+        self._paths = without_metadata_directory(paths, properties, self._metadata)
+        for path in self._paths:
+            refuse_held(path, "predict from a copy, or after the broker has stopped")
+        self._node_id = configured_node(properties)
+        self._identity = check_identity(self._paths, self._metadata, self._node_id)
+        self._refused = [*refused_settings(properties), *self._identity.refused]
         self._failed: dict[str, Refusal] = {}
         self._failed_later: dict[str, Refusal] = {}
         self._unserved: list[str] = []
-        self._unknown: list[str] = []
+        self._unknown = [
+            f"whether a broker exits over {path}, as the metadata.log.dir of its settings is not "
+            "here"
+            for path in misplaced_metadata(self._paths, properties, self._metadata)
+        ]
         self._not_judged: list[str] = []
         self._partitions: list[PartitionPrediction] = []
         self._notes: list[str] = []
         self._seen: dict[tuple[TopicPartition, DirectoryKind], str] = {}
-        self._here: set[tuple[TopicPartition, DirectoryKind]] = set()
+        self._here: set[TopicPartition] = set()
         self._topic_ids: dict[str, str | None] = {}
-        self._replaced: dict[TopicPartition, str] = {}
         self._offline: set[str] = set()
         self._offline_once_read: set[str] = set()
         self._served_from: set[str] = set()
         self._has_marker = False
-        self._topics = TopicSettings(conditions.config, conditions.properties, conditions.cluster)
         self._has_unknown_retention = False
         self._malformed: set[str] = set()
-        self._node_id = conditions.node_id
-        if self._node_id is None:
-            self._node_id = configured_node(conditions.properties)
-        self._identity = Identity({}, {}, ())
 
     def predict(self) -> Prediction:
-        for path in self._paths:
-            refuse_held(path, "predict from a copy, or after the broker has stopped")
-        self._identity = check_identity(self._paths, self._metadata, self._node_id)
-        self._refused += refused_settings(self._conditions.properties)
-        self._refused += self._identity.refused
-        self._unknown += (
-            f"whether a broker exits over {path}, as the metadata.log.dir of its settings is not "
-            "here"
-            for path in misplaced_metadata(self._paths, self._conditions.properties, self._metadata)
-        )
-        if not self._refused:
-            self._check_bootstrap()
-        if not self._refused:
-            self._check_locks()
-        if not self._refused:
-            self._check_metadata_log()
+        for check in (self._check_bootstrap, self._check_locks, self._check_metadata_log):
+            if not self._refused:
+                check()
         if self._node_id is None:
             known = (one.node_id for one in self._identity.by_directory.values())
             self._node_id = next((one for one in known if one is not None), None)
-        conditions = self._conditions
-        if conditions.cluster is not None:
-            config = settings_of(conditions.cluster, conditions.config, self._node_id)
-            self._topics = replace(self._topics, config=config)
+        cluster = self._conditions.cluster
+        if cluster is not None:
+            self._config = settings_of(cluster, self._config, self._node_id)
         # Nothing is touched before all of them are known to belong together.
         if not self._refused:
             for path in self._paths:
@@ -168,7 +148,6 @@ class _Start:
             self._replace_by_futures()
             self._failed = {**self._failed_later, **self._failed}
             self._leave_offline()
-            self._halt_once_read()
             self._missing_partitions()
             self._partitions.sort(key=lambda one: (os.path.dirname(one.directory), one.directory))
         self._add_notes()
@@ -256,25 +235,49 @@ class _Start:
         """Refuse a metadata log that no node starts on."""
         if self._metadata is None:
             return
-        settings = log_settings_of(self._topics.config, CLUSTER_METADATA_TOPIC)
+        settings = log_settings_of(self._config, CLUSTER_METADATA_TOPIC)
         refusal = why_not_metadata_log(self._metadata, settings, self._conditions.clock)
         if refusal is not None:
             self._refused.append(refusal)
 
+    def _check_checkpoints(self, directory: DataDirectory) -> list[str]:
+        """Add what unreadable checkpoints do to the start; return why no partition is served.
+
+        Raises `InputError` if this process may not read one.
+        """
+        path, hidden = directory.path, []
+        for name in _IN_ORDER:
+            checkpoint = directory.checkpoint(name)
+            if checkpoint.fault is None:
+                continue
+            why = refusal_of(checkpoint.fault)
+            text = f"{why.file}: {why.reason}"
+            match checkpoint.effect:
+                case None:
+                    raise checkpoint.fault
+                case FaultEffect.OFFLINE:
+                    self._failed.setdefault(path, why)
+                    self._offline.add(path)
+                case FaultEffect.OFFLINE_LATER:
+                    self._failed_later[path] = why
+                case FaultEffect.EXITS:
+                    self._refused.append(why)
+                case FaultEffect.RESET:
+                    self._notes.append(f"{text}: all of it counts as 0")
+                case FaultEffect.SERVES_NONE:
+                    hidden.append(f"{text}: the broker starts, and serves no partition")
+                case FaultEffect.CLEANS_NONE:
+                    self._unserved.append(f"{text}: the broker starts, and cleans none")
+                case FaultEffect.CLEANER_OFFLINE:
+                    self._unserved.append(
+                        f"{text}: the cleaner fails on it, and the broker takes the directory "
+                        "offline"
+                    )
+        return hidden
+
     def _directory(self, directory: DataDirectory) -> None:
-        faults = RootFaults.of(directory)
-        self._notes += faults.notes
-        self._unserved += faults.unserved
-        if faults.refused is not None:
-            self._refused.append(faults.refused)
-        if faults.offline is not None:
-            self._failed[directory.path] = faults.offline
-            self._offline.add(directory.path)
-        if faults.offline_later is not None:
-            self._failed_later[directory.path] = faults.offline_later
-        is_clean = self._conditions.has_marker
-        if is_clean is None:
-            is_clean = directory.is_clean
+        hidden = self._check_checkpoints(directory)
+        is_clean = directory.is_clean and not self._conditions.without_marker
         marker = directory.file(CLEAN_SHUTDOWN)
         if is_clean and directory.is_marker_stuck:
             reason = "the marker cannot be deleted: it is a directory that is not empty"
@@ -297,7 +300,7 @@ class _Start:
             if split[0].topic != CLUSTER_METADATA_TOPIC:
                 self._partition(split, entry.path, directory, is_clean=is_clean)
         if directory.path in self._served_from:
-            self._unserved += faults.hidden
+            self._unserved += hidden
 
     def _partition(
         self,
@@ -310,41 +313,32 @@ class _Start:
         partition, kind = named
         is_used = kind in (DirectoryKind.LIVE, DirectoryKind.FUTURE)
         loading = replace(
-            Loading.of(directory, partition, self._topics.config, self._conditions.clock),
+            Loading.of(directory, partition, self._config, self._conditions.clock),
             is_clean=is_clean,
             is_offline=directory.path in self._offline,
             is_deleted=kind is DirectoryKind.DELETE,
         )
         predicted = PartitionPrediction(partition.topic, partition.partition, path, Outcome.REFUSED)
-        self._here.add((partition, kind))
+        if kind is DirectoryKind.LIVE:
+            self._here.add(partition)
         try:
             with load_partition(partition, path, loading) as loaded:
                 topic_id = read_topic_id(path)
-                why = self._why_stray(topic_id, partition) if is_used else None
-                if why is not None and loading.is_offline:
-                    raise StartRefusedError(
-                        "stray: a broker that renames it in a data directory which is offline by "
-                        "then exits"
-                    )
                 if is_used:
-                    known = self._known_offsets(partition, directory)
-                    predicted = describe(predicted, loaded, loading, known)
-                if is_used and why is None:
-                    predicted = self._judged(predicted, loaded, topic_id, directory)
+                    predicted = self._judged(predicted, loaded, loading, topic_id, directory)
         except KafkaIndexError as error:
             # What this process may not read, or what changes meanwhile, says nothing of a broker.
             if is_retriable(error):
                 raise
-            self._refuse(predicted, directory, StartRefusedError.of(error, path), type(error))
+            self._refuse(predicted, directory, error)
             return
         if not is_used:
             is_deleted = kind is DirectoryKind.DELETE
             does = "deleted 30 seconds after the start" if is_deleted else "kept, and not served"
             self._notes.append(f"{path} is {does}")
             return
-        if why is not None:
-            predicted = replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
-            self._partitions.append(predicted)
+        self._partitions.append(predicted)
+        if predicted.outcome is Outcome.STRAY:
             return
         before = self._seen.setdefault((partition, kind), path)
         if before != path:
@@ -353,24 +347,20 @@ class _Start:
         if any(one.found is not None and one.found.not_files for one in loaded.segments):
             self._offline_once_read.add(directory.path)
         self._topic_ids[path] = topic_id
-        self._partitions.append(predicted)
 
     def _refuse(
-        self,
-        predicted: PartitionPrediction,
-        directory: DataDirectory,
-        error: StartRefusedError,
-        kind: type[KafkaIndexError],
+        self, predicted: PartitionPrediction, directory: DataDirectory, error: KafkaIndexError
     ) -> None:
         """Note what a partition that is not loaded does to the start."""
-        refusal = refusal_of(error)
-        if issubclass(kind, NotPredictedError):
-            unknown = f"{error.path}: {refusal.reason}"
+        cause = StartRefusedError.of(error, predicted.directory)
+        refusal = refusal_of(cause)
+        if isinstance(error, NotPredictedError):
+            unknown = f"{cause.path}: {refusal.reason}"
             self._partitions.append(replace(predicted, outcome=Outcome.LOADED, unknown=unknown))
             return
-        if issubclass(kind, DirectoryFailsError):
+        if isinstance(error, DirectoryFailsError):
             self._failed.setdefault(directory.path, refusal)
-            if issubclass(kind, OfflineAtOnceError):
+            if isinstance(error, OfflineAtOnceError):
                 self._offline.add(directory.path)
         else:
             self._refused.append(refusal)
@@ -380,41 +370,41 @@ class _Start:
         self,
         predicted: PartitionPrediction,
         loaded: LoadedPartition,
+        loading: Loading,
         topic_id: str | None,
         directory: DataDirectory,
     ) -> PartitionPrediction:
-        """Return a prediction with what a broker serves of the partition, and deletes later."""
+        """Return the prediction of a partition that is loaded, and of what is deleted later."""
+        conditions, node_id = self._conditions, self._node_id
         partition = TopicPartition(predicted.topic, predicted.partition)
-        unserved = [
-            *filter(None, [predicted.unserved]),
-            *loaded.files.unserved,
-            *filter(None, [why_unreadable(loaded)]),
-            *filter(None, [self._why_unreachable(topic_id, partition)]),
-        ]
-        predicted = with_known_start(predicted, loaded, directory)
-        retention = self._topics.retention(partition.topic, self._node_id)
+        why = conditions.why_stray(partition, topic_id, node_id)
+        if why is not None and loading.is_offline:
+            raise StartRefusedError(
+                "stray: a broker that renames it in a data directory which is offline by then exits"
+            )
+        policy = conditions.cleanup_policy(partition.topic, node_id)
+        is_known = policy is not None or conditions.knows(partition.topic)
+        known = KnownOffsets.of(directory, partition, policy, is_topic_known=is_known)
+        predicted = describe(predicted, loaded, loading, known)
+        if why is not None:
+            return replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
+        retention = conditions.retention(partition.topic, node_id)
         self._has_unknown_retention |= not retention.is_known and not retention.malformed
         self._malformed.update(retention.malformed)
-        watermark = directory.high_watermark(partition) or 0
-        predicted = replace(
+        return describe_served(
             predicted,
-            unserved="; ".join(unserved) or None,
-            high_watermark=min(
-                max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset
-            ),
+            loaded,
+            directory,
+            retention,
+            conditions.clock(),
+            conditions.why_unreachable(partition.topic, topic_id),
         )
-        return with_retention(predicted, loaded, retention, self._conditions.clock())
 
     def _placed_in(self, topic_id: str | None, partition: int) -> str | None:
         """Return the data directory in which the metadata places a partition; None without one."""
-        cluster = self._conditions.cluster
-        topic = None if cluster is None else cluster.topics.get(topic_id or "")
-        image = None if topic is None else topic.partitions.get(partition)
-        placed = None if image is None else image.directory_at(self._node_id)
-        if placed is None:
-            return None
+        placed = self._conditions.directory_id(topic_id, partition, self._node_id)
         known = self._identity.by_directory.items()
-        return next((path for path, one in known if one.directory_id == placed), None)
+        return next((path for path, one in known if placed and one.directory_id == placed), None)
 
     def _replace_by_futures(self) -> None:
         """Let future replicas replace current ones where the metadata places them already.
@@ -441,40 +431,12 @@ class _Start:
                     self._refused.append(Refusal(path, None, reason))
                     continue
                 if not is_beside:
-                    self._replaced[partition] = path
+                    self._here.add(partition)
                     if current is not None:
-                        at_row = self._partitions.index(current)
-                        self._partitions[at_row] = replaced_by(current, future)
+                        row = self._partitions.index(current)
+                        self._partitions[row] = replaced_by(current, future)
             if is_beside:
                 self._refused.append(Refusal(path, None, f"{at} has the same partition"))
-
-    def _known_offsets(self, partition: TopicPartition, directory: DataDirectory) -> KnownOffsets:
-        """Return what is known of a partition's offsets besides its logs."""
-        policy = self._topics.cleanup_policy(partition.topic, self._node_id)
-        cluster = self._conditions.cluster
-        has_topic = cluster is not None and cluster.topic_named(partition.topic) is not None
-        is_known = has_topic or policy is not None
-        return KnownOffsets.of(directory, partition, policy, is_topic_known=is_known)
-
-    def _why_stray(self, topic_id: str | None, partition: TopicPartition) -> str | None:
-        """Return why a partition is stray; None where it is not, or that is not known."""
-        if topic_id is None:
-            return "stray: it has no partition.metadata; an empty log takes its place"
-        cluster, node_id = self._conditions.cluster, self._node_id
-        if cluster is None:
-            return None
-        return cluster.why_stray(partition.partition, topic_id, node_id)
-
-    def _why_unreachable(self, topic_id: str | None, partition: TopicPartition) -> str | None:
-        """Return why a partition that is loaded is not the one of its topic."""
-        cluster = self._conditions.cluster
-        name = None if cluster is None else cluster.other_name(topic_id or "", partition.topic)
-        if name is None:
-            return None
-        return (
-            f"its topic id {topic_id} is that of {name}: an InconsistentTopicId, over which "
-            "the broker serves neither it nor others"
-        )
 
     def _missing_partitions(self) -> None:
         """Add the partitions that the metadata places here, and that are not here."""
@@ -483,28 +445,49 @@ class _Start:
             for number in topic.partitions:
                 partition = TopicPartition(topic.name, number)
                 directory = self._placed_in(topic_id, number)
-                is_here = (partition, DirectoryKind.LIVE) in self._here
-                is_here |= partition in self._replaced or directory in self._failed
-                if directory is None or directory not in self._paths or is_here:
-                    continue
-                path = os.path.join(directory, partition.directory_name)
-                note = "its directory is missing: an empty log is created, without a warning"
-                self._partitions.append(
-                    PartitionPrediction(topic.name, number, path, Outcome.EMPTIED, notes=(note,))
-                )
+                is_missing = partition not in self._here and directory not in self._failed
+                if directory is not None and directory in self._paths and is_missing:
+                    path = os.path.join(directory, partition.directory_name)
+                    note = "its directory is missing: an empty log is created, without a warning"
+                    self._partitions.append(
+                        PartitionPrediction(
+                            topic.name, number, path, Outcome.EMPTIED, notes=(note,)
+                        )
+                    )
 
     def _leave_offline(self) -> None:
-        """Leave the partitions of data directories that are offline in the end unserved."""
+        """Leave the partitions of data directories that are offline in the end unserved.
+
+        A broker halts once readers have taken its last data directory offline.
+        """
         for row, one in enumerate(self._partitions):
             if one.outcome is Outcome.LOADED and os.path.dirname(one.directory) in self._failed:
                 unserved = one.unserved or "its data directory is offline"
                 self._partitions[row] = replace(one, unserved=unserved)
-
-    def _halt_once_read(self) -> None:
-        """Note that a broker halts once readers have taken its last data directory offline."""
         failing = self._offline_once_read - self._failed.keys()
         is_last = self._failed.keys() | failing >= set(self._paths)
         if failing and (is_last or self._metadata in failing):
             self._unserved.append(
                 f"the broker halts once a reader has taken {', '.join(sorted(failing))} offline"
             )
+
+
+def _losses(prediction: Prediction) -> tuple[bool, int, int, int]:
+    """Return how bad a start is, the worst first."""
+    partitions = prediction.partitions
+    return (
+        prediction.verdict is Verdict.DOES_NOT_START,
+        sum(one.outcome is Outcome.EMPTIED for one in partitions),
+        sum(one.lost.records for one in partitions),
+        sum(one.torn_bytes > 0 for one in partitions),
+    )
+
+
+def _text(prediction: Prediction) -> str:
+    stops, emptied, records, torn = _losses(prediction)
+    if stops:
+        return "the broker does not start"
+    text = f"{records} records are lost or hidden"
+    if emptied:
+        text += f" and {emptied} partitions emptied"
+    return f"{text} and {torn} logs stay torn" if torn else text

@@ -41,6 +41,8 @@ from kafka_index.storage.segment_table import lost_logs
 
 _KRAFT_SNAPSHOT = ".checkpoint.deleted"
 _ENDINGS = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
+#: What is wrong with the name of a segment's file over which a broker exits.
+NO_OFFSET = "the name of a segment's file does not begin with an offset"
 _MARKS = (DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY)
 # Java's \S, which is ASCII only.
 _WORD = r"[^ \t\n\v\f\r]+"
@@ -92,7 +94,8 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     _check_epochs(directory)
     entries = [entry for entry in scanned if entry.why_not_a_file() is None]
     for entry in entries:
-        check_segment_file_name(entry.name, directory)
+        if is_refused_name(entry.name):
+            raise StartRefusedError(NO_OFFSET, path=entry.path)
     live, _ = list_partition(partition, entries)
     not_files = {entry.name: entry for entry in scanned if entry.why_not_a_file() is not None}
     unserved = [
@@ -220,18 +223,13 @@ def parse_log_directory(name: str) -> tuple[TopicPartition, DirectoryKind] | Non
     return TopicPartition(topic, partition), kind
 
 
-def check_segment_file_name(name: str, directory: str) -> None:
-    """Refuse the name of a regular file of a segment over which a broker exits.
+def is_refused_name(name: str) -> bool:
+    """Return whether a broker exits over a regular file of this name, which begins with no offset.
 
-    Raises `StartRefusedError` if it does not begin with an offset, of 64 bits.
+    Others than files of segments may have any name.
     """
-    if name.endswith((DELETED_SUFFIX, _KRAFT_SNAPSHOT)) or not name.endswith(_ENDINGS):
-        return
-    if file_offset(name) is None:
-        raise StartRefusedError(
-            "the name of a segment's file does not begin with an offset",
-            path=os.path.join(directory, name),
-        )
+    is_of_segment = name.endswith(_ENDINGS) and not name.endswith((DELETED_SUFFIX, _KRAFT_SNAPSHOT))
+    return is_of_segment and file_offset(name) is None
 
 
 def file_offset(name: str) -> int | None:

@@ -22,8 +22,8 @@ from kafka_index.errors import (
     StartRefusedError,
     UnknownVersionError,
 )
-from kafka_index.growing.growing_segment import translate_offset
 from kafka_index.growing.incoming_batches import IncomingBatches
+from kafka_index.growing.log_file import translate_offset
 from kafka_index.growing.log_loader import OFFSET_BACKWARD, OffsetsGoBackError
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex, TransactionIndex
@@ -94,7 +94,7 @@ def check_stop(stop: ScanStop | None, log_size: int, path: str, what: str) -> No
         return
     if log_size - stop.position_bytes <= HEADER_SIZE_UP_TO_MAGIC:
         return
-    raise stop.as_error(StartRefusedError, f"{what} cannot be read: {stop.name}", path)
+    raise stop.error(StartRefusedError, path, f"{what} cannot be read: ")
 
 
 def _end_of_way(log: Bytes, found: LogOffsetPosition | None, offset: int) -> int:
@@ -295,8 +295,7 @@ class LoadedSegment:
                     "a broker splits the segment, whose last offset does not fit its name",
                     path=self.path,
                 )
-            message = f"the segment cannot be recovered: {stop.name}"
-            raise stop.as_error(StartRefusedError, message, self.path)
+            raise stop.error(StartRefusedError, self.path, "the segment cannot be recovered: ")
         self._use_index(index)
         return self.cut_at(builder.valid_bytes)
 

@@ -211,9 +211,7 @@ def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) ->
     if not os.path.isdir(path):
         return None
     # It is recovered from its start, whatever the markers and checkpoints are.
-    loading = Loading(
-        is_clean=False, recovery_point=0, log_start_offset=0, settings=settings, clock=clock
-    )
+    loading = Loading(is_clean=False, settings=settings, clock=clock)
     try:
         with load_partition(_PARTITION, path, loading) as loaded:
             log_start_offset = loaded.log.log_start_offset

@@ -110,23 +110,16 @@ class PredictedEpochs(EpochFile):
         """Write nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """The loading of a partition.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading(LoadConditions):
+    """The loading of a partition by a broker that starts.
 
-    `is_clean`: the data directory has the marker of a clean shutdown. The recovery point and the
-    log start are the entries in its checkpoints, 0 without one. `clock` returns the time in ms.
-    `is_offline`: the data directory is offline already. `is_deleted`: the partition is one to be
-    deleted.
+    `clock` returns the time in ms. `is_offline`: the data directory is offline already.
     """
 
-    is_clean: bool
-    recovery_point: int
-    log_start_offset: int
     settings: LogSettings
     clock: Clock
     is_offline: bool = False
-    is_deleted: bool = False
 
     @classmethod
     def of(
@@ -137,8 +130,8 @@ class Loading:
             root.is_clean,
             root.recovery_point(partition),
             root.log_start_offset(partition) or 0,
-            log_settings_of(config, partition.topic),
-            clock,
+            settings=log_settings_of(config, partition.topic),
+            clock=clock,
         )
 
 
@@ -202,10 +195,10 @@ class _PredictedFiles:
     def delete_segment(self, segment: LoadedSegment) -> None:
         self.deleted[segment.base_offset] = segment
 
-    def check_active(self, segment: LoadedSegment) -> None:
+    def check_closed(self, segment: LoadedSegment) -> None:
         """Check nothing: a broker does not."""
 
-    def check_log_start(self, log_end_offset: int) -> None:
+    def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
         """Check nothing: a broker deletes the whole log."""
 
 
@@ -219,12 +212,7 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
             lambda: ProducerStateManager(
                 snapshots, loading.settings.producer_id_expiration_ms, loading.clock
             ),
-            LoadConditions(
-                loading.is_clean,
-                loading.recovery_point,
-                loading.log_start_offset,
-                loading.is_deleted,
-            ),
+            loading,
         )
         offsets = loader.load()
         producers = loader.producer_state.producers

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.kernels.memory import Records
 from kafka_index.kernels.producer_tables import (
     FIRST_NONE,
     FIRST_PLAIN,
     NO_OFFSET,
     OPEN_TRANSACTION,
-    Records,
     fill_last_stable_offsets,
 )
 from kafka_index.layout.records import ABORTED_TXN, PRODUCER_STATE_ENTRY

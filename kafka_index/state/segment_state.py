@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from kafka_index.errors import InputError
 from kafka_index.kernels.headers import CONTROL_COMPRESSED, CONTROL_MESSAGE
+from kafka_index.kernels.memory import Records
 from kafka_index.kernels.producer_state import (
     PRODUCERS_MARKER_INVALID,
     PRODUCERS_MARKER_REFUSED,
@@ -32,7 +33,6 @@ from kafka_index.kernels.producer_tables import (
     NO_OFFSET,
     PRODUCER,
     ProducerTables,
-    Records,
 )
 from kafka_index.records.batch_table import (
     COMPRESSED_MARKER,

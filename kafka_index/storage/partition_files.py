@@ -88,6 +88,11 @@ class SegmentFile:
     log_version: str = ""
 
     @property
+    def topic_partition(self) -> TopicPartition:
+        """Its partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def partition_directory(self) -> str:
         """The directory that holds the log."""
         return os.path.dirname(self.log_path)

@@ -235,15 +235,12 @@ def _folders(publication: Publication) -> tuple[str, ...]:
 
 
 class TargetFiles:
-    """The files of a target folder; one of a store is listed once, when first asked for.
+    """The files of a target folder; one of a store is listed once in a run, when asked for."""
 
-    `is_new`: the folder is empty (`is_new_folder`).
-    """
-
-    def __init__(self, directory: str, *, is_new: bool = False) -> None:
+    def __init__(self, directory: str, run_id: str) -> None:
         self.directory = directory
         self._is_remote = is_remote(directory)
-        self._is_new = is_new
+        self._run_id = run_id
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file."""
@@ -267,7 +264,7 @@ class TargetFiles:
 
     @cached_property
     def _listed(self) -> dict[str, DirectoryEntry]:
-        if self._is_new:
+        if is_new_folder(self.directory, self._run_id):
             return {}
         found = store_of(self.directory).list_directory(self.directory)
         return {entry.path: entry for entry in found if not entry.is_directory}

@@ -88,7 +88,7 @@ class PartitionSegments:
         first = segments[0]
         versions = [each.log_version for each in segments]
         plain = cls(
-            TopicPartition(first.topic, first.partition),
+            first.topic_partition,
             first.partition_directory,
             np.array([each.base_offset for each in segments], np.int64),
             np.array([each.log_size_bytes for each in segments], np.int64),

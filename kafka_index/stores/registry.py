@@ -142,17 +142,30 @@ def input_stream(path: str) -> pa.NativeFile:
     return pa.CompressedInputStream(stream, pa.Codec.detect(path).name)
 
 
-class StoredFile(io.RawIOBase):
-    """A file of a store, to be read at any position."""
+class _OpenedFile(io.RawIOBase):
+    """A file of a store for Arrow, which closes it."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__()
         self._source = source
-        self._position = 0
 
     def readable(self) -> bool:
         """Return True."""
         return True
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+
+class StoredFile(_OpenedFile):
+    """A file of a store, to be read at any position."""
+
+    def __init__(self, source: ByteSource) -> None:
+        super().__init__(source)
+        self._position = 0
 
     def seekable(self) -> bool:
         """Return True."""
@@ -176,25 +189,14 @@ class StoredFile(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
-    def close(self) -> None:
-        """Close the file."""
-        if not self.closed:
-            self._source.close()
-        super().close()
 
-
-class _StoredStream(io.RawIOBase):
+class _StoredStream(_OpenedFile):
     """A file of a store, to be read from its beginning to its end."""
 
     def __init__(self, source: ByteSource) -> None:
-        super().__init__()
-        self._source = source
+        super().__init__(source)
         self._pieces = source.stream()
         self._piece = memoryview(b"")
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
 
     def read(self, size: int = -1) -> bytes:
         """Return at most so many bytes, none at the end."""
@@ -206,12 +208,6 @@ class _StoredStream(io.RawIOBase):
         found = self._piece[:size] if size >= 0 else self._piece
         self._piece = self._piece[len(found) :]
         return bytes(found)
-
-    def close(self) -> None:
-        """Close the file."""
-        if not self.closed:
-            self._source.close()
-        super().close()
 
 
 def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> AtomicFile:

@@ -74,8 +74,7 @@ class BoundOptions:
     """The bounds of all partitions, as they are given.
 
     Offsets are the earliest and the latest by default, also for partitions that a mapping leaves
-    out; timestamps take the place of offsets. Raises `InputError` if one end is given twice, or a
-    value is not an offset or a time.
+    out; timestamps take the place of offsets.
     """
 
     starting_offsets: Offsets | None = None
@@ -142,10 +141,7 @@ def _of_partition(values: Offsets | Timestamps, partition: TopicPartition) -> in
 
 
 def parse_times(times: Times | None, now: int) -> Timestamps | None:
-    """Return times in ms, relative ones to an instant.
-
-    Raises `InputError` for a value that is not a time.
-    """
+    """Return times in ms, relative ones to an instant."""
     if isinstance(times, Mapping):
         return {
             topic: {number: _parse_bound(value, now) for number, value in values.items()}
@@ -185,7 +181,7 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
     """Return the offsets of bounds, the second exclusive, None for the end of the log.
 
     A start before the first offset of the log is that offset. A time after the last record is the
-    end. Raises `CorruptLogError` if damage hides the offset of a time.
+    end.
     """
     has_end = log.files.high_watermark is not None
     end = log.end_offset if has_end else None
@@ -285,7 +281,7 @@ def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> T
     """Return the times of partitions, within the memory of a read.
 
     It reads the first batch of each, and the batch with the largest timestamp, to which the time
-    indexes lead. Raises `ReadError` if a read fails; partitions with damage are counted.
+    indexes lead. Partitions with damage are counted.
     """
     span = TimeSpan()
     for files in partitions:
@@ -326,7 +322,7 @@ def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
     """Return the offsets in a file, by topic and partition.
 
     It is JSON such as ``{"orders": {"0": 123}}``, or has a line ``orders,0,123`` for each
-    partition. Raises `InputError` if it is missing or malformed, or names a partition twice.
+    partition.
     """
     place = absolute_path(path)
     try:

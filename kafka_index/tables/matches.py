@@ -235,42 +235,22 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
 
 
 def limited(
-    found: Generator[SplitMatches, None, None], limit: int | None
+    found: Generator[SplitMatches, None, None], limit: int | None, *, skip: int = 0
 ) -> Generator[SplitMatches, None, None]:
-    """Yield matches up to a number of records, and end the search with them."""
-    left = limit
+    """Yield a number of matches after some that come first, and end the search with them."""
     with closing(found):
         for matches in found:
-            if left is None:
-                yield matches
-                continue
             batches = []
             for batch in matches.batches:
+                first = min(skip, len(batch))
+                end = len(batch) if limit is None else min(len(batch), first + limit)
                 # Taken, not sliced: code that prints the bytes of a column expects its whole
                 # buffer.
-                rows = batch if len(batch) <= left else batch.take(np.arange(left))
-                left -= len(rows)
+                rows = batch if end - first == len(batch) else batch.take(np.arange(first, end))
+                skip -= first
+                limit = None if limit is None else limit - len(rows)
                 if len(rows):
                     batches.append(rows)
             yield replace(matches, batches=tuple(batches))
-            if not left:
+            if limit == 0:
                 return
-
-
-def after(
-    found: Generator[SplitMatches, None, None], count: int
-) -> Generator[SplitMatches, None, None]:
-    """Yield matches without a number of records that come first."""
-    with closing(found):
-        for matches in found:
-            batches = []
-            for batch in matches.batches:
-                rows = (
-                    batch
-                    if not count
-                    else batch.take(np.arange(min(count, len(batch)), len(batch)))
-                )
-                count -= len(batch) - len(rows)
-                if len(rows):
-                    batches.append(rows)
-            yield replace(matches, batches=tuple(batches))

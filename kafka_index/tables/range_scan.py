@@ -5,10 +5,9 @@ A scan of the last segment finds the end of a damaged log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -75,7 +74,7 @@ class RangeScan:
         """
         part = self._part
         with closing(open_log(part.segment.log_path, part.segment)) as file:
-            windows = _windows_of(file)
+            read, window_bytes = _windows_of(file)
             scanner = Scanner(
                 part.segment.base_offset,
                 verify_crc=self._verify_crc,
@@ -89,8 +88,8 @@ class RangeScan:
                     # No progress: the batch is larger than a window.
                     stuck = len(window) >= LOG_OVERHEAD_BYTES and at == start
                     size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else 0
-                    size = min(max(size, windows.size_bytes), part.end_bytes - at)
-                    window, start = windows.read(at, size), at
+                    size = min(max(size, window_bytes), part.end_bytes - at)
+                    window, start = read(at, size), at
                     self.bytes_read += size
                 code = scanner.scan(window, start, part.end_bytes)
                 for batches in scanner.drain():
@@ -116,33 +115,12 @@ class RangeScan:
         return CorruptLogError(stop.text, path=path, position_bytes=stop.position_bytes)
 
 
-class _Windows(Protocol):
-    """Windows of a file that is open."""
-
-    size_bytes: int
-
-    def read(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return bytes; good until the next are asked for."""
-        ...
-
-
-class _MappedWindows:
-    size_bytes = _LOCAL_WINDOW_BYTES
-
-    def __init__(self, file: MappedFile) -> None:
-        file.advise_sequential()
-        self.read = WindowWalk(file, _LOCAL_WINDOW_BYTES).window
-
-
-class _RemoteWindows:
-    size_bytes = _REMOTE_WINDOW_BYTES
-
-    def __init__(self, file: ByteSource) -> None:
-        self.read = file.read_at
-
-
-def _windows_of(file: ByteSource) -> _Windows:
-    return _MappedWindows(file) if isinstance(file, MappedFile) else _RemoteWindows(file)
+def _windows_of(file: ByteSource) -> tuple[Callable[[int, int], Bytes], int]:
+    """Return the function that reads a window, good until the next one, and the usual size."""
+    if not isinstance(file, MappedFile):
+        return file.read_at, _REMOTE_WINDOW_BYTES
+    file.advise_sequential()
+    return WindowWalk(file, _LOCAL_WINDOW_BYTES).window, _LOCAL_WINDOW_BYTES
 
 
 def _check_unchanged(file: ByteSource, segment: SegmentFile) -> None:
@@ -173,8 +151,7 @@ class DamagedEnd:
 def damaged_end(log: PartitionLog) -> DamagedEnd | None:
     """Return the end of a log whose last segment is damaged at its end, None for any other.
 
-    Damage before the last index entry does not hide the end, and is found by reading it. Raises
-    `KafkaIndexError` if the last segment cannot be read.
+    Damage before the last index entry does not hide the end, and is found by reading it.
     """
     last = log.segments[-1]
     stop = last.damage

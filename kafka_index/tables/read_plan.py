@@ -117,8 +117,7 @@ def plan_partition(
 
     A split larger than `max_split_bytes` is cut at batches that index entries lead to;
     `max_split_records` bounds its offsets, and so its records. `within` are the first and last
-    offset that are wanted, both inclusive, whatever the bounds are. Raises `KafkaIndexError` if a
-    bound, or the transactions for isolation, cannot be read.
+    offset that are wanted, both inclusive, whatever the bounds are.
     """
     offsets = resolve_range(log, bounds, settings)
     if within is not None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES
-from kafka_index.records.batch_table import BATCH_SCHEMA, BatchColumns
+from kafka_index.records.batch_table import BATCH_SCHEMA
 from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
@@ -35,10 +35,7 @@ RAW_SCHEMA = pa.schema([*list(BATCH_SCHEMA)[:4], pa.field("batch", pa.binary(), 
 
 
 class Damages:
-    """Raises, drops or reports damage, as the settings of a read say.
-
-    `on_left_out` is a callback for damage that is left out; by default a warning is logged.
-    """
+    """Raises, drops or reports damage, as the settings of a read say."""
 
     def __init__(
         self,
@@ -56,8 +53,8 @@ class Damages:
         """The damage that ends the split, unless a range has shown it."""
         return None if self._is_end_reported else self._split.damage
 
-    def row(self, error: CorruptLogError, schema: pa.Schema) -> pa.RecordBatch | None:
-        """Return the row for a damage, None where it is left out; or raise it."""
+    def rows(self, error: CorruptLogError, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the row for a damage, if it has one; or raise it."""
         end = self._split.damage
         if end is not None and (end.path, end.position_bytes) == (error.path, error.position_bytes):
             self._is_end_reported = True
@@ -65,7 +62,7 @@ class Damages:
             raise error
         if self._settings.on_damage is OnDamage.DROP:
             self._on_left_out(error)
-            return None
+            return
         known = {
             "topic": self._split.topic,
             "partition": self._split.partition,
@@ -73,7 +70,7 @@ class Damages:
             CORRUPT_RECORD: str(error),
         }
         row = {name: known.get(name) for name in schema.names}
-        return pa.RecordBatch.from_pylist([row], schema=schema)
+        yield pa.RecordBatch.from_pylist([row], schema=schema)
 
 
 class RecordReader:
@@ -108,10 +105,7 @@ class RecordReader:
         )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of a few MiB.
-
-        Raises `CorruptLogError` at a batch that cannot be read, if the settings say so.
-        """
+        """Yield record batches of a few MiB."""
         small: list[pa.RecordBatch] = []
         size = 0
         for batch in self._batches():
@@ -142,7 +136,7 @@ class RecordReader:
             for found in scan.windows():
                 self.bytes_read = read_before + scan.bytes_read
                 if isinstance(found, CorruptLogError):
-                    yield from self._damage_rows(found)
+                    yield from self._damages.rows(found, self._schema)
                 elif found.batches.rows:
                     start = int(found.batches.position_bytes[0])
                     reached = replace(part, start_bytes=start, least_offset=scan.least_offset)
@@ -151,7 +145,7 @@ class RecordReader:
                     yield from self._decode(found, path)
             self.bytes_read = read_before + scan.bytes_read
         if self._damages.at_end is not None:
-            yield from self._damage_rows(self._damages.at_end)
+            yield from self._damages.rows(self._damages.at_end, self._schema)
 
     def _follow(self, source: WindowBatches) -> None:
         batches, last = source.batches, self._split.last_offset
@@ -173,7 +167,7 @@ class RecordReader:
         ):
             if isinstance(found, BatchDamage):
                 error = found.error.at(path, int(positions[found.batch]))
-                yield from self._damage_rows(error)
+                yield from self._damages.rows(error, self._schema)
             elif found is not None:
                 yield self._with_damage_column(found)
 
@@ -195,20 +189,12 @@ class RecordReader:
             wanted &= self._filter.batches(batches)
         if not self._settings.include_control:
             wanted &= ~batches.is_control
-        is_aborted = None
         if split.aborted is not None:
             is_aborted = split.aborted.hold(batches)
             if self._settings.isolation is Isolation.READ_COMMITTED:
                 wanted &= ~is_aborted
-        if not wanted.all():
-            batches = BatchColumns(*(column[wanted] for column in batches))
-            is_aborted = None if is_aborted is None else is_aborted[wanted]
-        return WindowBatches(source.window, source.position_bytes, batches, is_aborted)
-
-    def _damage_rows(self, error: CorruptLogError) -> Iterator[pa.RecordBatch]:
-        row = self._damages.row(error, self._schema)
-        if row is not None:
-            yield row
+            source = replace(source, is_aborted=is_aborted)
+        return source if wanted.all() else source.select(wanted)
 
     def _with_damage_column(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._settings.on_damage is not OnDamage.PERMISSIVE:
@@ -247,26 +233,18 @@ class BatchReader:
         self.schema = batch_schema(form, settings)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches, one or more for each window of the log.
-
-        Raises `CorruptLogError` at a damaged batch if the settings say so.
-        """
+        """Yield record batches, one or more for each window of the log."""
         for part in self._split.ranges:
             scan = RangeScan(part, verify_crc=self._settings.verify_crc)
             for found in scan.windows():
                 if isinstance(found, CorruptLogError):
-                    yield from self._damage_rows(found)
+                    yield from self._damages.rows(found, self.schema)
                     continue
                 wanted = self._wanted(found)
                 if wanted.batches.rows:
                     yield self._rows(wanted, part.segment.base_offset)
         if self._damages.at_end is not None:
-            yield from self._damage_rows(self._damages.at_end)
-
-    def _damage_rows(self, error: CorruptLogError) -> Iterator[pa.RecordBatch]:
-        row = self._damages.row(error, self.schema)
-        if row is not None:
-            yield row
+            yield from self._damages.rows(self._damages.at_end, self.schema)
 
     def _wanted(self, source: WindowBatches) -> WindowBatches:
         batches, split = source.batches, self._split
@@ -274,8 +252,7 @@ class BatchReader:
         kept &= batches.base_offset <= split.last_offset
         if split.first_base_offset is not None:
             kept &= batches.base_offset >= split.first_base_offset
-        columns = BatchColumns(*(column[kept] for column in batches))
-        return WindowBatches(source.window, source.position_bytes, columns)
+        return source.select(kept)
 
     def _rows(self, source: WindowBatches, segment_base_offset: int) -> pa.RecordBatch:
         partition = TopicPartition(self._split.topic, self._split.partition)

@@ -17,7 +17,7 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, CorruptRecordError
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.message_bytes import MessageReader
-from kafka_index.layout.message_fields import Struct
+from kafka_index.layout.message_schemas import Struct
 from kafka_index.layout.messages import REMOTE_LOG_METADATA
 from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
 from kafka_index.records.decompression import shared_budget

@@ -8,10 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.names import (
-    LOG_SUFFIX,
-    TXN_INDEX_SUFFIX,
-)
+from kafka_index.layout.names import LOG_SUFFIX, TXN_INDEX_SUFFIX
 from kafka_index.storage import Skipped
 from kafka_index.storage.directories import directory_exists
 from kafka_index.storage.paths import absolute_path

@@ -17,6 +17,7 @@ from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, Skipped
+from kafka_index.tiered.remote_objects import RemoteObjects
 from kafka_index.tiered.uploads import (
     UnfinishedUpload,
     Upload,
@@ -192,7 +193,7 @@ def unite(
             reason = f"its last offset, {each.end_offset}, is below the log start {log_start}"
             skipped.append(Skipped(upload.objects.log_object, reason))
         else:
-            segments.append(_segment_file(partition, upload, each.end_offset))
+            segments.append(_served_file(partition, upload, each.end_offset))
     ranges = [(each.segment.start_offset, each.end_offset) for each in served]
     for damaged in unfinished:
         start = damaged.objects.key.start_offset
@@ -204,7 +205,8 @@ def unite(
             skipped.append(damaged.skipped)
         else:
             # Nothing else has its offsets, and the log continues: opening it reports what is wrong.
-            segments.append(_damaged_file(partition, damaged))
+            size = damaged.objects.sizes.get(LOG_SUFFIX, 0)
+            segments.append(_segment_file(partition, damaged.objects, start, size))
     segments.sort(key=lambda segment: segment.base_offset)
     cache = LeaderEpochCache(epochs)
     cache.truncate_from_start(log_start)
@@ -222,31 +224,26 @@ def _below(served: Sequence[Served], local_start: int | None) -> list[Served]:
     ]
 
 
-def _segment_file(partition: TopicPartition, upload: Upload, end_offset: int) -> SegmentFile:
-    objects = upload.objects
+def _served_file(partition: TopicPartition, upload: Upload, end_offset: int) -> SegmentFile:
     size_bytes, limit = upload.size_bytes, None
     if end_offset < upload.end_offset:
         size_bytes = limit = cut_position(upload, end_offset)
+    return _segment_file(partition, upload.objects, upload.start_offset, size_bytes, limit)
+
+
+def _segment_file(
+    partition: TopicPartition,
+    objects: RemoteObjects,
+    start_offset: int,
+    size_bytes: int,
+    limit_bytes: int | None = None,
+) -> SegmentFile:
     return SegmentFile(
         partition.topic,
         partition.partition,
-        upload.start_offset,
-        objects.path(LOG_SUFFIX, limit),
+        start_offset,
+        objects.path(LOG_SUFFIX, limit_bytes),
         size_bytes,
-        objects.log_mtime_ns,
-        is_last=False,
-        log_version=objects.log_version,
-    )
-
-
-def _damaged_file(partition: TopicPartition, damaged: UnfinishedUpload) -> SegmentFile:
-    objects = damaged.objects
-    return SegmentFile(
-        partition.topic,
-        partition.partition,
-        objects.key.start_offset,
-        objects.path(LOG_SUFFIX),
-        objects.sizes.get(LOG_SUFFIX, 0),
         objects.log_mtime_ns,
         is_last=False,
         log_version=objects.log_version,

@@ -6,10 +6,10 @@ from a manifest, and in Kafka's LocalTieredStorage, which has no manifests, from
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -145,11 +145,12 @@ def same_content(first: RemoteObjects, second: RemoteObjects) -> bool:
     with closing(logs[0]), closing(logs[1]):
         if logs[0].size_bytes != logs[1].size_bytes:
             return False
-        pieces = (
-            np.array_equal(piece, logs[1].read_at(position, len(piece)))
-            for position, piece in _positions(logs[0].stream())
-        )
-        return all(pieces)
+        position = 0
+        for piece in logs[0].stream():
+            if not np.array_equal(piece, logs[1].read_at(position, len(piece))):
+                return False
+            position += len(piece)
+        return True
 
 
 def read_epochs(objects: RemoteObjects) -> tuple[EpochEntry, ...]:
@@ -171,13 +172,6 @@ def cut_position(upload: Upload, end_offset: int) -> int:
             if len(after):
                 return int(chunk.position_bytes[after[0]])
         return log.size_bytes
-
-
-def _positions(pieces: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-    position = 0
-    for piece in pieces:
-        yield position, piece
-        position += len(piece)
 
 
 def _try_upload(objects: RemoteObjects) -> Upload | KafkaIndexError:
@@ -241,14 +235,12 @@ def _of_log(objects: RemoteObjects) -> Upload:
 
 def _absent(event: SegmentEvent, elsewhere: RemoteObjects) -> RemoteObjects:
     """Return a segment that has no objects, under the key that they would have."""
-    key = elsewhere.key
-    absent = type(key)(
-        key.parent,
-        key.prefixed_topic,
-        event.id.topic_id,
-        event.id.partition,
-        event.start_offset,
-        event.id.segment_id,
+    absent = replace(
+        elsewhere.key,
+        topic_id=event.id.topic_id,
+        partition=event.id.partition,
+        start_offset=event.start_offset,
+        segment_id=event.id.segment_id,
     )
     return RemoteObjects(elsewhere.root, elsewhere.layout, absent)
 

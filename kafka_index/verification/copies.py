@@ -10,8 +10,7 @@ range, epoch, producer and sequence of a batch, and the records that it leaves (
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +48,7 @@ from kafka_index.verification.findings import (
 
 _BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_MARKED = range(8)
 _COLUMNS = 8
+_FIRST, _SECOND = "the first copy", "the second copy"
 #: What two equal batches share.
 _COMPARED = slice(0, _SIZE + 1)
 
@@ -72,42 +72,6 @@ class CopySegments:
 
     segments: Sequence[SegmentFile]
     cleaned_to: int = 0
-
-
-class Side(Enum):
-    """One of the two copies."""
-
-    FIRST = "the first copy"
-    SECOND = "the second copy"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The comparison of two copies of a partition.
-
-    Both hold the offsets from the first to the end, exclusive; None for none. `diverged_at` is the
-    first offset with different batches, and `epochs` are the leader epochs of these two. `ends` are
-    the ends of the copies; a copy that diverged is not read to its end. `missing_from` lacks
-    batches inside the common range: `missing` has the first offset and their number. `in_neither`
-    is the end of one copy and the later start of the other, which share no offset. `was_cleaned`: a
-    cleaner has removed batches from one copy that the other has.
-    """
-
-    first_offset: int | None = None
-    end_offset: int | None = None
-    diverged_at: int | None = None
-    epochs: tuple[int, int] = (-1, -1)
-    ends: tuple[int, int] = (0, 0)
-    missing_from: Side | None = None
-    missing: tuple[int, int] = (0, 0)
-    in_neither: tuple[int, int] | None = None
-    was_cleaned: bool = False
-
-
-def compare_copies(first: CopySegments, second: CopySegments) -> Comparison:
-    """Compare two copies of a partition; raises `KafkaIndexError` if a log cannot be read."""
-    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
-    return _compare(_Copy(first), _Copy(second), budget)
 
 
 class _Copy:
@@ -195,18 +159,22 @@ def _batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Long
             yield window, start, rows
 
 
-def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Comparison:
-    if one.is_empty() or other.is_empty():
-        return Comparison(ends=(_end(one), _end(other)))
-    # Retention may have removed more of one of them.
-    start = max(int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0]))
-    for copy in (one, other):
-        copy.skip_to(start)
-    for copy in (one, other):
-        if copy.is_empty() and copy.end_offset < start:
-            between = copy.end_offset, start
-            return Comparison(ends=(_end(one), _end(other)), in_neither=between)
-    found = Comparison(start, start)
+def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement:
+    if not (one.is_empty() or other.is_empty()):
+        # Retention may have removed more of one of them.
+        start = max(int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0]))
+        for copy in (one, other):
+            copy.skip_to(start)
+        for copy in (one, other):
+            if copy.is_empty() and copy.end_offset < start:
+                return Judgement(
+                    FileClass.GAP,
+                    harmful=True,
+                    expected="copies with offsets in common",
+                    found=f"the copies share no offset: {copy.end_offset} to {start - 1} are in "
+                    "neither",
+                    effect="Records are missing in both, unless compaction has removed them.",
+                )
     while not (one.is_empty() or other.is_empty()):
         count = min(one.rows.shape[1], other.rows.shape[1])
         pairs = one.rows[_COMPARED, :count] != other.rows[_COMPARED, :count]
@@ -223,22 +191,47 @@ def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Compariso
         ):
             one.drop(1)
             other.drop(1)
-            continue
-        if bases[0] != bases[1]:
+        elif bases[0] != bases[1]:
             _drop_missing(one, other, is_message=bool(is_message))
-            continue
-        epochs = int(one.rows[_EPOCH, 0]), int(other.rows[_EPOCH, 0])
-        return replace(found, end_offset=bases[0], diverged_at=bases[0], epochs=epochs)
-    end = min(one.end_offset, other.end_offset)
-    found = replace(found, end_offset=max(end, start), ends=(_end(one), _end(other)))
-    for side, copy in ((Side.FIRST, one), (Side.SECOND, other)):
-        missing = copy.unexplained()
-        if missing:
-            batches = sum(count for _, _, count in missing)
-            found = replace(found, missing_from=side, missing=(missing[0][0], batches))
-        elif copy.missing:
-            found = replace(found, was_cleaned=True)
-    return found
+        else:
+            epochs = f"{int(one.rows[_EPOCH, 0])} and {int(other.rows[_EPOCH, 0])}"
+            return Judgement(
+                FileClass.DIVERGED,
+                harmful=True,
+                expected=f"one batch at offset {bases[0]}",
+                found=f"diverged at offset {bases[0]} under epochs {epochs}",
+                effect="Only one of the copies has what the cluster committed: do not join them.",
+            )
+    return _judge_rest(one, other)
+
+
+def _judge_rest(one: _Copy, other: _Copy) -> Judgement:
+    """Return the judgement of copies that did not diverge, which are read to their ends."""
+    ends = _end(one), _end(other)
+    lacking = [
+        f"{side} lacks {sum(run[2] for run in missing)} batches from offset {missing[0][0]} on"
+        for side, copy in ((_SECOND, other), (_FIRST, one))
+        if (missing := copy.unexplained())
+    ]
+    if lacking:
+        where = "it" if len(lacking) == 1 else "both"
+        return Judgement(
+            FileClass.GAP,
+            harmful=True,
+            expected="the same batches in both copies",
+            found="; ".join(lacking),
+            effect=f"Records are missing in {where}, unless compaction has removed them.",
+        )
+    if ends[0] == ends[1]:
+        was_cleaned = one.missing or other.missing
+        cleaned = ", but for what a cleaner has removed" if was_cleaned else ""
+        return Judgement(FileClass.IDENTICAL, found=f"equal up to offset {ends[0]}{cleaned}")
+    return Judgement(
+        FileClass.PREFIX,
+        expected=f"offset {max(ends)}",
+        found=f"{_FIRST if ends[0] < ends[1] else _SECOND} ends at offset {min(ends)}",
+        effect="It lacks the last batches of the other, and has no different ones.",
+    )
 
 
 def _drop_missing(one: _Copy, other: _Copy, *, is_message: bool) -> None:
@@ -264,54 +257,14 @@ def comparison_finding(copies: tuple[CopySegments, CopySegments], _attempt_id: s
     segment = (first.segments or second.segments)[-1]
     row = finding_of(segment, segment.partition_directory, FileKind.COPY, FileClass.MISSING)
     if not first.segments or not second.segments:
-        side = Side.FIRST if not first.segments else Side.SECOND
-        effect = f"{side.value.capitalize()} does not have the partition."
+        side = _SECOND if first.segments else _FIRST
+        effect = f"{side.capitalize()} does not have the partition."
         return row.judged(Judgement(FileClass.MISSING, harmful=True, effect=effect))
+    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     try:
-        return row.judged(_judged(compare_copies(first, second)))
+        return row.judged(_compare(_Copy(first), _Copy(second), budget))
     except KafkaIndexError as error:
         return row.unreadable(error)
-
-
-def _judged(found: Comparison) -> Judgement:
-    if found.diverged_at is not None:
-        ours, theirs = found.epochs
-        return Judgement(
-            FileClass.DIVERGED,
-            harmful=True,
-            expected=f"one batch at offset {found.diverged_at}",
-            found=f"diverged at offset {found.diverged_at} under epochs {ours} and {theirs}",
-            effect="Only one of the copies has what the cluster committed: do not join them.",
-        )
-    if found.missing_from is not None:
-        offset, count = found.missing
-        return Judgement(
-            FileClass.GAP,
-            harmful=True,
-            expected="the same batches in both copies",
-            found=f"{found.missing_from.value} lacks {count} batches from offset {offset} on",
-            effect="Records are missing in it, unless compaction has removed them.",
-        )
-    if found.in_neither is not None:
-        end, start = found.in_neither
-        return Judgement(
-            FileClass.GAP,
-            harmful=True,
-            expected="copies with offsets in common",
-            found=f"the copies share no offset: {end} to {start - 1} are in neither",
-            effect="Records are missing in both, unless compaction has removed them.",
-        )
-    ours, theirs = found.ends
-    if ours == theirs:
-        cleaned = ", but for what a cleaner has removed" if found.was_cleaned else ""
-        return Judgement(FileClass.IDENTICAL, found=f"equal up to offset {ours}{cleaned}")
-    shorter = Side.FIRST if ours < theirs else Side.SECOND
-    return Judgement(
-        FileClass.PREFIX,
-        expected=f"offset {max(found.ends)}",
-        found=f"{shorter.value} ends at offset {min(found.ends)}",
-        effect="It lacks the last batches of the other, and has no different ones.",
-    )
 
 
 def compare_partitions(

@@ -30,6 +30,11 @@ class FileKind(StrEnum):
     COPY = "copy"
 
 
+def kind_of(suffix: str) -> FileKind:
+    """Return the kind of the files of a segment with a suffix."""
+    return FileKind(suffix.removeprefix("."))
+
+
 class FileClass(StrEnum):
     """The class of a file, compared with the file that a build writes, and what it means."""
 
@@ -63,6 +68,10 @@ class FileClass(StrEnum):
     OVERLAP = "overlap", "a log with offsets of another"
     DIVERGED = "diverged", "the copies hold different batches"
     UNREADABLE = "unreadable", "could not be read, or changed meanwhile"
+
+
+#: The effect of a file that a broker fails on.
+REFUSED = "A broker takes the data directory offline, or exits."
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +122,37 @@ class Finding:
         names = (field.name for field in fields(judgement))
         return replace(self, **{name: getattr(judgement, name) for name in names})
 
-    def unreadable(self, error: KafkaIndexError) -> Self:
-        """Return the row of the same file, unreadable."""
+    def unread(
+        self, why: str | None, *, retriable: bool, position_bytes: int | None = None
+    ) -> Self:
+        """Return the row of the same file, not read."""
         return replace(
             self,
             file_class=FileClass.UNREADABLE,
-            harmful=not is_retriable(error),
-            position_bytes=error.position_bytes,
-            found=str(error),
+            harmful=not retriable,
+            position_bytes=position_bytes,
+            found=why,
             effect="It was not verified.",
-            retriable=is_retriable(error),
+            retriable=retriable,
+        )
+
+    def unreadable(self, error: KafkaIndexError) -> Self:
+        """Return the row of the same file, which an error keeps from being read."""
+        return self.unread(
+            str(error), retriable=is_retriable(error), position_bytes=error.position_bytes
+        )
+
+    def refused(self, error: KafkaIndexError, effect: str = REFUSED) -> Self:
+        """Return the row of the file at fault, which a broker fails on."""
+        return replace(
+            self,
+            path=error.path or self.path,
+            file_class=FileClass.CORRUPT,
+            harmful=True,
+            position_bytes=error.position_bytes,
+            expected=error.expected,
+            found=found_by(error),
+            effect=effect,
         )
 
 
@@ -150,17 +180,6 @@ class Judgement:
     expected: str | None = None
     found: str | None = None
     effect: str | None = None
-
-
-def refused_by_broker(error: KafkaIndexError) -> Judgement:
-    """Return the judgement of a file that a broker fails on."""
-    return Judgement(
-        FileClass.CORRUPT,
-        harmful=True,
-        expected=error.expected,
-        found=found_by(error),
-        effect="A broker takes the data directory offline, or exits.",
-    )
 
 
 def found_by(error: KafkaIndexError) -> str:

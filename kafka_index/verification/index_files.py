@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kafka_index.index.transaction_index import entry_versions
 from kafka_index.layout.records import ABORTED_TXN, ABORTED_TXN_VERSION, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.scan.entry_fit import Misfit, StoredEntries
-from kafka_index.verification.findings import FileClass, Judgement
+from kafka_index.verification.findings import FileClass, FileKind, Judgement
 
 _REBUILT = "A broker that starts here recovers the segment and rebuilds the file."
 
@@ -43,7 +43,7 @@ _SHORT_LAST = (
 )
 
 _TXN_FIELDS = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
-_EXPOSES = "Consumers that read committed records get aborted ones."
+EXPOSES = "Consumers that read committed records get aborted ones."
 _HIDES = "Consumers that read committed records do not get records of the transaction."
 _REBUILDS_SEGMENT = "A broker that starts here recovers the segment and rebuilds its indexes."
 
@@ -70,75 +70,64 @@ class SegmentPlace:
         return replace(judgement, harmful=False, effect=_REBUILT)
 
 
-def judge_offset_index(
+@dataclass(frozen=True, slots=True)
+class _EntryRules:
+    """The rules of a kind of index: zeros and torn bytes after its entries may be harmful."""
+
+    size: int
+    effects: Mapping[FileClass, str]
+    is_tail_harmful: bool
+
+
+_RULES = {
+    FileKind.INDEX: _EntryRules(OFFSET_ENTRY.itemsize, _OFFSET_EFFECTS, is_tail_harmful=False),
+    FileKind.TIME_INDEX: _EntryRules(TIME_ENTRY.itemsize, _TIME_EFFECTS, is_tail_harmful=True),
+}
+
+
+def judge_index(
+    kind: FileKind,
     data: bytes,
     built: bytes | None,
     entries: StoredEntries,
     misfit: Misfit | None,
     place: SegmentPlace,
 ) -> Judgement:
-    """Judge an ``.index`` that differs from the built one.
+    """Judge an ``.index`` or ``.timeindex`` that differs from the built one.
 
     `built` is None if the segment cannot be built; the misfit is the first entry that does not fit
     the log, for ordered entries only.
     """
-    size = OFFSET_ENTRY.itemsize
-    judgement = _misfit(entries, misfit, size, _OFFSET_EFFECTS)
-    if judgement is None and entries.torn_bytes:
-        judgement = _torn(data, entries, size, _OFFSET_EFFECTS, harmful=False)
-    elif judgement is not None and judgement.file_class is FileClass.STALE and misfit is not None:
+    rules = _RULES[kind]
+    judgement = _misfit(entries, misfit, rules)
+    if judgement is None or judgement.file_class is FileClass.INCOMPLETE:
+        if entries.torn_bytes:
+            judgement = _torn(data, entries, rules)
+        elif entries.padding:
+            judgement = _padded(entries, rules)
+    elif kind is FileKind.INDEX and misfit and judgement.file_class is FileClass.STALE:
         judgement = _stale_offsets(judgement, misfit, place)
-    elif judgement is None and entries.padding:
-        judgement = _padded(entries, size, _OFFSET_EFFECTS, harmful=False)
-    if judgement is None:
-        judgement = _shorter_or_valid(data, built, size, _OFFSET_EFFECTS)
-    return place.softened(judgement)
+    return place.softened(judgement or _shorter_or_valid(data, built, rules))
 
 
-def judge_time_index(
-    data: bytes,
-    built: bytes | None,
-    entries: StoredEntries,
-    misfit: Misfit | None,
-    place: SegmentPlace,
-) -> Judgement:
-    """Judge a ``.timeindex``; parameters are those of `judge_offset_index`."""
-    size = TIME_ENTRY.itemsize
-    judgement = _misfit(entries, misfit, size, _TIME_EFFECTS)
-    is_short = judgement is not None and judgement.file_class is FileClass.INCOMPLETE
-    if (judgement is None or is_short) and entries.torn_bytes:
-        judgement = _torn(data, entries, size, _TIME_EFFECTS, harmful=True)
-    elif (judgement is None or is_short) and entries.padding:
-        judgement = _padded(entries, size, _TIME_EFFECTS, harmful=True)
-    if judgement is None:
-        judgement = _shorter_or_valid(data, built, size, _TIME_EFFECTS)
-    return place.softened(judgement)
-
-
-def _misfit(
-    entries: StoredEntries, misfit: Misfit | None, size: int, effects: dict[FileClass, str]
-) -> Judgement | None:
+def _misfit(entries: StoredEntries, misfit: Misfit | None, rules: _EntryRules) -> Judgement | None:
     if entries.disorder is not None:
-        return Judgement(
-            FileClass.CORRUPT,
-            harmful=True,
-            position_bytes=entries.disorder * size,
-            entry=entries.disorder,
-            expected="an entry above the one before",
-            found=f"offset {int(entries.offsets[entries.disorder])}",
-            effect=effects[FileClass.CORRUPT],
-        )
-    if misfit is None:
+        file_class, entry = FileClass.CORRUPT, entries.disorder
+        expected = "an entry above the one before"
+        found = f"offset {int(entries.offsets[entry])}"
+    elif misfit is not None:
+        file_class, entry = FileClass(misfit.fault), misfit.entry
+        expected, found = misfit.expected, misfit.found
+    else:
         return None
-    file_class = FileClass(misfit.fault)
     return Judgement(
         file_class,
         harmful=True,
-        position_bytes=misfit.entry * size,
-        entry=misfit.entry,
-        expected=misfit.expected,
-        found=misfit.found,
-        effect=effects[file_class],
+        position_bytes=entry * rules.size,
+        entry=entry,
+        expected=expected,
+        found=found,
+        effect=rules.effects[file_class],
     )
 
 
@@ -153,47 +142,37 @@ def _stale_offsets(judgement: Judgement, misfit: Misfit, place: SegmentPlace) ->
     return judgement
 
 
-def _torn(
-    data: bytes,
-    entries: StoredEntries,
-    size: int,
-    effects: dict[FileClass, str],
-    *,
-    harmful: bool,
-) -> Judgement:
+def _torn(data: bytes, entries: StoredEntries, rules: _EntryRules) -> Judgement:
     whole = len(data) - entries.torn_bytes
     return Judgement(
         FileClass.CORRUPT,
-        harmful=harmful,
-        position_bytes=whole,
-        entry=whole // size,
-        expected=f"a multiple of {size} bytes",
+        rules.is_tail_harmful,
+        whole,
+        whole // rules.size,
+        expected=f"a multiple of {rules.size} bytes",
         found=f"{len(data)} bytes",
-        effect=effects[FileClass.INCOMPLETE],
+        effect=rules.effects[FileClass.INCOMPLETE],
     )
 
 
-def _padded(
-    entries: StoredEntries, size: int, effects: dict[FileClass, str], *, harmful: bool
-) -> Judgement:
+def _padded(entries: StoredEntries, rules: _EntryRules) -> Judgement:
     used = len(entries.offsets)
     return Judgement(
         FileClass.PADDED,
-        harmful=harmful,
-        position_bytes=used * size,
-        entry=used,
+        rules.is_tail_harmful,
+        used * rules.size,
+        used,
         expected=f"{used} entries",
         found=f"{used} entries, then {entries.padding} of zeros",
-        effect=effects[FileClass.PADDED],
+        effect=rules.effects[FileClass.PADDED],
     )
 
 
-def _shorter_or_valid(
-    data: bytes, built: bytes | None, size: int, effects: dict[FileClass, str]
-) -> Judgement:
+def _shorter_or_valid(data: bytes, built: bytes | None, rules: _EntryRules) -> Judgement:
     """Return the judgement of entries that all fit: a prefix of the built ones, or others."""
     if built is None:
         return Judgement(FileClass.VALID, found="every entry fits the headers of the log")
+    size = rules.size
     if len(data) < len(built) and built.startswith(data):
         return Judgement(
             FileClass.INCOMPLETE,
@@ -201,7 +180,7 @@ def _shorter_or_valid(
             entry=len(data) // size,
             expected=f"{len(built) // size} entries",
             found=f"{len(data) // size}",
-            effect=effects[FileClass.INCOMPLETE],
+            effect=rules.effects[FileClass.INCOMPLETE],
         )
     shared = min(len(data), len(built))
     unequal = np.flatnonzero(
@@ -275,7 +254,7 @@ def _compared_transactions(
             zeros,
             f"{len(wanted)} entries",
             f"{zeros} entries, then zeros",
-            _EXPOSES,
+            EXPOSES,
             harmful=True,
         )
     for at, row in enumerate(found_rows):
@@ -296,7 +275,7 @@ def _compared_transactions(
             len(found_rows) if is_prefix else _rows(wanted).index(missing[0]),
             f"producer {producer}, offsets {first} to {last}",
             "no such entry",
-            _EXPOSES,
+            EXPOSES,
             harmful=True,
         )
     if torn_bytes:

@@ -94,7 +94,13 @@ class LogJudge:
         if judgement is None:
             judgement = _sound(check, len(missing), is_last=place.is_last)
         was_read = is_read(row)
-        finding = finding.judged(judgement) if was_read else _unreadable(finding, row)
+        finding = (
+            finding.judged(judgement)
+            if was_read
+            else finding.unread(
+                row.reason, retriable=row.retriable, position_bytes=row.position_bytes
+            )
+        )
         self.has_unread_log |= finding.retriable
         if finding.harmful or (row.status == FAILED and row.reason_code != STATE_UNKNOWN):
             self.is_state_known = False
@@ -201,15 +207,3 @@ def _sound(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
     count = check.facts.offsets.cleaned_count + gaps
     found = f"offsets are missing in {count} places, as compaction leaves them" if count else None
     return Judgement(FileClass.SOUND, found=found)
-
-
-def _unreadable(finding: Finding, row: SegmentReport) -> Finding:
-    return replace(
-        finding,
-        file_class=FileClass.UNREADABLE,
-        harmful=not row.retriable,
-        position_bytes=row.position_bytes,
-        found=row.reason,
-        effect="It was not verified.",
-        retriable=row.retriable,
-    )

@@ -1,6 +1,7 @@
-"""The files at the root of a data directory: their entries for its partitions, and their faults.
+"""Findings at the root of data directories, and in directories whose logs are not verified.
 
-The rules are those of a starting broker, as `kafka_index.startup` has them.
+The rules are those of a starting broker, as `kafka_index.startup` has them: it loads such
+directories as well, before it looks at their suffixes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.dump.data_directory import DataDirectory, FaultEffect
-from kafka_index.dump.small_files import MetaProperties, read_text
+from kafka_index.dump.small_files import MetaProperties, read_text, read_topic_id
 from kafka_index.errors import (
     BadFileError,
     InputError,
@@ -30,6 +31,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.layout.texts import quote_content
+from kafka_index.startup.found_files import find_files, parse_log_directory
 from kafka_index.startup.identity import (
     check_identity,
     configured_directories,
@@ -41,7 +43,10 @@ from kafka_index.startup.metadata_log import (
     why_not_snapshots,
     why_not_topic_id,
 )
+from kafka_index.startup.partition_loading import load_partition
 from kafka_index.startup.prediction import Refusal
+from kafka_index.storage import Listing
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
 from kafka_index.verification.findings import (
     FileClass,
@@ -49,8 +54,8 @@ from kafka_index.verification.findings import (
     Finding,
     Judgement,
     finding_of,
-    found_by,
 )
+from kafka_index.verification.verify_settings import VerifySettings
 
 _EXITS = "A broker exits before it touches anything."
 _MISSING_EFFECTS = {
@@ -156,14 +161,9 @@ def _judge_fault(
 ) -> Finding:
     if effect is None:
         return row.unreadable(fault)
-    return replace(
-        row,
-        file_class=FileClass.CORRUPT,
-        harmful=effect is not FaultEffect.RESET,
-        expected=fault.expected,
-        found=found_by(fault),
-        effect=_RESET[name] if effect is FaultEffect.RESET else _EFFECTS[effect],
-    )
+    if effect is FaultEffect.RESET:
+        return replace(row.refused(fault, _RESET[name]), harmful=False)
+    return row.refused(fault, _EFFECTS[effect])
 
 
 def _row(path: str, file_class: FileClass) -> Finding:
@@ -264,3 +264,62 @@ def _refused_row(refusal: Refusal, effect: str) -> Finding:
     reason = refusal.reason if refusal.line is None else f"line {refusal.line}: {refusal.reason}"
     row = _row(refusal.file, FileClass.CORRUPT)
     return row.judged(Judgement(FileClass.CORRUPT, harmful=True, found=reason, effect=effect))
+
+
+def root_findings(
+    listing: Listing,
+    settings: VerifySettings,
+    metadata: str | None,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[Finding]:
+    """Yield the findings in data directories outside the partitions that are verified.
+
+    `metadata` is the directory of the metadata log that was given, `properties` are all settings of
+    the broker.
+    """
+    roots = [
+        JudgedRoot.of(DataDirectory(path, tolerated=True))
+        for path in sorted(set(listing.data_directories))
+    ]
+    found = [row for root in roots for row in root.findings]
+    yield from found
+    # The directory of the metadata log may be a data directory of the input, too.
+    known = {(row.path, row.found) for row in found if row.harmful}
+    for row in identity_findings(roots, metadata, properties):
+        if (row.path, row.found) not in known:
+            yield row
+    yield from _unlisted_findings(listing, [root.directory for root in roots], settings)
+
+
+def _unlisted_findings(
+    listing: Listing, roots: Sequence[DataDirectory], settings: VerifySettings
+) -> Iterator[Finding]:
+    """Yield a row per directory without verified logs over which a broker does not start."""
+    by_path = {root.path: root for root in roots}
+    verified = {each.directory for each in SegmentTable.of(listing.segments).partitions}
+    paths = {one.path for one in listing.skipped} | set(listing.partition_directories) - verified
+    for path in sorted(paths):
+        root = by_path.get(os.path.dirname(path))
+        if root is None or not (is_remote(path) or os.path.isdir(path)):
+            continue
+        split = parse_log_directory(os.path.basename(path))
+        row = Finding(None, None, None, path, FileKind.ROOT, FileClass.CORRUPT, harmful=True)
+        if split is None:
+            if root.has_root_files and not is_remote(path):
+                found = "not named like a partition directory"
+                yield replace(row, found=found, effect="A broker exits.")
+            continue
+        partition = split[0]
+        row = replace(row, topic=partition.topic, partition=partition.partition)
+        try:
+            if is_remote(path):
+                find_files(partition, path)
+            else:
+                with load_partition(partition, path, settings.loading(root, partition)):
+                    pass
+            read_topic_id(path)
+        except StartRefusedError as error:
+            effect = "A broker loads it too: it takes the data directory offline, or exits."
+            yield row.refused(error, effect)
+        except KafkaIndexError as error:
+            yield row.unreadable(error)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,12 +15,7 @@ from kafka_index.build.scan import stage_segment
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.names import (
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    index_name_for,
-    segment_file_name,
-)
+from kafka_index.layout.names import index_name_for, segment_file_name
 from kafka_index.layout.records import NO_LEADER_EPOCH, NO_TIMESTAMP
 from kafka_index.records.batch_table import BAD_CRC, BAD_MESSAGE, BatchColumns, ScanStop
 from kafka_index.records.decompression import shared_budget
@@ -38,12 +32,7 @@ from kafka_index.scan.segment_scan import BatchObserver, ObservedSource
 from kafka_index.storage import SegmentFile, remove_scratch
 from kafka_index.stores import is_remote, store_of
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, finding_of
-from kafka_index.verification.index_files import (
-    IDENTICAL,
-    SegmentPlace,
-    judge_offset_index,
-    judge_time_index,
-)
+from kafka_index.verification.index_files import IDENTICAL, SegmentPlace, judge_index
 from kafka_index.verification.verify_settings import VerifySettings
 
 
@@ -101,19 +90,6 @@ class LogFacts:
 
 
 @dataclass(slots=True)
-class StoredFile:
-    """An index file as it lies there: its row, and its bytes; None for none."""
-
-    finding: Finding
-    data: bytes | None
-
-    @property
-    def was_read(self) -> bool:
-        """Whether it is there and could be read, or is not there."""
-        return self.finding.file_class is not FileClass.UNREADABLE
-
-
-@dataclass(slots=True)
 class SegmentCheck:
     """The result of the scan of a segment.
 
@@ -142,25 +118,29 @@ class SegmentCheck:
         return self.staged.report
 
 
-def index_path(segment: SegmentFile, settings: VerifySettings, suffix: str) -> str:
+def index_path(segment: SegmentFile, settings: VerifySettings, kind: FileKind) -> str:
     """Return the path of a segment's index file."""
+    suffix = f".{kind.value}"
     name = index_name_for(os.path.basename(segment.log_path), suffix)
     if settings.indexes is not None:
         name = segment_file_name(segment.base_offset, suffix)
     return os.path.join(settings.index_directory(segment), name)
 
 
-def read_stored(segment: SegmentFile, path: str, kind: FileKind) -> StoredFile:
-    """Read a file of a segment."""
+def read_stored(
+    segment: SegmentFile, settings: VerifySettings, kind: FileKind
+) -> tuple[Finding, bytes | None]:
+    """Return the row of an index file as it lies there, and its bytes; None for none."""
+    path = index_path(segment, settings, kind)
     finding = finding_of(segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset)
     try:
         if not is_remote(path) and _is_special(path):
             raise InputError("not a regular file", path=path)
-        return StoredFile(finding, store_of(path).read(path))
+        return finding, store_of(path).read(path)
     except FileNotFoundError:
-        return StoredFile(finding, None)
+        return finding, None
     except KafkaIndexError as error:
-        return StoredFile(finding.unreadable(error), None)
+        return finding.unreadable(error), None
 
 
 def _is_special(path: str) -> bool:
@@ -181,7 +161,8 @@ def check_segment(
     The cleaner's checkpoint is `cleaned_to`. The attempt id names scratch files; no two scans at a
     time share it.
     """
-    offsets, times = _StoredOffsets(segment, settings), _StoredTimes(segment, settings)
+    offsets = _StoredIndex(segment, settings, FileKind.INDEX)
+    times = _StoredIndex(segment, settings, FileKind.TIME_INDEX)
     facts = whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
     # Reading a remote log again would cost more than comparing entries that may be those built.
@@ -204,25 +185,25 @@ def check_segment(
         unequal = [
             each
             for each, data in zip((offsets, times), built, strict=True)
-            if each.file.data not in (None, data)
+            if each.stored not in (None, data)
         ]
         unread = _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
     is_tail = source.stop is not None and source.stop.is_tail
     check = SegmentCheck(segment, place, staged, facts, whole, is_tail=is_tail)
     if messages.first_bytes is not None and not settings.fast:
         check.bad_message = messages.bad_message(segment)
-    for stored, data in zip((offsets, times), built, strict=True):
-        finding = stored.file.finding
-        if stored.file.data is None:
-            check.findings += [] if stored.file.was_read else [finding]
+    for index, data in zip((offsets, times), built, strict=True):
+        finding = index.finding
+        if index.stored is None:
+            check.findings += [finding] if index.is_there else []
         elif staged.report.retriable:
-            check.findings.append(_without_log(finding))
-        elif unread is not None and stored.data != data:
+            check.findings.append(finding.unread("its log could not be read", retriable=True))
+        elif unread is not None and index.stored != data:
             check.findings.append(finding.unreadable(unread))
-        elif stored.data == data:
+        elif index.stored == data:
             check.findings.append(finding.judged(IDENTICAL))
         else:
-            check.findings.append(finding.judged(stored.judge(data, whole, place)))
+            check.findings.append(finding.judged(index.judge(data, whole, place)))
     check.has_offset_index, check.has_time_index = offsets.is_there, times.is_there
     return check
 
@@ -268,75 +249,42 @@ class _CompressedMessages:
         return None
 
 
-class _StoredIndex(ABC):
-    """An index file that lies there; its entries are read when they are needed."""
+class _StoredIndex:
+    """An offset or time index that lies there; its entries are read when they are needed."""
 
-    kind: ClassVar[FileKind]
-    suffix: ClassVar[str]
-
-    def __init__(self, segment: SegmentFile, settings: VerifySettings) -> None:
+    def __init__(self, segment: SegmentFile, settings: VerifySettings, kind: FileKind) -> None:
         self._base_offset = segment.base_offset
-        self.file = read_stored(segment, index_path(segment, settings, self.suffix), self.kind)
-
-    @property
-    def data(self) -> bytes:
-        """The bytes of the file, nothing for none."""
-        return self.file.data or b""
+        self._kind = kind
+        self.finding, self.stored = read_stored(segment, settings, kind)
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a file."""
-        return self.file.data is not None or not self.file.was_read
+        """Whether there is such a file, readable or not."""
+        return self.stored is not None or self.finding.file_class is FileClass.UNREADABLE
 
-    @abstractmethod
     def observers(self) -> list[BatchObserver]:
         """Return new observers that compare ascending entries with batches."""
+        data = self.stored or b""
+        self._fit: OffsetEntryFit | TimeEntryFit
+        if self._kind is FileKind.INDEX:
+            self._entries = read_offset_entries(data, self._base_offset)
+            self._fit = OffsetEntryFit(self._entries)
+        else:
+            self._entries = read_time_entries(data, self._base_offset)
+            self._fit = TimeEntryFit(self._entries)
+        return [self._fit] if self._entries.disorder is None else []
 
-    @abstractmethod
     def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:
         """Judge the file, once the observers have seen the log."""
-
-
-class _StoredOffsets(_StoredIndex):
-    kind = FileKind.INDEX
-    suffix = OFFSET_INDEX_SUFFIX
-
-    def observers(self) -> list[BatchObserver]:
-        self._entries = read_offset_entries(self.data, self._base_offset)
-        self._fit = OffsetEntryFit(self._entries)
-        return [self._fit] if self._entries.disorder is None else []
-
-    def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:
-        misfit = self._fit.misfit(whole.end_offset, whole.end_bytes)
-        return judge_offset_index(self.data, built, self._entries, misfit, place)
-
-
-class _StoredTimes(_StoredIndex):
-    kind = FileKind.TIME_INDEX
-    suffix = TIME_INDEX_SUFFIX
-
-    def observers(self) -> list[BatchObserver]:
-        self._entries = read_time_entries(self.data, self._base_offset)
-        self._fit = TimeEntryFit(self._entries)
-        return [self._fit] if self._entries.disorder is None else []
-
-    def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:
-        misfit = self._fit.misfit(
-            whole.end_offset,
-            whole.max_timestamp_ms,
-            is_closed=place.is_clean or not place.is_last,
-        )
-        return judge_time_index(self.data, built, self._entries, misfit, place)
-
-
-def _without_log(finding: Finding) -> Finding:
-    return replace(
-        finding,
-        file_class=FileClass.UNREADABLE,
-        found="its log could not be read",
-        effect="It was not verified.",
-        retriable=True,
-    )
+        if isinstance(self._fit, OffsetEntryFit):
+            misfit = self._fit.misfit(whole.end_offset, whole.end_bytes)
+        else:
+            misfit = self._fit.misfit(
+                whole.end_offset,
+                whole.max_timestamp_ms,
+                is_closed=place.is_clean or not place.is_last,
+            )
+        return judge_index(self._kind, self.stored or b"", built, self._entries, misfit, place)
 
 
 def _read_headers(

@@ -1,33 +1,43 @@
-"""Judging the state beside the logs of a partition: its leader epochs, and its snapshots together.
+"""Judging the files beside the logs of a partition that are not of one live segment alone.
 
-Epochs are compared with those of the batches; for snapshots, presence and content count.
+Leader epochs are compared with those of the batches; for snapshots, presence and content count.
+Then come ``partition.metadata`` and the files of segments that are not live.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from kafka_index.dump.small_files import read_text
+from kafka_index.dump.small_files import read_text, read_topic_id
 from kafka_index.errors import (
     CorruptSnapshotError,
     InputError,
     InvalidEpochError,
     KafkaIndexError,
     ReadError,
+    StartRefusedError,
 )
 from kafka_index.layout.names import (
+    INDEX_SUFFIXES,
     LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TopicPartition,
+    index_name_for,
     parse_segment_file,
 )
+from kafka_index.startup.found_files import NO_OFFSET, is_misnamed_log, is_refused_name
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
+from kafka_index.storage import SegmentFile, is_scratch
+from kafka_index.storage.directories import Entry
 from kafka_index.stores import store_of
 from kafka_index.verification.findings import (
     FileClass,
@@ -35,10 +45,12 @@ from kafka_index.verification.findings import (
     Finding,
     Judgement,
     finding_of,
-    refused_by_broker,
+    found_by,
+    kind_of,
 )
 from kafka_index.verification.index_files import IDENTICAL, NOT_JUDGED
 from kafka_index.verification.segment import EpochRun
+from kafka_index.verification.verify_settings import KnownTopic
 
 _NO_STATE = (
     "With the marker a broker concludes that there are no producers: open transactions vanish, and "
@@ -47,6 +59,9 @@ _NO_STATE = (
 _REMOVED = "A broker that starts here removes it."
 _EARLIER = "A broker removes it, and loads an earlier one or reads the log instead."
 _WRITTEN_ANEW = "A broker that starts here recovers the segment before it, and writes it anew."
+_NO_LOG = "It has no log: a broker that starts here deletes it."
+_LOST_LOG = "A broker that starts here deletes it; the records that it was made of are gone."
+_STRAY = "The partition is stray: an empty log takes its place, and a broker serves none of it."
 _OTHER_STATE = (
     "A broker that loads it takes other producers or open transactions for true: it can accept "
     "duplicates, refuse producers, or expose records of open transactions."
@@ -74,7 +89,12 @@ def epoch_findings(
         yield finding.unreadable(error)
         return
     if text is not None:
-        yield finding.judged(_judge_epochs(text, path, runs, *offsets))
+        try:
+            cache = LeaderEpochCache.from_text(text, path=path)
+        except (InputError, InvalidEpochError) as error:
+            yield finding.refused(error)
+        else:
+            yield finding.judged(_judge_epochs(text, cache, runs, *offsets))
     elif runs:
         effect = "Followers and consumers cannot compare epochs: divergence is not found."
         yield replace(finding, harmful=has_indexes, effect=effect)
@@ -82,16 +102,12 @@ def epoch_findings(
 
 def _judge_epochs(
     text: str,
-    path: str,
+    cache: LeaderEpochCache,
     runs: Iterable[EpochRun],
     log_start_offset: int,
     end_offset: int | None,
 ) -> Judgement:
     """Judge the text of a checkpoint; epochs before the start of the log are not kept."""
-    try:
-        cache = LeaderEpochCache.from_text(text, path=path)
-    except (InputError, InvalidEpochError) as error:
-        return refused_by_broker(error)
     wanted = LeaderEpochCache()
     for run in runs:
         if run.last_offset < log_start_offset:
@@ -154,59 +170,55 @@ def judge_snapshots(
     except FileNotFoundError:
         found = []
     for offset in found:
-        finding = _finding(partition, directory, offset)
+        path = snapshot_path(directory, offset)
+        finding = _snapshot_row(partition, path, offset)
         try:
-            data = _read(finding.path)
+            data = store_of(path).read(path)
+        except FileNotFoundError:
+            gone = ReadError("the snapshot was removed after it was listed", path=path)
+            yield finding.unreadable(gone)
+            continue
         except KafkaIndexError as error:
             yield finding.unreadable(error)
             continue
-        if end is not None and offset > end:
+        try:
+            if end is not None and offset > end:
+                judgement = Judgement(
+                    FileClass.STALE,
+                    harmful=True,
+                    expected=f"an offset up to {end}, where the log ends",
+                    found=str(offset),
+                    effect=f"{_REMOVED} The log reached that offset once.",
+                )
+            elif offset in wanted or built is None or offset in base_offsets:
+                judgement = _judge_snapshot(
+                    data, wanted.get(offset), expiration, start, is_compacted=is_compacted
+                )
+            elif offset < max(base_offsets) or offset <= start:
+                judgement = Judgement(FileClass.ORPHAN, effect=_REMOVED)
+            else:
+                at_end = None if end is None else wanted.get(end)
+                judgement = _within(data, offset, at_end, expiration)
+        except CorruptSnapshotError as error:
             judgement = Judgement(
-                FileClass.STALE,
-                harmful=True,
-                expected=f"an offset up to {end}, where the log ends",
-                found=str(offset),
-                effect=f"{_REMOVED} The log reached that offset once.",
+                FileClass.CORRUPT,
+                position_bytes=error.position_bytes,
+                expected=error.expected,
+                found=found_by(error),
+                effect=_EARLIER,
             )
-        elif offset in wanted or built is None or offset in base_offsets:
-            judgement = _judge_snapshot(
-                data, wanted.get(offset), expiration, start, is_compacted=is_compacted
-            )
-        elif offset < max(base_offsets) or offset <= start:
-            judgement = Judgement(FileClass.ORPHAN, effect=_REMOVED)
-        else:
-            judgement = _within(data, offset, None if end is None else wanted.get(end), expiration)
         is_rewritten = recovered_from is not None and recovered_from < offset
         if judgement.harmful and is_rewritten and judgement.file_class is not FileClass.STALE:
             judgement = replace(judgement, harmful=False, effect=_WRITTEN_ANEW)
         yield finding.judged(judgement)
-    yield from _missing(partition, directory, set(found), wanted, is_clean=is_clean)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return store_of(path).read(path)
-    except FileNotFoundError as error:
-        raise ReadError("the snapshot was removed after it was listed", path=path) from error
-
-
-def _missing(
-    partition: TopicPartition,
-    directory: str,
-    found: set[int],
-    wanted: Mapping[int, bytes],
-    *,
-    is_clean: bool,
-) -> Iterator[Finding]:
-    """Yield the row of snapshots that are not there: the last, where no other is."""
-    if found or not wanted:
-        return
-    last = max(wanted)
-    has_producers = len(decode_snapshot(wanted[last])) > 0
-    if has_producers:
+    if wanted and not found and len(decode_snapshot(wanted[max(wanted)])):
         effect = _NO_STATE if is_clean else "A broker reads the log for its producers."
-        judgement = Judgement(FileClass.MISSING, harmful=is_clean, effect=effect)
-        yield _finding(partition, directory, last).judged(judgement)
+        row = _snapshot_row(partition, snapshot_path(directory, max(wanted)), max(wanted))
+        yield replace(row, harmful=is_clean, effect=effect)
+
+
+def _snapshot_row(partition: TopicPartition, path: str, offset: int) -> Finding:
+    return finding_of(partition, path, FileKind.SNAPSHOT, FileClass.MISSING, base_offset=offset)
 
 
 def _within(
@@ -216,15 +228,7 @@ def _within(
 
     A producer whose last batch lies before it was the same then.
     """
-    try:
-        entries = decode_snapshot(data)
-    except CorruptSnapshotError as error:
-        return Judgement(
-            FileClass.CORRUPT,
-            position_bytes=error.position_bytes,
-            found=error.message,
-            effect=_EARLIER,
-        )
+    entries = decode_snapshot(data)
     stored = {int(row["producer_id"]): int(row["last_offset"]) for row in entries}
     late = [name for name, last in stored.items() if last >= offset]
     missing = []
@@ -262,16 +266,7 @@ def _judge_snapshot(
     """
     if data == built:
         return IDENTICAL
-    try:
-        entries = decode_snapshot(data)
-    except CorruptSnapshotError as error:
-        return Judgement(
-            FileClass.CORRUPT,
-            position_bytes=error.position_bytes,
-            expected=error.expected,
-            found=error.found,
-            effect=_EARLIER,
-        )
+    entries = decode_snapshot(data)
     if built is None:
         return NOT_JUDGED
     found = {int(row["producer_id"]): row for row in expiration.live(entries)}
@@ -319,6 +314,89 @@ def _difference(
     return None
 
 
-def _finding(partition: TopicPartition, directory: str, offset: int) -> Finding:
-    path = snapshot_path(directory, offset)
-    return finding_of(partition, path, FileKind.SNAPSHOT, FileClass.MISSING, base_offset=offset)
+def other_files(
+    partition: TopicPartition,
+    segments: Sequence[SegmentFile],
+    entries: Sequence[Entry],
+    lost: Collection[int],
+) -> Iterator[Finding]:
+    """Yield a row per file of a segment that is not live.
+
+    `entries` is the directory, scanned; `lost` are the base offsets of the logs that are gone while
+    their indexes are there.
+    """
+    live = {os.path.basename(segment.log_path) for segment in segments}
+    swaps = {name for name in live if name.endswith(SWAP_SUFFIX)}
+    owned = {index_name_for(name, suffix) for name in live for suffix in INDEX_SUFFIXES} | live
+    owned |= {name.removesuffix(SWAP_SUFFIX) + SWAP_SUFFIX for name in swaps}
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        name, judgement = entry.name, None
+        if name in owned or is_scratch(name):
+            continue
+        parsed, reason = parse_segment_file(name), entry.why_not_a_file()
+        if parsed is None:
+            judgement = _judge_name(name) if reason is None else None
+        elif parsed.transient or parsed.kind == LOG_SUFFIX:
+            effect = "A broker that starts here renames or deletes it." if reason is None else None
+            judgement = Judgement(FileClass.LEFTOVER, found=reason, effect=effect)
+        elif parsed.kind != SNAPSHOT_SUFFIX:
+            judgement = Judgement(FileClass.ORPHAN, effect=_NO_LOG)
+            if parsed.base_offset in lost and entry.info().size_bytes > 0:
+                log = f"{name.partition('.')[0]}{LOG_SUFFIX}"
+                judgement = Judgement(
+                    FileClass.ORPHAN,
+                    harmful=True,
+                    expected=log,
+                    found="no such log",
+                    effect=_LOST_LOG,
+                )
+        if judgement is not None:
+            base_offset = None if parsed is None else parsed.base_offset
+            kind = FileKind.LOG if parsed is None else kind_of(parsed.kind)
+            row = finding_of(partition, entry.path, kind, FileClass.ORPHAN, base_offset=base_offset)
+            yield row.judged(judgement)
+
+
+def _judge_name(name: str) -> Judgement | None:
+    """Return the judgement of a file whose name is not that of a segment's file."""
+    if is_refused_name(name):
+        found, effect = NO_OFFSET, "A broker exits."
+    elif is_misnamed_log(name):
+        found = "its name is not an offset of 20 digits"
+        effect = "A broker opens an empty segment of that offset in the midst of the log."
+    else:
+        return None
+    return Judgement(FileClass.CORRUPT, harmful=True, found=found, effect=effect)
+
+
+def judge_metadata(
+    partition: TopicPartition, directory: str, topic: KnownTopic | None, *, is_known: bool
+) -> Iterator[Finding]:
+    """Yield the row of a ``partition.metadata``.
+
+    `topic` is that of the cluster's metadata. `is_known`: the directory lies in a data directory,
+    where a broker wants the file.
+    """
+    path = os.path.join(directory, PARTITION_METADATA)
+    finding = finding_of(partition, path, FileKind.METADATA, FileClass.MISSING)
+    try:
+        topic_id = read_topic_id(directory)
+    except StartRefusedError as error:
+        yield finding.refused(error)
+    except KafkaIndexError as error:
+        yield finding.unreadable(error)
+    else:
+        if topic_id is not None and topic is not None and topic_id != topic.topic_id:
+            yield finding.judged(
+                Judgement(
+                    FileClass.FOREIGN,
+                    harmful=True,
+                    expected=f"topic id {topic.topic_id}, as the metadata has it",
+                    found=f"topic id {topic_id}",
+                    effect=_STRAY,
+                )
+            )
+        elif topic_id is not None:
+            yield finding.judged(Judgement(FileClass.VALID, found=f"topic id {topic_id}"))
+        elif is_known:
+            yield finding.judged(Judgement(FileClass.MISSING, harmful=True, effect=_STRAY))

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output
 from kafka_index.config import LogConfig
+from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.execution.engine import new_run_id
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.directory import FoundCluster
+from kafka_index.startup.partition_loading import Loading
 from kafka_index.storage import SegmentFile, workspace
 from kafka_index.storage.partition_files import TieredPartition
 from kafka_index.storage.segment_table import SegmentTable
@@ -85,6 +87,10 @@ class VerifySettings:
             keeps_digests=False,
             tiered=self.tiered,
         )
+
+    def loading(self, root: DataDirectory, partition: TopicPartition) -> Loading:
+        """Return the loading of a partition of a data directory by a broker that starts."""
+        return Loading.of(root, partition, self.config, lambda: self.now_ms)
 
     def index_directory(self, segment: SegmentFile) -> str:
         """Return the folder with the index files of a segment."""

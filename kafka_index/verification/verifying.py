@@ -31,7 +31,7 @@ from kafka_index.verification.findings import (
     findings_table,
 )
 from kafka_index.verification.partition import verify_partitions
-from kafka_index.verification.starts import root_findings
+from kafka_index.verification.root_files import root_findings
 from kafka_index.verification.verify_settings import VerifySettings, known_topics
 
 if TYPE_CHECKING:

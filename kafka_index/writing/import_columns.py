@@ -69,10 +69,7 @@ def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
 
 
 def partitions_of(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Yield the records of each partition of a batch, in their order.
-
-    Raises `InputError` if a topic or partition is null or not legal.
-    """
+    """Yield the records of each partition of a batch, in their order."""
     if not len(batch):
         return
     topics = batch.column("topic").cast(pa.string()).dictionary_encode()
@@ -118,8 +115,7 @@ class ImportRows:
 def import_rows(batch: pa.RecordBatch, settings: ImportSettings, end_offset: int) -> ImportRows:
     """Return the records of a partition, after `check_columns`.
 
-    The next record gets the end offset at least. Raises `InputError` if a value is missing or not
-    one of its column, or offsets do not ascend.
+    The next record gets the end offset at least.
     """
     if _IS_CONTROL in batch.schema.names and pc.any(batch.column(_IS_CONTROL)).as_py():
         raise InputError(
@@ -143,10 +139,7 @@ def import_rows(batch: pa.RecordBatch, settings: ImportSettings, end_offset: int
 
 
 def check_order(batch: pa.RecordBatch, column: str, before: pa.Scalar | None) -> pa.Scalar:
-    """Check that records come in the order of a column; return its last value.
-
-    Raises `InputError` if they do not, or a value is null.
-    """
+    """Check that records come in the order of a column; return its last value."""
     values = batch.column(column)
     if values.null_count:
         raise InputError(f"a record has no {column}, by which its offset is chosen")
@@ -157,10 +150,7 @@ def check_order(batch: pa.RecordBatch, column: str, before: pa.Scalar | None) ->
 
 
 def check_continues(batch: pa.RecordBatch, end_offset: int) -> None:
-    """Check that records come after those of this import that were written up to an offset.
-
-    Raises `OrderError` if they do not.
-    """
+    """Check that records come after those of this import that were written up to an offset."""
     offset = batch.column("offset")[0].as_py()
     if isinstance(offset, int) and offset < end_offset:
         raise OrderError(

@@ -51,10 +51,7 @@ class ImportCounts:
 
 
 def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> None:
-    """Record the logs of a partition directory.
-
-    Raises `PublishError` if the file cannot be written.
-    """
+    """Record the logs of a partition directory."""
     path = os.path.join(directory, IMPORT_RECORD)
     logs = signature_of(directory)
     content = {"version": _VERSION, "logs": _sizes(logs), "run": run_id, **asdict(counts)}

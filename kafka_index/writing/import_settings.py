@@ -69,10 +69,7 @@ class ImportSettings:
         order_by: str | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return the settings in properties under Kafka's names.
-
-        Raises `ConfigError` if a name is unknown, or its value is not valid.
-        """
+        """Return the settings in properties under Kafka's names."""
         left = dict(properties)
         compression = left.pop(_COMPRESSION, "none")
         if compression in _NO_CODEC:

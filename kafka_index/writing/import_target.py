@@ -15,7 +15,6 @@ from kafka_index.writing.staging import (
     create_staging,
     publish_directory,
     remove_directory,
-    remove_leftovers,
     staging_directory,
 )
 
@@ -34,8 +33,7 @@ class ImportTarget:
     """A data directory, held against brokers and other runs while it is open.
 
     The root is an absolute local path, made if it does not exist; partitions wait in the staging
-    folder, by default a new one. Raises `InputError` if a partition may not be replaced, and
-    `PublishError` if a broker or another run holds the directory, or it cannot be written.
+    folder, by default a new one.
     """
 
     def __init__(self, root: str, mode: ImportMode, *, staging: str | None = None) -> None:
@@ -58,7 +56,6 @@ class ImportTarget:
                 check_overwrite(self.root)
             stack.callback(self.remove_staging)
             if not self._is_resumed:
-                remove_leftovers(self.root)
                 create_staging(self.staging)
             self._stack = stack.pop_all()
         return self

@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import zip_longest
 
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.integers import INT64_MAX
@@ -56,6 +57,8 @@ _PATTERNS = {
 }
 _SPARK = frozenset(("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"))
 _KCAT = frozenset(("topic", "partition", "offset", "key", "payload"))
+#: The files that Confluent's connector writes of the same records, and the columns in them.
+_VIEWS = {"keys": "key", "value": "value", "headers": "headers"}
 _TIMELESS = "without timestamps in the files, records get the time of the import"
 
 
@@ -128,52 +131,40 @@ def _invalid(name: str, expected: str, found: str) -> ConfigError:
     return ConfigError(f"{name} has an invalid value", expected=expected, found=repr(found))
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutFiles:
-    """The files of an import, and what a user has to know of them, in sentences."""
-
-    files: list[TableFile]
-    notices: list[str]
-
-
 def list_layout_files(
     inputs: Sequence[str], layout: ImportLayout | None, properties: Mapping[str, str]
-) -> LayoutFiles:
+) -> tuple[list[TableFile], list[str]]:
     """Return the files that inputs name, to be read by their layout; None: the product's own.
 
-    Raises `ConfigError` for a wrong property, and `InputError` if there is no file, one is not of
-    the layout, or the layout is not recognised.
+    With them come notices: what a user has to know of the files, in sentences.
     """
     given = LayoutProperties.of_properties(properties)
     if layout is None:
         if properties:
             raise ConfigError("a property of a layout, and no layout", hint="name the layout")
-        return LayoutFiles(list_table_files(inputs), [])
+        return list_table_files(inputs), []
     paths = list_files(inputs)
     notices = []
     if layout is ImportLayout.AUTO:
         recognised = _recognised(paths, given)
         if recognised is None:
-            return LayoutFiles(
-                list_table_files(inputs), ["the files have the columns of kafka-index's own export"]
-            )
+            notices.append("the files have the columns of kafka-index's own export")
+            return list_table_files(inputs), notices
         layout = recognised
         notices.append(f"the files are read as those of the layout {layout}")
     if layout in (ImportLayout.SPARK, ImportLayout.KCAT):
         default = Text.BASE64 if layout is ImportLayout.SPARK else Text.STRING
         texts = TextOf(*(text or default for text in given.texts))
         base = FileLayout(str(layout), (*FIELDS, "topic", "partition", "timestampType"), texts)
-        files = [TableFile(path, layout=base) for path in paths]
-        return LayoutFiles(files, [*notices, *_json_notices(base)])
+        return [TableFile(path, layout=base) for path in paths], [*notices, *_json_notices(base)]
     is_confluent = layout is ImportLayout.CONFLUENT_S3
-    files = _with_ends((_confluent_files if is_confluent else _aiven_files)(paths, given))
-    return LayoutFiles(files, [*notices, *_notices(files[0], is_packed=given.is_packed)])
+    layouts = _with_ends((_confluent_layouts if is_confluent else _aiven_layouts)(paths, given))
+    files = [TableFile(path, layout=each) for path, each in layouts]
+    return files, [*notices, *_notices(*layouts[0])]
 
 
-def _notices(file: TableFile, *, is_packed: bool) -> list[str]:
+def _notices(path: str, layout: FileLayout) -> list[str]:
     """Return what files like one do not hold."""
-    layout = file.layout
-    assert layout is not None  # noqa: S101 - of all files of a layout
     found = []
     if "timestamp" not in layout.names:
         found.append(_TIMELESS)
@@ -182,13 +173,13 @@ def _notices(file: TableFile, *, is_packed: bool) -> list[str]:
             "offsets are counted from those in the names of the files"
             + (
                 ", without the gaps that the files do not show"
-                if is_packed
+                if layout.is_packed
                 else "; that the last file of a partition has no gaps is taken for granted"
             )
         )
     if "headers" not in layout.names:
         found.append("the files hold no headers")
-    elif layout.kind == ImportLayout.AIVEN_S3 and is_typed(file.path):
+    elif layout.kind == ImportLayout.AIVEN_S3 and is_typed(path):
         found.append("headers are maps in these files: repeated ones and their order are lost")
     if layout.csv_fields:
         found.append("CSV has the same for null and for no bytes: null is written")
@@ -241,7 +232,9 @@ def _confluent_pattern(delimiter: str) -> re.Pattern[str]:
     )
 
 
-def _confluent_files(paths: Sequence[str], given: LayoutProperties) -> list[TableFile]:
+def _confluent_layouts(
+    paths: Sequence[str], given: LayoutProperties
+) -> list[tuple[str, FileLayout]]:
     """Return the files of values, each with those of its keys and headers."""
     pattern = _confluent_pattern(given.delimiter)
     views: dict[tuple[str, str], dict[str, str]] = {}
@@ -275,20 +268,13 @@ def _confluent_files(paths: Sequence[str], given: LayoutProperties) -> list[Tabl
                 path=path,
             )
     columns = next(iter(with_views))
-    names = (
-        "topic",
-        "partition",
-        "offset",
-        *(["key"] if "keys" in columns else []),
-        "value",
-        *(["headers"] if "headers" in columns else []),
-    )
+    names = ("topic", "partition", "offset", *(_VIEWS[view] for view in _VIEWS if view in columns))
+    base = FileLayout("confluent-s3", names, given.texts, is_packed=given.is_packed)
     return [
-        TableFile(
+        (
             files["value"],
-            layout=_numbered(
-                FileLayout("confluent-s3", names, given.texts, is_packed=given.is_packed),
-                parsed[start],
+            replace(
+                _numbered(base, parsed[start]),
                 keys=files.get("keys"),
                 headers=files.get("headers"),
             ),
@@ -321,7 +307,7 @@ def _aiven_pattern(template: str) -> re.Pattern[str]:
     return re.compile(f"(^|(?<=/)){''.join(parts)}{endings}$")
 
 
-def _aiven_files(paths: Sequence[str], given: LayoutProperties) -> list[TableFile]:
+def _aiven_layouts(paths: Sequence[str], given: LayoutProperties) -> list[tuple[str, FileLayout]]:
     pattern = _aiven_pattern(given.template)
     fields: tuple[str, ...] = given.csv_fields or _columns(paths[0])
     if not fields or not set(fields) <= set(FIELDS):
@@ -347,24 +333,16 @@ def _aiven_files(paths: Sequence[str], given: LayoutProperties) -> list[TableFil
         match = pattern.search(path)
         if match is None:
             raise _no_name(path, given.template)
-        found.append(TableFile(path, layout=_numbered(base, match)))
+        found.append((path, _numbered(base, match)))
     return found
 
 
-def _numbered(
-    base: FileLayout,
-    match: re.Match[str],
-    *,
-    keys: str | None = None,
-    headers: str | None = None,
-) -> FileLayout:
+def _numbered(base: FileLayout, match: re.Match[str]) -> FileLayout:
     return replace(
         base,
         topic=match["topic"],
         partition=int(match["partition"]),
         start_offset=int(match["offset"]),
-        keys=keys,
-        headers=headers,
     )
 
 
@@ -377,28 +355,25 @@ def _no_name(path: str, expected: str) -> InputError:
     )
 
 
-def _with_ends(files: Iterable[TableFile]) -> list[TableFile]:
+def _with_ends(layouts: Sequence[tuple[str, FileLayout]]) -> list[tuple[str, FileLayout]]:
     """Return the files by topic, partition and offset, each with the offset of the next."""
-    layouts = [(each, each.layout) for each in files if each.layout is not None]
-    ordered = sorted(
-        layouts, key=lambda pair: (pair[1].topic, pair[1].partition, pair[1].start_offset)
-    )
+    ordered = sorted(layouts, key=lambda pair: (*_partition_of(pair[1]), pair[1].start_offset))
     found = []
-    for index, (file, layout) in enumerate(ordered):
-        following = ordered[index + 1][1] if index + 1 < len(ordered) else None
+    for (path, layout), following in zip_longest(ordered, ordered[1:]):
         end = None
-        if following is not None and (following.topic, following.partition) == (
-            layout.topic,
-            layout.partition,
-        ):
-            end = following.start_offset
+        if following is not None and _partition_of(following[1]) == _partition_of(layout):
+            end = following[1].start_offset
             if end == layout.start_offset and layout.counts_offsets:
                 raise InputError(
                     "two files of a partition start at the same offset",
-                    path=file.path,
-                    found=ordered[index + 1][0].path,
+                    path=path,
+                    found=following[0],
                 )
         if layout.start_offset >= INT64_MAX:
-            raise InputError("no offset follows that in the name", path=file.path)
-        found.append(replace(file, layout=replace(layout, end_offset=end)))
+            raise InputError("no offset follows that in the name", path=path)
+        found.append((path, replace(layout, end_offset=end)))
     return found
+
+
+def _partition_of(layout: FileLayout) -> tuple[str | None, int]:
+    return layout.topic, layout.partition

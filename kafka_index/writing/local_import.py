@@ -11,7 +11,7 @@ from functools import partial
 import pyarrow as pa
 
 from kafka_index.errors import InputError, plural
-from kafka_index.execution import Engine, Listener
+from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition
 from kafka_index.writing.import_columns import partitions_of
 from kafka_index.writing.import_record import (
@@ -40,13 +40,11 @@ def import_files(
     root: str,
     settings: ImportSettings,
     on_partition: OnPartition,
-    listener: Listener | None = None,
 ) -> bool:
     """Import files of records, one at least, into a data directory (`import_root`) on threads.
 
     The callback gets each partition that is in its place. Returns whether anything was to do: an
-    import that has finished is not run again. Raises the errors of `import_sorted`, with a note of
-    how many partitions are in their places, and of `ImportTarget`.
+    import that has finished is not run again.
     """
     digest = digest_of_import(files, settings)
     published = 0
@@ -57,7 +55,7 @@ def import_files(
         on_partition(imported.staged.partition, imported.counts)
 
     with (
-        engine.start("import", after_failure=AFTER_FAILURE, listener=listener) as workers,
+        engine.start("import", after_failure=AFTER_FAILURE) as workers,
         ImportTarget(root, settings.mode) as target,
     ):
         finished = finished_import(root, digest, settings.mode)

@@ -53,8 +53,7 @@ def check_loaded(
 ) -> int:
     """Check that loading the copy of a partition has cut nothing that counts; return cut bytes.
 
-    `directory` is the original, and `logs` its logs. Zeros that are cut do not count. Raises
-    `InputError` if more was cut, or the log ends before records that an import has written.
+    `directory` is the original, and `logs` its logs. Zeros that are cut do not count.
     """
     cut_bytes = 0
     sizes = {
@@ -123,9 +122,7 @@ class ImportedPartition:
 class PartitionImport:
     """Writes the records of one partition aside, in a folder that no other process writes to.
 
-    The compressors are threads that compress batches, besides the appending one. Raises
-    `InputError` if the partition exists already, and may not be continued or replaced, and
-    `PublishError` if the folder cannot be written.
+    The compressors are threads that compress batches, besides the appending one.
     """
 
     def __init__(
@@ -154,10 +151,7 @@ class PartitionImport:
             self._check_target()
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Append the next records of the partition.
-
-        Raises `InputError` if they cannot be written.
-        """
+        """Append the next records of the partition."""
         if self._published is not None:
             return
         order_by = self._settings.order_by
@@ -172,11 +166,7 @@ class PartitionImport:
         self._tail = joined.slice(written)
 
     def finish(self) -> ImportedPartition:
-        """Write the remaining records, and close the log.
-
-        Raises `InputError` if there is no record, or the last ones cannot be written, and
-        `PublishError` if the log cannot be written.
-        """
+        """Write the remaining records, and close the log."""
         if self._published is not None:
             staged = StagedPartition(self.partition, self._directory, self._replaces)
             return ImportedPartition(staged, self._published, is_published=True)
@@ -259,7 +249,8 @@ class PartitionImport:
                 raise publish_error(error, self._directory, "make a folder") from error
             return self._load(max(first_offset, 0), was_clean=True)
         try:
-            was_clean = is_import(self._target) or _was_stopped(os.path.dirname(self._target))
+            marker = os.path.join(os.path.dirname(self._target), CLEAN_SHUTDOWN)
+            was_clean = is_import(self._target) or os.path.exists(marker)
             self._copy_target()
         except OSError as error:
             raise publish_error(error, error.filename or self._directory, "copy the log") from error
@@ -339,8 +330,3 @@ def not_an_import(path: str) -> InputError:
         path=path,
         hint="append to it, or remove it yourself",
     )
-
-
-def _was_stopped(root: str) -> bool:
-    """Return whether a broker has closed its logs."""
-    return os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))

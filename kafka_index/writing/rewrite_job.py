@@ -219,10 +219,7 @@ class RewriteJob:
 
     @classmethod
     def prepare(cls, request: RewriteRequest) -> Self:
-        """List the input, and read its cluster.
-
-        Raises `InputError` if a run of a backup is to be written, and the errors of `plan_rewrite`.
-        """
+        """List the input, and read its cluster."""
         if request.output is not None:
             local_path(request.output)
             _refuse_runs(request.inputs)
@@ -244,8 +241,7 @@ class RewriteJob:
     def run(self, engine: Engine, listener: RewriteListener | None = None) -> RewriteResult:
         """Match, decide, and write; a partition that fails is a row of the result.
 
-        The listener follows both passes. Raises `InputError` if what is asked for is hardly meant,
-        but not in a dry run, and the errors of `RewriteOutput`.
+        The listener follows both passes.
         """
         with ExitStack() as stack:
             output = None

@@ -25,12 +25,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.storage import AtomicFile, DirectoryLock, check_target, make_durable, publish_error
-from kafka_index.writing.staging import (
-    create_staging,
-    remove_directory,
-    remove_leftovers,
-    staging_directory,
-)
+from kafka_index.writing.staging import create_staging, remove_directory, staging_directory
 
 #: Holds the digest of the rewrite that the directory is the output of; empty before the decision.
 _MARK = ".rewrite.kafka-index"
@@ -46,8 +41,7 @@ class RewriteOutput:
     """An output directory, held against other runs and brokers while it is open.
 
     It is made if missing. `is_finished`: it is the whole output of the rewrite with the same
-    digest, and must not be written to. Raises `InputError` if it is neither empty nor the output of
-    the same rewrite, or lies in the input, and `PublishError` if it cannot be written, or is held.
+    digest, and must not be written to.
     """
 
     is_finished = False
@@ -77,14 +71,10 @@ class RewriteOutput:
         return InputError("the run that finished has left it out", path=self.root)
 
     def begin(self) -> None:
-        """Mark the directory as the unfinished output of this rewrite, before it is written to.
-
-        Raises `PublishError` if it cannot be written.
-        """
+        """Mark the directory as the unfinished output of this rewrite, before it is written to."""
         self._is_begun = True
         _write(self._mark, self._digest)
         self._stack.callback(remove_directory, self.staging)
-        remove_leftovers(self.root)
         create_staging(self.staging)
 
     def __exit__(self, *_: object) -> None:

@@ -10,10 +10,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 
 from kafka_index.build.partition_record import PARTITION_RECORD
 from kafka_index.build.partition_start import PartitionStart
-from kafka_index.build.plan import partition_of
 from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import FAILED
 from kafka_index.build.scan import stage_segments
@@ -121,10 +121,7 @@ def rewrite_partitions(
     settings: RewriteSettings,
     on_read: OnRead = ignore,
 ) -> Iterator[tuple[MatchedPartition, KafkaIndexError | None]]:
-    """Make the second pass; yield each partition with the reason why it is left out, if it is.
-
-    `on_read` is that of `match_partitions`.
-    """
+    """Make the second pass; yield each partition with the reason why it is left out, if it is."""
     errors = workers.run(
         matched,
         partial(
@@ -367,7 +364,7 @@ def plan_rewrite(
             _may_be_compacted(partition.topic, cluster),
             listing.tiered.get(partition),
         )
-        for partition, members in groupby(listing.segments, key=partition_of)
+        for partition, members in groupby(listing.segments, key=attrgetter("topic_partition"))
         if tiered is None or partition.topic != REMOTE_LOG_METADATA_TOPIC
     ]
     return plans, listing

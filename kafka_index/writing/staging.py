@@ -47,25 +47,16 @@ def staging_directory(root: str) -> str:
 
 
 def create_staging(path: str) -> None:
-    """Make a staging folder, or keep an existing one; raises `PublishError` if that fails."""
+    """Make a staging folder; remove the staging folders that killed runs have left."""
+    root = os.path.dirname(path)
+    for leftover in _leftovers(root):
+        remove_directory(leftover)
     try:
         os.makedirs(path, exist_ok=True)
         with open(os.path.join(path, _MARK), "a", encoding="ascii"):
             pass
     except OSError as error:
         raise publish_error(error, path, "make a folder") from error
-
-
-def remove_leftovers(root: str) -> int:
-    """Remove the staging folders that killed runs have left; return their number.
-
-    Raises `PublishError` if one cannot be removed.
-    """
-    removed = 0
-    for path in _leftovers(root):
-        remove_directory(path)
-        removed += 1
-    return removed
 
 
 def _leftovers(root: str) -> Iterator[str]:
@@ -116,9 +107,7 @@ def publish_directory(root: str, staged: StagedPartition) -> None:
     """Make a staged partition durable, and give it its place in the data directory.
 
     Whatever kills the process meanwhile, there is the old directory or the whole new one. The
-    replaced directory is left in the place of the staged one. Raises `InputError` if it has
-    changed, or there is a directory that was not there before, and `PublishError` if the partition
-    cannot be published.
+    replaced directory is left in the place of the staged one.
     """
     target = os.path.join(root, staged.partition.directory_name)
     if signature_of(target) != staged.replaces:

@@ -75,11 +75,7 @@ class TableFile:
 
 
 def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
-    """Return the files that inputs name: files, folders of them, and globs of either.
-
-    Raises `InputError` if there is none, or a file that was named is neither Parquet nor JSON
-    lines.
-    """
+    """Return the files that inputs name: files, folders of them, and globs of either."""
     found: list[TableFile] = []
     for given in inputs:
         before = len(found)
@@ -100,10 +96,7 @@ def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
 
 
 def list_files(inputs: Sequence[str]) -> list[str]:
-    """Return the paths of all files that inputs name, whatever their endings.
-
-    Raises `InputError` if there is none.
-    """
+    """Return the paths of all files that inputs name, whatever their endings."""
     found: list[str] = []
     for given in inputs:
         for path in expand_input(given):
@@ -158,10 +151,7 @@ def _folders(path: str, root: str) -> tuple[tuple[str, str], ...]:
 
 
 def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
-    """Return the columns of a file that are read; all files of an import have to have them.
-
-    Raises `InputError` if it cannot be read, or has a column that records do not have.
-    """
+    """Return the columns of a file that are read; all files of an import have to have them."""
     given: dict[str, pa.DataType | None] = {}
     if file.layout is not None:
         given = dict.fromkeys(file.layout.names)
@@ -170,7 +160,7 @@ def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
             given = {field.name: field.type for field in pq.read_schema(readable(file.path))}
     else:
         first = next(_json_rows(file), {})
-        given = {name: None if name in _TYPES else _type_of(first[name]) for name in first}
+        given = {name: None if name in _TYPES else pa.array([first[name]]).type for name in first}
     names = dict.fromkeys((*given, *(name for name, _ in file.folders)))
     fields = [
         pa.field(name, _TYPES.get(name) or given[name])
@@ -178,10 +168,6 @@ def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
         if name in _TYPES or name not in RECORD_SCHEMA.names or name == order_by
     ]
     return pa.schema([*fields, pa.field(ROW_NUMBER, pa.int64())])
-
-
-def _type_of(value: object) -> pa.DataType:
-    return pa.array([value]).type
 
 
 def read_tables(files: Sequence[TableFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -353,11 +339,7 @@ def errors_of(file: TableFile) -> Iterator[None]:
 def sorted_records(
     files: Sequence[TableFile], settings: ImportSettings, *, threads: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of files by topic, partition, and offset or the column to order by.
-
-    Raises `InputError` if a file cannot be read, or its columns are not those of records, and
-    `PublishError` if there is no room to sort.
-    """
+    """Yield the records of files by topic, partition, and offset or the column to order by."""
     schema = table_schema(files[0], settings.order_by)
     check_columns(schema.remove(len(schema) - 1), settings)
     order = ("topic", "partition", settings.order_by or "offset", ROW_NUMBER)

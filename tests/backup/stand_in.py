@@ -19,7 +19,8 @@ from kafka_index.backup.result import BackupResult
 from kafka_index.backup.taking import Taking
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import CLEAN_SHUTDOWN, TopicPartition, parse_partition_directory
-from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, run_name
+from kafka_index.layout.times import now_ms
+from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, run_name, run_time
 from tests.support.command_line import Argument
 from tests.support.segments import batch
 
@@ -225,7 +226,8 @@ def take_steps(
             script(step.__name__)
             step()
         script("commit")
-        result = taking.commit(run or run_name(taking.next_run_ms()), (1,), (1,))
+        earliest_ms = 0 if taking.previous is None else run_time(taking.previous.run) + 1
+        result = taking.commit(run or run_name(max(now_ms(), earliest_ms)), (1,), (1,))
         assert taking.manifest is not None
         return result, taking.manifest
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kafka_index.backup.agent import Agent, TakenRun
-from kafka_index.backup.metrics import Monitor
+from kafka_index.backup.agent import Agent, Monitor, TakenRun
 from kafka_index.backup.result import BackupResult
 from kafka_index.errors import ConfigError, InputError, PublishError
 from kafka_index.layout.times import now_ms

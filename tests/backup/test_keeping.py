@@ -52,6 +52,11 @@ def repository(root: str) -> Repository:
     return Repository.create(root, cluster_id_of(DUMP))
 
 
+def data_of(time_ms: int) -> tuple[bytes, bytes]:
+    """Return the bytes of the objects of a run."""
+    return b"of all runs", f"of {time_ms}".encode()
+
+
 def put_run(
     repository: Repository,
     time_ms: int,
@@ -69,7 +74,7 @@ def put_run(
     found.newest(node_id)
     partition = manifest().partitions[0]
     pieces = []
-    for offset, data in ((0, b"of all runs"), (10, f"of {time_ms}".encode())):
+    for offset, data in zip((0, 10), data_of(time_ms), strict=True):
         piece = Piece(offset, offset + 9, *content_of(data))
         path = f"{partition.folder}/{piece.object_name}"
         if piece.object_name not in found.names(partition.folder):
@@ -328,8 +333,8 @@ def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
     assert set(kept) == expected
 
 
-def test_a_run_is_of_the_day_of_its_cut(tmp_path: Path) -> None:
-    repository = Repository.create(str(tmp_path), cluster_id_of(DUMP))
+def test_a_run_is_of_the_day_of_its_cut(local: str) -> None:
+    repository = Repository(local)
     midnight = NOON + DAY_MS // 2
     evening, night, noon = midnight - 60_000, midnight + 20_000, midnight + DAY_MS // 2
     put_run(repository, evening - 60_000)
@@ -337,7 +342,7 @@ def test_a_run_is_of_the_day_of_its_cut(tmp_path: Path) -> None:
     put_run(repository, night, opened_ms=midnight - 10_000)
     put_run(repository, noon)
     none = ("--keep-last", 0, "--keep-weekly", 0, "--keep-monthly", 0)
-    done = run_here("backups", "expire", str(tmp_path), *none, "--keep-daily", 2)
+    done = run_here("backups", "expire", local, *none, "--keep-daily", 2)
     assert done.returncode == 0, done.stderr
     assert repository.runs() == [run_name(evening), run_name(noon)]
 
@@ -357,11 +362,30 @@ def aged(root: str, seconds: float) -> None:
             os.utime(path, (moment, moment))
 
 
-def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(
-    tmp_path: Path,
-) -> None:
-    root = str(tmp_path)
-    repository = Repository.create(root, cluster_id_of(DUMP))
+@pytest.fixture
+def local(tmp_path: Path) -> str:
+    """A repository in a folder, whose objects can be made older."""
+    return Repository.create(str(tmp_path), cluster_id_of(DUMP)).root
+
+
+@pytest.fixture
+def orphans(local: str) -> Manifest:
+    """A run that was killed long ago, before its manifest was there, in that repository."""
+    own = put_run(Repository(local), NOON - 2)
+    store_of(local).delete([manifest_path(local, own.run, 1)])
+    aged(local, 3 * rules.SPARED_S)
+    return own
+
+
+def put_back(repository: Repository, own: Manifest) -> None:
+    """Put the objects of a run again."""
+    partition = own.partitions[0]
+    for piece, data in zip(partition.pieces, data_of(NOON - 2), strict=True):
+        assert repository.put(f"{partition.folder}/{piece.object_name}", data)
+
+
+def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(local: str) -> None:
+    root, repository = local, Repository(local)
     for hours in (3, 2, 1):
         put_run(repository, NOON - hours * 3_600_000)
     repository.put("data/t-0-AAAAAAAAAAAAAAAAAAAAAQ/orphan.log", b"of a killed run")
@@ -416,9 +440,8 @@ def test_incomplete_runs_are_kept_where_no_complete_one_is_newer(repository: Rep
     assert [run for run in repository.runs() if status[run] == "expired"] == []
 
 
-def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(tmp_path: Path) -> None:
-    root = str(tmp_path)
-    Repository.create(root, cluster_id_of(DUMP))
+def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(local: str) -> None:
+    root = local
     own = put_run(Repository(root), NOON - 2)
     aged(root, 3 * rules.SPARED_S)
     slow = Repository(root)
@@ -433,33 +456,21 @@ def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(tmp_path: Path) 
     assert len(below(root, "data")) == 3
 
 
-def test_an_old_object_that_comes_back_stays(tmp_path: Path) -> None:
-    root = str(tmp_path)
-    Repository.create(root, cluster_id_of(DUMP))
-    own = put_run(Repository(root), NOON - 2)
-    store_of(root).delete([manifest_path(root, own.run, 1)])  # as if it had been killed
-    aged(root, 3 * rules.SPARED_S)
-    again = Repository(root)
+def test_an_old_object_that_comes_back_stays(local: str, orphans: Manifest) -> None:
+    again = Repository(local)
     assert again.newest(1) is None
-    folder = own.partitions[0].folder
+    folder = orphans.partitions[0].folder
     assert again.names(folder) == set()
-    for piece, data in zip(
-        own.partitions[0].pieces, (b"of all runs", f"of {NOON - 2}".encode()), strict=True
-    ):
-        assert again.put(f"{folder}/{piece.object_name}", data)
-    assert expire_backup(root, Retention()).deleted_objects == 0
+    put_back(again, orphans)
+    assert expire_backup(local, Retention()).deleted_objects == 0
     assert len(again.names(folder)) == 2
 
 
 def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = str(tmp_path)
+    root, own = local, orphans
     monkeypatch.setattr(rules, "SETTLED_S", 0.1)
-    Repository.create(root, cluster_id_of(DUMP))
-    own = put_run(Repository(root), NOON - 2)
-    store_of(root).delete([manifest_path(root, own.run, 1)])
-    aged(root, 3 * rules.SPARED_S)
     killed, again = Repository(root), Repository(root)
     folder = own.partitions[0].folder
     path = f"{folder}/{own.partitions[0].pieces[0].object_name}"
@@ -484,10 +495,9 @@ def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
 
 
 def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = str(tmp_path)
-    Repository.create(root, cluster_id_of(DUMP))
+    root = local
     own = put_run(Repository(root), NOON - 2)
     path = manifest_path(root, own.run, 1)
     data = store_of(root).read(path)
@@ -509,33 +519,25 @@ def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
 
 
 def test_what_comes_back_before_it_is_looked_at_again_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = str(tmp_path)
-    Repository.create(root, cluster_id_of(DUMP))
-    own = put_run(Repository(root), NOON - 2)
-    store_of(root).delete([manifest_path(root, own.run, 1)])
-    aged(root, 3 * rules.SPARED_S)
-    again = Repository(root)
+    again = Repository(local)
     announce = Repository.announce
 
     def commit_first(self: Repository, names: Mapping[str, Iterable[str]]) -> None:
         # An expiring has found old objects, and has not announced them yet.
         monkeypatch.undo()
-        data = (b"of all runs", f"of {NOON - 2}".encode())
-        for piece, each in zip(own.partitions[0].pieces, data, strict=True):
-            assert again.put(f"{own.partitions[0].folder}/{piece.object_name}", each)
-        again.put_manifest(own)
+        put_back(again, orphans)
+        again.put_manifest(orphans)
         announce(self, names)
 
     monkeypatch.setattr(Repository, "announce", commit_first)
-    assert expire_backup(root, Retention()).deleted_objects == 0
-    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+    assert expire_backup(local, Retention()).deleted_objects == 0
+    assert run_here("backups", "verify", local, "--sample", 0).returncode == 0
 
 
-def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(tmp_path: Path) -> None:
-    root = str(tmp_path)
-    Repository.create(root, cluster_id_of(DUMP))
+def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(local: str) -> None:
+    root = local
     put_run(Repository(root), NOON - 2)
     put_run(Repository(root), NOON - 1)
     # It has put the manifest there, and not deleted it here.
@@ -554,10 +556,9 @@ def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(tmp_path
 
 @pytest.mark.parametrize("was_killed_before", [False, True])
 def test_what_another_expiring_moves_meanwhile_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_killed_before: bool
+    local: str, monkeypatch: pytest.MonkeyPatch, *, was_killed_before: bool
 ) -> None:
-    root = str(tmp_path)
-    Repository.create(root, cluster_id_of(DUMP))
+    root = local
     put_run(Repository(root), NOON - 2)
     put_run(Repository(root), NOON - 1)
     if was_killed_before:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -448,7 +449,7 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
                 swap.rename(log)
 
         patch.setattr("kafka_index.backup.looks.time.sleep", finish)
-        with Cutting([str(broker.paths[0])], lambda _: True, {}) as found:
+        with closing(Cutting([str(broker.paths[0])], lambda _: True, {})) as found:
             found.cut(others_than=["__x"])
             sizes = [log.size_bytes for log in next(iter(found.partitions.values())).logs]
             assert len(looks) == 3

@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -152,7 +153,7 @@ def test_a_directory_of_that_name_with_another_topic_is_looked_at(data: Path) ->
 def looked_at(broker: StandIn, looked: Looked) -> tuple[Looked, list[int]]:
     """Look at partitions and cut them; return them, and how many of their logs are open."""
     paths = [str(path) for path in broker.paths]
-    with Cutting(paths, lambda _: True, {}, looked) as found:
+    with closing(Cutting(paths, lambda _: True, {}, looked)) as found:
         found.look()
         found.cut(others_than=["__x"])
         counts = [

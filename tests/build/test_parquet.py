@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.build import INDEX_OUTPUTS
+from kafka_index.build import INDEX_OUTPUTS, parquet
 from kafka_index.build.parquet_input import ParquetForm, open_parquet
+from kafka_index.build.parquet_order import count_segments
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError, PublishError
+from kafka_index.execution import ThreadEngine
 from kafka_index.storage import list_dump, local_work
 from tests.support.dumps import (
     Log,
@@ -24,6 +27,7 @@ from tests.support.dumps import (
     dump,
     index_files,
     leftovers,
+    log,
     metadata_table,
     raw_table,
     settings,
@@ -259,11 +263,16 @@ def test_parquet_is_not_built_in_place(tmp_path: Path) -> None:
         built_parquet_rows(source, in_place)
 
 
-def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path: Path) -> None:
-    path = tmp_path / "in.parquet"
-    pq.write_table(metadata_table(dump()), path, compression="zstd", use_dictionary=False)
+def test_a_file_damaged_in_the_middle_is_the_reason_of_each_of_its_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_BINS_PER_WORKER", 1)
+    path, table = tmp_path / "in.parquet", metadata_table(dump())
+    # The first segment has rows of both halves.
+    half = table.num_rows // 2
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, row_group_size=half)
     source = open_parquet([str(path)])
-    column = pq.read_metadata(path).row_group(0).column(6)  # max_timestamp_ms, not read to count
+    column = pq.read_metadata(path).row_group(1).column(6)  # max_timestamp_ms, not read to count
     with path.open("r+b") as file:
         file.seek(column.data_page_offset)
         file.write(b"\xff" * column.total_compressed_size)
@@ -271,6 +280,7 @@ def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path:
     rows = built_parquet_rows(source, settings(tmp_path / "out", outputs=INDEX_OUTPUTS), threads=1)
 
     assert [row.status for row in rows] == ["failed"] * 4
+    assert all("cannot read the Parquet file" in (row.reason or "") for row in rows)
     assert index_files(tmp_path) == {}
 
 
@@ -289,3 +299,34 @@ def test_a_table_in_no_order_that_there_is_no_room_to_sort_is_the_environment(
         built_parquet_rows(source, settings(tmp_path / "out", outputs=INDEX_OUTPUTS))
 
     assert index_files(tmp_path) == {}
+
+
+@pytest.mark.parametrize("row_group_size", [100, 10_000])
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_many_segments_of_one_row_group_are_each_built(
+    tmp_path: Path, *, is_shuffled: bool, row_group_size: int
+) -> None:
+    segments = {("orders", number % 7, number * 3): log(number * 3, 3) for number in range(400)}
+    table = metadata_table(dict(sorted(segments.items())))
+    if is_shuffled:
+        table = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    path = tmp_path / "in.parquet"
+    pq.write_table(table, path, row_group_size=row_group_size)
+
+    rows = built_parquet_rows(
+        open_parquet([str(path)]), settings(tmp_path / "out", outputs=INDEX_OUTPUTS)
+    )
+
+    assert [row.status for row in rows] == ["built"] * 400
+
+
+def test_rows_in_order_are_taken_as_they_are_wherever_row_groups_end(tmp_path: Path) -> None:
+    segments = {("orders", 0, number * 3): log(number * 3, 3) for number in range(400)}
+    path = tmp_path / "in.parquet"
+    pq.write_table(metadata_table(segments), path, row_group_size=100)
+    with ThreadEngine(1).start("build") as workers:
+        counted = count_segments(open_parquet([str(path)]), workers)
+
+    assert counted.is_sorted
+    ends = accumulate(one.row_count for one in counted.segments)
+    assert [one.first_row for one in counted.segments] == [0, *ends][:-1]

@@ -70,11 +70,9 @@ def test_a_change_that_leaves_size_and_time_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(b"12345678")
     before = path.stat()
     file = _published(path)
-    assert file.is_untouched(scan_directory(str(tmp_path))[0])
     path.write_bytes(b"12345679")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     (entry,) = scan_directory(str(tmp_path))
-    assert not file.is_untouched(entry)
     assert not file.is_intact(str(tmp_path), entry)
 
 
@@ -86,5 +84,4 @@ def test_a_copy_is_intact_by_its_bytes(tmp_path: Path) -> None:
     path.write_bytes(b"12345678")
     os.utime(path, ns=(1, 1))
     (entry,) = scan_directory(str(tmp_path))
-    assert not file.is_untouched(entry)
     assert file.is_intact(str(tmp_path), entry)

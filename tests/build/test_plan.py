@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.build import plan
-from kafka_index.build.plan import join_partitions, partition_groups, plan_waves
+from kafka_index.build import waves as module
+from kafka_index.build.waves import join_partitions, partition_groups, plan_waves
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 
@@ -42,7 +42,7 @@ def test_groups_hold_whole_partitions_in_their_order(lengths: list[int], most: i
 def test_waves_hold_whole_partitions_and_not_too_many_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plan, "_WAVE_SEGMENTS", 1000)
+    monkeypatch.setattr(module, "_WAVE_SEGMENTS", 1000)
     table = SegmentTable([columns(number, 300) for number in range(40)])
 
     waves = plan_waves(table, cores=2)

@@ -1,20 +1,25 @@
-"""One segment, or a few, through the function that both engines call."""
+"""One segment, or a few: cut ends, offsets that go back, and logs by themselves."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+import kafka_index
 from kafka_index.build import INDEX_OUTPUTS, BuildSettings, SegmentReport, build_segment_files
 from kafka_index.build.report import report_table
 from kafka_index.errors import InputError
+from kafka_index.results import RunOutcome
 from kafka_index.storage import SegmentFile, list_dump
+from tests.support.command_line import run_here
 from tests.support.dumps import built_rows
 from tests.support.segments import batch
 
 INT64_MAX = 2**63 - 1
+REPEATED = [batch(0, 3), batch(3, 3), batch(3, 3), batch(6, 3)]
 
 
 def log_of(directory: Path, base_offset: int, content: bytes) -> Path:
@@ -79,3 +84,49 @@ def test_one_log_is_not_built_into_its_own_folder(tmp_path: Path) -> None:
     log = log_of(tmp_path / "t-0", 7, batch(7))
     with pytest.raises(InputError, match="folder of the log"):
         build_segment_files(log, tmp_path / "t-0")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log with a batch that comes twice."""
+    return log_of(tmp_path / "dump" / "topic-0", 0, b"".join(REPEATED))
+
+
+def test_a_build_reports_batches_that_go_back_each_time(tmp_path: Path, log: Path) -> None:
+    built = [kafka_index.build_indexes(log.parent.parent, tmp_path / "indexes") for _ in range(2)]
+
+    position = len(REPEATED[0]) + len(REPEATED[1])
+    for found in built:
+        (row,) = found.rows.to_pylist()
+        assert found.outcome is RunOutcome.DAMAGE
+        assert (row["reason_code"], row["position_bytes"]) == ("overlap", position)
+        assert row["valid_bytes"] == log.stat().st_size
+    assert [one.rows["status"].to_pylist() for one in built] == [["built"], ["unchanged"]]
+
+
+def test_the_command_and_its_page_say_so_each_time(tmp_path: Path, log: Path) -> None:
+    for name in ("first.html", "second.html"):
+        done = run_here(
+            *("build", "--input", log.parent.parent, "--output", tmp_path / "indexes"),
+            *("--report", tmp_path / name),
+        )
+
+        assert done.returncode == 1
+        assert "overlap (expected offset 6 or more, found offset 3)" in done.stdout + done.stderr
+        assert "no damage found" not in (tmp_path / name).read_text()
+
+
+def test_a_rewrite_leaves_such_a_partition_out(tmp_path: Path, log: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("none\n")
+    report = tmp_path / "rows.json"
+
+    done = run_here(
+        *("rewrite", "--input", log.parent.parent, "--output", tmp_path / "rewritten"),
+        *("--drop-keys", keys, "--report", report),
+    )
+
+    (row,) = [json.loads(line) for line in report.read_text().splitlines()]
+    assert done.returncode == 1
+    assert row["status"] == "left_out"
+    assert "overlap" in row["reason"]

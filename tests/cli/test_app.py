@@ -16,8 +16,6 @@ from tests.support.command_line import (
     DUMP,
     ROOT,
     environment,
-    kafka_index,
-    lookup,
     run_here,
     run_program,
 )
@@ -38,13 +36,6 @@ sys.meta_path.insert(0, Interrupts)
 from kafka_index.cli import main
 sys.exit(main(["--version"]))
 """
-
-
-def test_help_shows_commands_and_examples() -> None:
-    result = kafka_index("--help")
-    assert result.returncode == 0
-    for word in ("build", "lookup", "dump", "Examples"):
-        assert word in result.stdout
 
 
 def commands_of(name: str, *, as_job: bool = False) -> dict[tuple[str, ...], click.Command]:
@@ -85,6 +76,7 @@ def test_the_help_of_a_command_has_all_options_by_group_and_ends_with_its_page(
             section = text.partition(f"\n{option.group.value}:\n")[2].partition("\n\n")[0]
             for name in option.opts:
                 assert re.search(rf"^  (-.+, )?{name}\b", section, re.MULTILINE), name
+    assert f"kafka-index {' '.join(words)}" in text.partition("Examples:")[2].partition("\n\n")[0]
     last = text.splitlines()[-1].split()
     assert last[-3:-1] == ["kafka-index", "help"]
     assert run_here("help", last[-1]).returncode == 0
@@ -94,14 +86,6 @@ def test_help_texts_begin_in_one_column() -> None:
     lines = run_here("restore", "--help").stdout.partition("\nInput:\n")[2].splitlines()
     found = [re.match(r"  (-\w, )?--[\w-]+( \S+)?  +(?=\S)", line) for line in lines]
     assert len({match.end() for match in found if match is not None}) == 1
-
-
-@pytest.mark.parametrize("command", ["build", "lookup", "dump"])
-def test_every_command_has_help_with_examples(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, "--help"]) == 0
-    assert f"kafka-index {command} " in capsys.readouterr().out.partition("Examples:")[2]
 
 
 def test_an_interrupt_while_python_imports_is_one_line() -> None:
@@ -143,11 +127,6 @@ def test_wrong_usage_says_what_to_do(
 ) -> None:
     assert main(line.split()) == 2
     assert said in capsys.readouterr().err
-
-
-def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"kafka-index {package.__version__}\n"
 
 
 def test_the_version_that_is_packaged_is_that_of_the_source() -> None:
@@ -201,9 +180,11 @@ def test_a_job_that_went_well_ends_without_an_exit(
     assert f"spark-submit jobs/{JOBS[job]}" in capsys.readouterr().out
 
 
-def test_the_core_imports_no_pyspark() -> None:
-    modules = "kafka_index, kafka_index.cli, kafka_index.build, kafka_index.lookup"
-    program = f"import sys, {modules}; sys.exit('pyspark' in sys.modules)"
+def test_the_core_imports_neither_pyspark_nor_pandas() -> None:
+    modules = "kafka_index.cli, kafka_index.build, kafka_index.lookup, kafka_index.verification"
+    program = (
+        f"import sys, {modules}; sys.exit(not {{'pyspark', 'pandas'}}.isdisjoint(sys.modules))"
+    )
     result = subprocess.run([sys.executable, "-c", program], check=False, env=environment())
     assert result.returncode == 0
 
@@ -228,11 +209,7 @@ def test_the_help_names_every_command_once() -> None:
     lines = run_here("--help").stdout.splitlines()
     shown = [line.split()[0] for line in lines if line.startswith("  ") and line.split()]
     assert [name for name in shown if name in COMMANDS] == list(COMMANDS)
-
-
-def test_a_logs_option_means_the_input() -> None:
-    asked = ("--topic", "app-logs", "--partition", 0, "--offset", 1, "--json")
-    assert lookup("--logs", DUMP, *asked).stdout == lookup("--input", DUMP, *asked).stdout != ""
+    assert "  Examples:" in lines
 
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
@@ -254,3 +231,13 @@ def test_a_page_that_is_not_there_is_wrong_usage_and_the_error_names_those_that_
     done = run_here("help", "look")
     assert done.returncode == 2
     assert "lookup, " in done.stderr
+
+
+def test_a_program_that_runs_commands_keeps_the_pandas_of_its_arrays() -> None:
+    program = (
+        "import sys; from kafka_index.cli import main; main(['dump', sys.argv[1]]);"
+        "import pyarrow as pa; [nanos] = pa.array([1], pa.timestamp('ns')).to_pylist();"
+        "sys.exit(nanos.value != 1)"
+    )
+    done = run_program(sys.executable, "-c", program, DUMP / "payments-0")
+    assert done.returncode == 0, done.stderr

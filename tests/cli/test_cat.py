@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -21,6 +19,7 @@ from tests.support.command_line import COMMAND, DUMP, Argument, environment, run
 from tests.support.metadata import cluster_record, log_batch, write_log
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.segments import batch, record
+from tests.support.terminals import run_on_a_terminal
 from tests.support.tiered import setting
 from tests.support.timeouts import TIMEOUT_SECONDS
 from tests.support.transactional_logs import segments
@@ -383,18 +382,11 @@ def test_secrets_of_the_cluster_are_left_out(tmp_path: Path, form: str) -> None:
 def test_no_byte_of_a_record_commands_a_terminal(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch_of(0, [(1, b"\x1b]0;k\x07", b"a\xffb\n")])})
     for form, shown in (
-        (r"%k %s\n", rb"\033]0;k\a a\377b\n"),
-        ("text", rb'"\u001b]0;k\u0007"  0x61ff620a'),
+        (r"%k %s\n", r"\033]0;k\a a\377b\n"),
+        ("text", r'"\u001b]0;k\u0007"  0x61ff620a'),
     ):
-        ours, theirs = pty.openpty()
-        command = [*COMMAND, "cat", "topic", "--input", str(tmp_path), "-q", "-f", form]
-        subprocess.run(
-            command, stdout=theirs, env=environment(), check=True, timeout=TIMEOUT_SECONDS
-        )
-        os.close(theirs)
-        printed = os.read(ours, 4096)
-        os.close(ours)
-        assert printed.splitlines()[-1].endswith(shown)
+        printed = run_on_a_terminal(400, "cat", "topic", "--input", tmp_path, "-q", "-f", form)
+        assert printed[-1].endswith(shown)
 
 
 def started(*arguments: Argument) -> subprocess.Popen[bytes]:

@@ -1,14 +1,12 @@
-import json
 import shutil
 import struct
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kafka_index.records.batch_table import BATCH_SCHEMA
-from tests.support.command_line import COMMAND, DUMP, dump, environment
+from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows
 
 PARTITION = DUMP / "payments-0"
 LOG = sorted(PARTITION.glob("*.log"))[1]
@@ -17,12 +15,6 @@ BASE_OFFSET = int(LOG.stem)
 
 def entries(path: Path, form: str) -> list[tuple[int, int]]:
     return list(struct.iter_unpack(form, path.read_bytes()))
-
-
-def json_rows(path: Path) -> list[dict[str, Any]]:
-    result = dump("--json", path)
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_offset_index_entries_are_absolute() -> None:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click import unstyle
 
-from tests.support.command_line import (
-    COMMAND,
-    DUMP,
-    Argument,
-    copy_partitions,
-    dump,
-    environment,
-    json_rows,
-)
+from tests.support.command_line import DUMP, Argument, copy_partitions, dump, json_rows
+from tests.support.terminals import run_on_a_terminal
 
 PARTITION = DUMP / "payments-0"
 LOG = sorted(PARTITION.glob("*.log"))[1]
@@ -35,20 +25,7 @@ def offsets(rows: list[dict[str, Any]]) -> list[int]:
 
 def shown(columns: int, *arguments: Argument) -> list[str]:
     """Return the lines that a dump prints on a terminal of this width."""
-    ours, theirs = pty.openpty()
-    variables = environment() | {"TERM": "xterm", "COLUMNS": str(columns)}
-    command = [*COMMAND, "dump", *map(str, arguments)]
-    with os.fdopen(ours, "rb", buffering=0) as terminal:
-        process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=variables)
-        os.close(theirs)
-        output = b""
-        try:
-            while piece := terminal.read(10_000):
-                output += piece
-        except OSError:
-            pass  # how Linux reports that the other side was closed
-        assert process.wait() == 0
-    return list(map(unstyle, output.decode().replace("\r\n", "\n").splitlines()))
+    return list(map(unstyle, run_on_a_terminal(columns, "dump", *arguments)))
 
 
 # ------------------------------------------------------------------------------------ some rows
@@ -115,6 +92,9 @@ def test_a_limit_is_that_of_each_file() -> None:
         ((LOG.with_suffix(".index"), "--from", "ms:1"), "--from, --to and --at require .log"),
         ((PARTITION, "--offset", 1), "require files, not a directory"),
         ((LOG, "--time", "ms:1", "--limit", 2), "--at excludes"),
+        ((LOG.with_suffix(".index"), "--records"), "--records requires a .log"),
+        ((LOG, "--keys", "hex"), "require --records"),
+        ((LOG, "--values", "hex"), "require --records"),
         ((LOG, "--from", "tomorrow"), "tomorrow"),
     ],
 )

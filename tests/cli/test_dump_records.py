@@ -163,13 +163,6 @@ def test_characters_that_the_reader_has_not_got_are_escaped(log: Path) -> None:
     assert r"\n\xdf\u001b" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--keys", "--values"])
-def test_forms_go_with_records_alone(log: Path, option: str) -> None:
-    result = dump(option, "hex", log)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "require --records" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("key", "shown"),
     [
@@ -256,12 +249,6 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
         f"1 record; the scan ends at byte {len(first)}"
     )
     assert f"{log}: at byte {len(first)}: " in result.stderr
-
-
-def test_a_file_that_is_not_a_log_has_no_records() -> None:
-    result = dump("--records", DUMP / "payments-0" / f"{0:020d}.index")
-    assert result.returncode == 2
-    assert "--records requires a .log" in result.stderr
 
 
 @pytest.mark.parametrize("codec", [GZIP, 4])

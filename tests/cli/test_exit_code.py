@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -33,8 +34,10 @@ from tests.support.command_line import (
     COMMAND,
     DUMP,
     ROOT,
+    Argument,
     copy_partitions,
     environment,
+    run_here,
     run_program,
 )
 from tests.support.gates import Gate, Step
@@ -181,17 +184,32 @@ def test_a_question_about_a_log_that_may_not_be_read_is_worth_a_retry(data: Path
     assert "Permission denied" in done.stderr
 
 
-def test_queries_of_a_log_that_may_not_be_read_are_worth_a_retry(
-    data: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("build", ("--output", "../out", "--report", "../report.json", "--input", ".")),
+        ("dump", (f"app-0/{0:020d}.log",)),
+        ("lookup", ("--topic", "app", "--partition", 0, "--offset", 3, "--logs", ".")),
+    ],
+)
+def test_a_text_under_the_name_of_a_log_is_damage(
+    command: str,
+    arguments: tuple[Argument, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    min(data.glob("*/*.log")).chmod(0)
-    queries = tmp_path / "queries.csv"
-    queries.write_text("topic,partition,offset\norders.eu-west,0,5\n")
-    arguments = ("--logs", data, "--queries", queries, "--by", "offset")
-    output = ("--output", tmp_path / "answers.csv")
-    done = finish(start(*arguments, *output, command_name="lookup", privileged=False))
-    assert done.returncode == 3, done.stderr
-    assert "unreadable" in (tmp_path / "answers.csv").read_text()
+    log = tmp_path / "data" / "app-0" / f"{0:020d}.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("2026-05-01 08:30:00 INFO started\n" * 50)
+    monkeypatch.chdir(tmp_path / "data")
+    done = run_here(command, *arguments)
+    assert done.returncode == 1
+    assert "not a Kafka log" in done.stdout + done.stderr
+    if command == "build":
+        row, *_ = (tmp_path / "report.json").read_text().splitlines()
+        assert json.loads(row)["reason_code"] == "not_a_log"
+    if command == "dump":
+        assert "(expected a record batch, found '2026-05-01 08:30')" in done.stderr
 
 
 def test_no_java_is_the_environment(data: Path, tmp_path: Path) -> None:

@@ -27,6 +27,12 @@ def imported(*arguments: str | Path) -> frozenset[str]:
     return frozenset(done.stderr.split())
 
 
+def rooms(*arguments: str | Path) -> frozenset[str]:
+    """The rooms of this package that a command imports."""
+    names = (name.split(".") for name in imported(*arguments))
+    return frozenset(name[1] for name in names if name[0] == "kafka_index" and len(name) > 1)
+
+
 @pytest.mark.parametrize(
     "command",
     [QUESTION, ("dump", LOG), ("dump", "--records", LOG)],
@@ -39,8 +45,14 @@ def test_a_short_command_imports_no_library_that_it_does_not_need(
 
 
 def test_a_question_imports_neither_builds_nor_metadata() -> None:
-    rooms = {name.split(".")[1] for name in imported(*QUESTION) if name.startswith("kafka_index.")}
-    assert rooms.isdisjoint({"build", "metadata", "growing", "spark", "startup", "tables"})
+    assert {"build", "metadata", "growing", "spark", "startup", "tables"}.isdisjoint(
+        rooms(*QUESTION)
+    )
+
+
+def test_a_table_of_metadata_imports_no_lookups() -> None:
+    table = rooms("metadata", DUMP, "--what", "topics")
+    assert {"build", "growing", "lookup", "spark", "startup", "tables"}.isdisjoint(table)
 
 
 def test_kernels_that_are_kept_are_loaded_without_what_compiling_them_needs() -> None:

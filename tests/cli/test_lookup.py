@@ -106,13 +106,6 @@ def test_queries_in_text_may_have_answers_in_parquet(tmp_path: Path) -> None:
     assert [row["status"] for row in other] == [row["status"] for row in same]
 
 
-def test_an_ending_of_another_format_is_refused(offsets: Path, tmp_path: Path) -> None:
-    result = lookup("--logs", DUMP, "--queries", offsets, "--by", "offset",
-                    "--output", tmp_path / "answers.csv")  # fmt: skip
-    assert result.returncode == 2
-    assert "format of the queries, Parquet" in result.stderr
-
-
 def test_a_folder_gets_a_part_for_each_file_of_queries(tmp_path: Path) -> None:
     for number in range(2):
         write_queries(tmp_path / f"{number}.parquet", OFFSETS)
@@ -407,17 +400,6 @@ def test_no_queries_are_nothing_found(form: str, tmp_path: Path) -> None:
     assert list(files_below(tmp_path)) == [asked.name]
 
 
-def test_several_paths_may_follow_logs(tmp_path: Path) -> None:
-    one, two = (copy_partitions(tmp_path / name, f"{TOPIC}-{name}") for name in ("0", "1"))
-    rows = [(TOPIC, 0, 5), (TOPIC, 1, 5)]
-    asked = write_queries(tmp_path / "q.csv", queries("offset", rows))
-    common = ("--queries", asked, "--by", "offset", "--output")
-    for number, logs in enumerate([("--logs", one, two), ("--logs", one, "--logs", two)]):
-        out = tmp_path / f"{number}.csv"
-        assert lookup(*logs, *common, out).returncode == 0
-        assert [row["status"] for row in read_answers(out)] == ["found", "found"]
-
-
 def test_the_local_engine_starts_no_spark(offsets: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from kafka_index.cli import main; code = main(sys.argv[1:]);"
@@ -494,3 +476,12 @@ def test_an_integer_of_thousands_of_digits_is_an_invalid_query(tmp_path: Path) -
     done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
     assert done.returncode == 0, done.stderr
     assert [row["status"] for row in read_answers(out)] == ["invalid_query", "found"]
+
+
+def test_several_paths_may_follow_logs(tmp_path: Path) -> None:
+    one, two = (copy_partitions(tmp_path / name, f"{TOPIC}-{name}") for name in ("0", "1"))
+    asked = write_queries(tmp_path / "q.csv", queries("offset", [(TOPIC, 0, 5), (TOPIC, 1, 5)]))
+    out = tmp_path / "out.csv"
+    done = lookup("--logs", one, two, "--queries", asked, "--by", "offset", "--output", out)
+    assert done.returncode == 0
+    assert [row["status"] for row in read_answers(out)] == ["found", "found"]

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.errors import InputError
-from kafka_index.layout.times import format_time, parse_time
+from kafka_index.layout.times import format_time
 from tests.support.command_line import DUMP, copy_partitions, lookup
-from tests.support.segments import GZIP, packed_batch
+from tests.support.segments import GZIP, batch, packed_batch
 
 from .query_files import answer_columns, ask, queries, read_answers, write_queries
 
@@ -86,20 +85,6 @@ def test_a_time_can_be_given_in_several_ways() -> None:
         assert answer["timestamp"] == milliseconds
         assert answer["found_offset"] == largest["found_offset"]
         assert answer["found_time"] == largest["found_time"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2024-05-01T00:00:00Z", 1714521600000),
-        ("2024-05-01", 1714521600000),
-        ("2024-05-01T02:00:00+02:00", 1714521600000),
-        ("2024-04-30T23:59:59.999001Z", 1714521600000),
-        ("1969-12-31T23:59:59.999Z", -1),
-    ],
-)
-def test_times_are_the_first_millisecond_at_or_after(text: str, expected: int) -> None:
-    assert parse_time(text) == expected
 
 
 def test_a_time_before_1970_is_not_special() -> None:
@@ -181,16 +166,6 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: 
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("text", ["1_000", "\u0663", "20240501T000000Z", "9" * 5000, "soon"])
-def test_a_time_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="neither milliseconds nor a time"):
-        parse_time(text)
-
-
-def test_what_is_finer_than_a_millisecond_is_rounded_up_as_in_bulk() -> None:
-    assert parse_time("2026-11-21T02:25:01.4310001Z") == 1795227901432
-
-
 @pytest.mark.parametrize("by_option", [True, False])
 def test_a_batch_that_needs_too_much_room_is_unreadable(tmp_path: Path, *, by_option: bool) -> None:
     directory = tmp_path / "t-0"
@@ -205,3 +180,18 @@ def test_a_batch_that_needs_too_much_room_is_unreadable(tmp_path: Path, *, by_op
     assert done.returncode == 1
     assert "too_large" in done.stdout + done.stderr
     assert lookup(*question, "--resolve", "record").returncode == 0
+
+
+def test_damage_that_hides_the_last_stable_offset_is_printed_with_what_was_found(
+    tmp_path: Path,
+) -> None:
+    opened = batch(0, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log = tmp_path / "orders-0" / f"{0:020d}.log"
+    log.parent.mkdir()
+    log.write_bytes(opened + batch(3) + batch(4))
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 9\n")
+    question = ("--topic", "orders", "--partition", "0", "--offset", "7")
+    done = lookup("--input", tmp_path, *question, "--upper-bound", "last-stable-offset")
+    assert done.returncode == 1
+    assert "overlap" in done.stderr
+    assert "(expected " in done.stderr

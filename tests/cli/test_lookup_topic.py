@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,17 +12,10 @@ from click import unstyle
 
 import kafka_index
 from kafka_index.errors import InputError
-from tests.support.command_line import (
-    COMMAND,
-    DUMP,
-    Argument,
-    copy_partitions,
-    environment,
-    json_rows,
-    lookup,
-)
+from tests.support.command_line import DUMP, Argument, copy_partitions, json_rows, lookup
 from tests.support.record_tables import write_partition
 from tests.support.segments import batch
+from tests.support.terminals import run_on_a_terminal
 from tests.support.transactional_logs import segments
 
 LOGS = ("--logs", DUMP)
@@ -196,23 +186,9 @@ def test_lookups_can_end_at_the_last_stable_offset(tmp_path: Path) -> None:
 
 
 def test_the_table_fits_a_terminal() -> None:
-    ours, theirs = pty.openpty()
-    variables = environment() | {"TERM": "xterm", "COLUMNS": "70"}
-    variables.pop("NO_COLOR", None)
-    command = [*COMMAND, "lookup", *map(str, TOPIC), "--timestamp", "1795245919114"]
-    with os.fdopen(ours, "rb", buffering=0) as terminal:
-        process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=variables)
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := terminal.read(10_000):
-                shown += piece
-        except OSError:
-            pass  # how Linux reports that the other side was closed
-        assert process.wait() == 0
-    lines = shown.decode().replace("\r\n", "\n").splitlines()
+    lines = run_on_a_terminal(70, "lookup", *TOPIC, "--timestamp", 1795245919114)
     assert max(len(unstyle(line)) for line in lines) <= 70
-    assert "\x1b[32mfound\x1b[0m" in shown.decode()
+    assert "\x1b[32mfound\x1b[0m" in "".join(lines)
 
 
 @pytest.mark.parametrize("level", ["index", "batch"])

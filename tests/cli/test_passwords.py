@@ -53,27 +53,9 @@ CASES = list(places())
 
 def test_all_known_options_are_among_them() -> None:
     options = {option for _, option, _ in CASES}
-    expected = [
-        "--input",
-        "--output",
-        "--report",
-        "--summary",
-        "--queries",
-        "--indexes",
-        "--tiered",
-    ]
-    expected += [
-        "--tiered",
-        "--config",
-        "--metadata",
-        "--seed",
-        "--against",
-        "--drop-keys",
-        "--offsets",
-        "",
-    ]
-    expected += ["--storage-option", "--tiered-key", "--until", "--key-prefix"]
-    assert set(expected) <= options
+    expected = "input output report summary queries indexes tiered config metadata seed against"
+    expected += " drop-keys offsets storage-option tiered-key until key-prefix"
+    assert {"", *(f"--{name}" for name in expected.split())} <= options
 
 
 @pytest.mark.parametrize(("command", "option", "value"), CASES)

@@ -13,7 +13,8 @@ from typing import TextIO
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.cli.predict_command import Shown, print_prediction
+from kafka_index.cli.predict_command import prediction_lines
+from kafka_index.cli.terminal import Paint, print_text
 from kafka_index.config import LogConfig
 from kafka_index.startup import StartConditions, predict_directories
 from tests.support.builds import finish, start
@@ -201,7 +202,7 @@ def test_notes_are_wrapped_at_words(data: Path, monkeypatch: pytest.MonkeyPatch)
     prediction = predict_directories([str(data)], StartConditions(LogConfig()))
 
     def show(stream: TextIO) -> None:
-        print_prediction(prediction, stream, shown=Shown.BRIEF)
+        print_text(stream, prediction_lines(prediction, Paint(stream)))
 
     narrow, wide = (shown_on_a_terminal(columns, show) for columns in (40, 4000))
     assert len(narrow) > len(wide)

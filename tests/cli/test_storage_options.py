@@ -27,11 +27,6 @@ NAMES = sorted({*COMMANDS, "backups list", "backups verify", "backups expire"} -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_command_takes_them(name: str) -> None:
-    assert "--storage-option KEY=VALUE" in run_here(*name.split(), "--help").stdout
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_every_command_refuses_a_secret_and_does_not_repeat_it(name: str) -> None:
     done = run_here(*name.split(), "--storage-option", "secret_access_key=hidden", "/none")
 
@@ -130,10 +125,3 @@ def test_no_command_finds_a_bucket_that_does_not_exist(
         done = run_here(str(arguments[0]), *(places.get(one, one) for one in arguments[1:]))
 
     assert done.returncode == 2, done.stdout + done.stderr
-
-
-def test_in_place_is_for_a_local_directory(s3: S3Server) -> None:
-    with s3_environment(s3):
-        done = run_here("build", "--input", f"s3://{s3.new_bucket()}/a", "--in-place")
-
-    assert done.returncode == 2

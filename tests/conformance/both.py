@@ -1,4 +1,4 @@
-"""One question to Kafka and to us, about one partition."""
+"""One question to Kafka and to us, about one partition; our answers in the form of Kafka's."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
-from kafka_index.reading.answers import Resolve
-from tests.support.partitions import Row
+from kafka_index.config import IndexConfig
+from kafka_index.reading.answers import Resolve, UpperBound
+from kafka_index.reading.partition_log import PartitionLog
+from tests.support.partitions import DIRECTORY, Row, ask_offsets, ask_times
 
 from .judged_partition import NEVER_MS
 from .kafka_answers import offset_rows, time_rows
-from .our_answers import DIRECTORY, Questions, ask_us, write_checkpoint, write_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from kafka_index.reading.answers import Finding
 
     from .judge import Judge
     from .judged_partition import JudgedPartition
@@ -24,67 +26,87 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Questions:
+    """The questions to a partition."""
+
+    offsets: Sequence[int] = ()
+    times: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Answers to the questions at each level, and our findings meanwhile."""
+
+    offsets: dict[Resolve, list[Row]]
+    times: dict[Resolve, list[Row]]
+    log_start_offset: int
+    log_end_offset: int
+    findings: Sequence[Finding] = ()
+
+
+def ask_us(
+    directory: Path,
+    questions: Questions,
+    *,
+    interval: int = 4096,
+    indexes: Path | None = None,
+    high_watermark: bool = False,
+    levels: Sequence[Resolve] = tuple(Resolve),
+) -> Answered:
+    """Look everything up.
+
+    `directory`: partition directory in a data directory with its checkpoints. `questions`,
+    `levels`: what, and how far. `interval`: ``index.interval.bytes``, for indexes that have to be
+    built. `indexes`: where the index files are, if not beside the logs: the folder of the
+    partition's folder. `high_watermark`: whether the checkpointed high watermark is the bound.
+    """
+    bound = UpperBound.HIGH_WATERMARK if high_watermark else UpperBound.LOG_END
+    config = IndexConfig(index_interval_bytes=interval)
+    with PartitionLog.open(directory, indexes=indexes, upper_bound=bound, config=config) as log:
+        return Answered(
+            {level: ask_offsets(log, questions.offsets, level) for level in levels},
+            {level: ask_times(log, questions.times, level) for level in levels},
+            log.log_start_offset,
+            log.log_end_offset,
+            log.take_findings(),
+        )
+
+
+@dataclass(frozen=True)
 class Both:
-    """Kafka and us; each can be asked alone too."""
+    """Kafka and us; each can be asked alone too, we without index files."""
 
     judge: Judge
     scratch: Path
 
-    def offset(
-        self,
-        partition: Partition,
-        offset: int,
-        resolve: Resolve = Resolve.BATCH,
-        *,
-        high_watermark: int | None = None,
-    ) -> Row:
+    def offset(self, partition: Partition, offset: int, resolve: Resolve = Resolve.BATCH) -> Row:
         """The answer of both to a lookup of an offset, which has to be the same."""
-        kafka = self.kafka_offset(partition, offset, resolve, high_watermark=high_watermark)
-        ours = self.our_offset(partition, offset, resolve, high_watermark=high_watermark)
-        assert ours == kafka
+        kafka = self.kafka_offset(partition, offset, resolve)
+        assert self.our_offset(partition, offset, resolve) == kafka
         return kafka
 
-    def time(
-        self,
-        partition: Partition,
-        time: int,
-        resolve: Resolve = Resolve.RECORD,
-        *,
-        high_watermark: int | None = None,
-        epochs: Sequence[tuple[int, int]] = (),
-    ) -> Row:
+    def time(self, partition: Partition, time: int, resolve: Resolve = Resolve.RECORD) -> Row:
         """The answer of both to a lookup of a timestamp, which has to be the same."""
-        kafka = self.kafka_time(
-            partition, time, resolve, high_watermark=high_watermark, epochs=epochs
-        )
-        ours = self.our_time(partition, time, resolve, high_watermark=high_watermark, epochs=epochs)
-        assert ours == kafka
+        kafka = self.kafka_time(partition, time, resolve)
+        assert self.our_time(partition, time, resolve) == kafka
         return kafka
 
     def times(self, partition: Partition, times: Sequence[int]) -> list[Row]:
         """The answers of both to lookups of timestamps, ours together and each alone."""
         with self.opened(partition) as judged:
-            kafka = time_rows(judged, times, Resolve.RECORD, None)
-        directory = self._written("us", partition)
-        interval = partition.index_interval_bytes
-        together = ask_us(directory, Questions(times=times), interval=interval)
-        assert together.times[Resolve.RECORD] == kafka
+            kafka = time_rows(judged, times, Resolve.RECORD)
+        assert self._ours(partition, Questions(times=times), Resolve.RECORD).times == {
+            Resolve.RECORD: kafka
+        }
         assert [self.our_time(partition, time) for time in times] == kafka
         return kafka
 
     def kafka_offset(
-        self,
-        partition: Partition,
-        offset: int,
-        resolve: Resolve = Resolve.BATCH,
-        *,
-        high_watermark: int | None = None,
+        self, partition: Partition, offset: int, resolve: Resolve = Resolve.BATCH
     ) -> Row:
         """Kafka's answer alone."""
         with self.opened(partition) as judged:
-            if high_watermark is not None:
-                high_watermark = judged.update_high_watermark(high_watermark)
-            return offset_rows(judged, [offset], resolve, high_watermark)[0]
+            return offset_rows(judged, [offset], resolve)[0]
 
     def kafka_time(
         self,
@@ -92,93 +114,56 @@ class Both:
         time: int,
         resolve: Resolve = Resolve.RECORD,
         *,
-        high_watermark: int | None = None,
-        epochs: Sequence[tuple[int, int]] = (),
         file_time_ms: int = NEVER_MS,
     ) -> Row:
         """Kafka's answer alone."""
-        with self.opened(partition, epochs=epochs, file_time_ms=file_time_ms) as judged:
-            if high_watermark is not None:
-                high_watermark = judged.update_high_watermark(high_watermark)
-            return time_rows(judged, [time], resolve, high_watermark)[0]
+        with self.opened(partition, file_time_ms=file_time_ms) as judged:
+            return time_rows(judged, [time], resolve)[0]
 
     def our_offset(
-        self,
-        partition: Partition,
-        offset: int,
-        resolve: Resolve = Resolve.BATCH,
-        *,
-        high_watermark: int | None = None,
+        self, partition: Partition, offset: int, resolve: Resolve = Resolve.BATCH
     ) -> Row:
-        """Our answer alone, without index files."""
-        directory = self._written("us", partition, high_watermark=high_watermark)
-        ours = ask_us(
-            directory,
-            Questions(offsets=[offset]),
-            interval=partition.index_interval_bytes,
-            high_watermark=high_watermark is not None,
-            levels=[resolve],
-        )
-        return ours.offsets[resolve][0]
+        """Our answer alone."""
+        return self._ours(partition, Questions(offsets=[offset]), resolve).offsets[resolve][0]
 
-    def our_time(
-        self,
-        partition: Partition,
-        time: int,
-        resolve: Resolve = Resolve.RECORD,
-        *,
-        high_watermark: int | None = None,
-        epochs: Sequence[tuple[int, int]] = (),
-    ) -> Row:
-        """Our answer alone, without index files."""
-        directory = self._written("us", partition, epochs=epochs, high_watermark=high_watermark)
-        ours = ask_us(
-            directory,
-            Questions(times=[time]),
+    def our_time(self, partition: Partition, time: int, resolve: Resolve = Resolve.RECORD) -> Row:
+        """Our answer alone."""
+        return self._ours(partition, Questions(times=[time]), resolve).times[resolve][0]
+
+    def _ours(self, partition: Partition, questions: Questions, resolve: Resolve) -> Answered:
+        return ask_us(
+            self._written("us", partition),
+            questions,
             interval=partition.index_interval_bytes,
-            high_watermark=high_watermark is not None,
+            high_watermark=partition.high_watermark is not None,
             levels=[resolve],
         )
-        return ours.times[resolve][0]
 
     def opened(
         self,
         partition: Partition,
         *,
-        epochs: Sequence[tuple[int, int]] = (),
         file_time_ms: int = NEVER_MS,
         rotten: Partition | None = None,
     ) -> JudgedPartition:
         """The partition as a broker has it open; `rotten` is what became of it meanwhile."""
-        directory = self._written("kafka", partition, epochs=epochs)
+        directory = self._written("kafka", partition)
         judged = self.judge.open_partition(
             directory,
             partition.index_interval_bytes,
             log_start_offset=partition.log_start_offset,
             file_time_ms=file_time_ms,
         )
+        if partition.high_watermark is not None:
+            judged.update_high_watermark(partition.high_watermark)
         for segment in rotten.segments if rotten else ():
             path = directory / f"{segment.base_offset:020d}.log"
             with path.open("r+b") as file:
                 file.write(segment.log)
         return judged
 
-    def _written(
-        self,
-        side: str,
-        partition: Partition,
-        *,
-        epochs: Sequence[tuple[int, int]] = (),
-        high_watermark: int | None = None,
-    ) -> Path:
+    def _written(self, side: str, partition: Partition) -> Path:
         data_directory = self.scratch / "both" / side
         shutil.rmtree(data_directory, ignore_errors=True)
-        directory = data_directory / DIRECTORY
-        partition.write(directory)
-        if partition.log_start_offset:
-            write_checkpoint(data_directory, LOG_START_CHECKPOINT, partition.log_start_offset)
-        if high_watermark is not None:
-            write_checkpoint(data_directory, REPLICATION_CHECKPOINT, high_watermark)
-        if epochs:
-            write_epochs(directory, epochs)
-        return directory
+        partition.write(data_directory / DIRECTORY)
+        return data_directory / DIRECTORY

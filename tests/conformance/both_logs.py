@@ -1,4 +1,4 @@
-"""One log that grows twice, by Kafka's own ``UnifiedLog`` and by us, from the same bytes."""
+"""A log that grows by Kafka's own ``UnifiedLog``, and beside it one of ours from the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_index.state import AppendOrigin
 from tests.support.golden_segments import PARTITION
 
 from .judge import KafkaRefusal
-from .judged_log import load
+from .judged_log import JudgedLog, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,41 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 START_MS = 1_700_000_000_000
+
+
+class LiveLog:
+    """Kafka's log alone; every batch is an append, but for those of a follower."""
+
+    def __init__(self, log: JudgedLog, scratch: Path) -> None:
+        self._log = log
+        self._append = scratch / "append"
+        self.set_clock(START_MS)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log.state().log_end_offset
+
+    def set_clock(self, now_ms: int) -> None:
+        """Set the time."""
+        self.now_ms = now_ms
+        self._log.set_clock(now_ms)
+
+    def append_as_leader(
+        self, batches: Sequence[bytes], leader_epoch: int, origin: str = "CLIENT"
+    ) -> None:
+        """Append batches, each by an append."""
+        for batch in batches:
+            self._append.write_bytes(batch)
+            self._log.append_as_leader(self._append, leader_epoch, origin)
+
+    def append_as_follower(self, batches: bytes, leader_epoch: int) -> None:
+        """Append batches as they are, by one append."""
+        self._append.write_bytes(batches)
+        self._log.append_as_follower(self._append, leader_epoch)
+
+    def roll(self) -> None:
+        """Begin a segment."""
+        self._log.roll()
 
 
 class BothLogs:
@@ -90,6 +125,10 @@ class BothLogs:
                 self._open_ours(was_clean=False)
             return False
         return True
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.ours.log_end_offset
 
     def abandon(self) -> None:
         """Let go of ours; Kafka's goes with the next that is opened."""

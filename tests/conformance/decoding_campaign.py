@@ -44,7 +44,7 @@ from .expected_rows import (
     is_compressed,
 )
 from .judge import Judge
-from .judged_reads import read_log
+from .judged_files import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -341,7 +341,6 @@ def _set_sizes(stack: ExitStack, sizes: Sizes) -> None:
         (batch_walk, "_ARENA_BYTES", sizes.arena_bytes),
         (batch_walk, "_MIN_SPARE", sizes.spare),
         (range_scan, "_LOCAL_WINDOW_BYTES", sizes.window_bytes),
-        (range_scan._MappedWindows, "size_bytes", sizes.window_bytes),
     ):
         stack.enter_context(patch.object(target, name, value))
     defaults = dict(batch_walk.RecordDecoder.__init__.__kwdefaults__ or {})

@@ -1,4 +1,4 @@
-"""The events of a growing log, drawn from a seed: nothing that Kafka would refuse."""
+"""The events of growing logs, drawn from a seed: nothing that Kafka would refuse."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from kafka_index.records import (
     write_record_batch,
 )
 
-from .kafka_traffic import FEW_ENTRIES_BYTES
+from .kafka_jars import DEFAULT_VERSION
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
-    from .both_logs import BothLogs
+    from .both_logs import BothLogs, LiveLog
+
+#: Index files that are soon full: an append of several batches could be refused.
+FEW_ENTRIES_BYTES = 60
 
 _CODECS = ("none",) * 5 + ("gzip", "snappy", "lz4", "zstd")
 #: Some share a bucket of a Java map.
@@ -25,10 +29,11 @@ _PRODUCERS = (-1, -1, -1, 5, 21, 37, 6, 2**33 + 5)
 _SIZES = (0, 10, 100, 400)
 
 
-def drawn_settings(rng: random.Random) -> dict[str, object]:
+def drawn_settings(rng: random.Random, version: str = DEFAULT_VERSION) -> dict[str, object]:
     """Settings with which segments are rolled for every reason there is."""
+    segment_bytes = "internal.segment.bytes" if version == DEFAULT_VERSION else "segment.bytes"
     return {
-        "internal.segment.bytes": rng.choice((6000, 20_000, 10**6)),
+        segment_bytes: rng.choice((6000, 20_000, 10**6)),
         "segment.ms": rng.choice((50, 1000, 10**12)),
         "index.interval.bytes": rng.choice((0, 100, 1000, 4096)),
         "segment.index.bytes": rng.choice((FEW_ENTRIES_BYTES, 1000, 4096)),
@@ -38,13 +43,15 @@ def drawn_settings(rng: random.Random) -> dict[str, object]:
 
 
 class Growth:
-    """Does to both logs what `rng` draws."""
+    """Appends what `rng` draws to a log, or the same to two, with these settings of a topic."""
 
-    def __init__(self, rng: random.Random, logs: BothLogs, *, following: bool) -> None:
+    def __init__(
+        self, rng: random.Random, logs: LiveLog | BothLogs, settings: dict[str, object]
+    ) -> None:
         self._rng = rng
-        self._logs = logs
+        self._log = logs
         # With index files that are soon full only appends of one batch are safe.
-        self._following = following
+        self._following = settings["segment.index.bytes"] != FEW_ENTRIES_BYTES
         self._leader_epoch = 0
         # Epoch and next sequence of each producer; those in a transaction.
         self._next: dict[int, tuple[int, int]] = {}
@@ -52,36 +59,34 @@ class Growth:
 
     def step(self) -> None:
         """One thing more."""
-        self._logs.set_clock(self._logs.now_ms + self._rng.choice((0, 0, 1, 40, 900)))
-        steps = {
+        self._log.set_clock(self._log.now_ms + self._rng.choice((0, 0, 1, 40, 900)))
+        steps = self._steps()
+        self._rng.choices(list(steps), list(steps.values()))[0]()
+
+    def _steps(self) -> dict[Callable[[], None], int]:
+        return {
             self._lead: 8,
             self._lead_in_bulk: 5,
             self._end_transaction: 4,
-            self._read: 3,
-            self._logs.roll: 1,
-            self._logs.flush: 1,
-            self._logs.reopen: 1,
-            self._truncate: 2,
+            self._log.roll: 1,
             self._elect: 1,
+            self._follow: 6 if self._following else 0,
         }
-        if self._following:
-            steps[self._follow] = 6
-        self._rng.choices(list(steps), list(steps.values()))[0]()
 
     def _lead(self) -> None:
-        self._logs.append_as_leader([self._batch(0)[0]], self._leader_epoch)
+        self._log.append_as_leader([self._batch(0)[0]], self._leader_epoch)
 
     def _lead_in_bulk(self) -> None:
         batches = [self._batch(0)[0] for _ in range(self._rng.randrange(1, 12))]
-        self._logs.append_as_leader(batches, self._leader_epoch)
+        self._log.append_as_leader(batches, self._leader_epoch)
 
     def _end_transaction(self) -> None:
         if self._open:
             marker = self._marker(0)
-            self._logs.append_as_leader([marker], self._leader_epoch, "COORDINATOR")
+            self._log.append_as_leader([marker], self._leader_epoch, "COORDINATOR")
 
     def _follow(self) -> None:
-        offset = self._logs.ours.log_end_offset + self._rng.choice((0, 0, 0, 3))
+        offset = self._log.log_end_offset + self._rng.choice((0, 0, 0, 3))
         if self._rng.random() < 0.03:
             offset += 2**31 + 5
         batches = []
@@ -93,7 +98,7 @@ class Growth:
                 batch, records = self._batch(offset)
                 batches.append(batch)
                 offset += records + self._rng.choice((0, 0, 2))
-        self._logs.append_as_follower(b"".join(batches), self._leader_epoch)
+        self._log.append_as_follower(b"".join(batches), self._leader_epoch)
 
     def _batch(self, offset: int) -> tuple[bytes, int]:
         rng = self._rng
@@ -115,7 +120,7 @@ class Growth:
                 base_sequence=sequence,
                 is_transactional=producer_id in self._open,
             )
-        times = [self._logs.now_ms + rng.choice((-500, -10, 0, 5)) for _ in range(count)]
+        times = [self._log.now_ms + rng.choice((-500, -10, 0, 5)) for _ in range(count)]
         if rng.random() < 0.05:
             times[0] = -1
         records = [
@@ -134,13 +139,29 @@ class Growth:
         self._open.remove(producer_id)
         return write_end_transaction_marker(
             offset,
-            self._logs.now_ms,
+            self._log.now_ms,
             producer_id,
             self._next[producer_id][0],
             is_commit=self._rng.random() < 0.4,
             coordinator_epoch=0,
             leader_epoch=self._leader_epoch,
         )
+
+    def _elect(self) -> None:
+        self._leader_epoch += 1
+
+
+class GrowthOfBoth(Growth):
+    """Also reads both logs, makes them durable, opens them anew and truncates them."""
+
+    def __init__(self, rng: random.Random, logs: BothLogs, settings: dict[str, object]) -> None:
+        super().__init__(rng, logs, settings)
+        self._logs = logs
+
+    def _steps(self) -> dict[Callable[[], None], int]:
+        logs = self._logs
+        more = {self._read: 3, logs.flush: 1, logs.reopen: 1, self._truncate: 2}
+        return super()._steps() | more
 
     def _read(self) -> None:
         log, rng = self._logs.ours, self._rng
@@ -160,6 +181,3 @@ class Growth:
         known = {one.producer_id: one for one in self._logs.kafka.producers()}
         self._open = {one for one in known if known[one].transaction_first_offset >= 0}
         self._next = {one: (known[one].producer_epoch + 1, 0) for one in known}
-
-    def _elect(self) -> None:
-        self._leader_epoch += 1

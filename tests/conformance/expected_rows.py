@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.support.partition_twin import Offsets, Order, is_tail
 from tests.support.segments import BATCH_HEADER_SIZE, INT32_MAX
 
-from .judged_reads import ReadBatch, ReadLog, ReadRecord
+from .judged_files import ReadBatch, ReadLog, ReadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

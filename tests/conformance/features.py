@@ -1,9 +1,6 @@
 """Special features of a segment and of its outcome, as words that can be counted.
 
-    python -m tests.conformance.features
-
-prints how many of 3,000 drawn segments have each. `test_draws` holds the draw to it, and the golden
-segments are chosen by it.
+`test_draws` holds the draw to it, and the golden segments are chosen by it.
 """
 
 from __future__ import annotations
@@ -127,14 +124,3 @@ def count_features(seed: int, count: int) -> Counter[str]:
         for segment in drawn_segments(seed, count):
             found.update(features_of(segment, recovered_by_build(Path(folder) / "build", segment)))
     return found
-
-
-def main() -> None:
-    """Count, and print."""
-    count = 3000
-    for feature, number in sorted(count_features(0, count).items()):
-        print(f"{number / count:8.2%}  {feature}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,41 +1,54 @@
-"""Kafka's own recovery and lookups as a Python object: starts the judge and talks to it.
+"""Kafka's own recovery and lookups as a Python object: builds the judge, starts it and talks to it.
 
-The judge is one long-running JVM (``judge/src/main/java``) with Kafka's storage classes in it;
-`judge_build` builds it when its sources have changed. Its answers about logs that grow are in
-`judged_log`, of single files in `judged_files`.
+The judge is one long-running JVM with Kafka's storage classes in it. ``judge/src/shared`` holds
+what all versions share, in the names of the default one, and ``judge/src/kafka-VERSION`` what is
+for that version alone; they are compiled when they have changed. Building needs ``javac``, running
+``java`` only; `kafka_jars` brings the jars for both. The judge's answers about logs that grow are
+in `judged_log`, of single files in `judged_files`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from tests.support.timeouts import TIMEOUT_SECONDS
 
-from .judge_benches import JudgeBenches
-from .judge_build import class_path, ensure_judge, quiet_options, tool
-from .judge_results import BenchResult, LookupBenchResult, RecoverResult
 from .judged_partition import NEVER_MS, JudgedPartition
-from .kafka_jars import DEFAULT_VERSION
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = [
-    "BenchResult",
-    "Judge",
-    "JudgeError",
-    "KafkaRefusal",
-    "LookupBenchResult",
-    "RecoverResult",
-]
+from .kafka_jars import (
+    DEFAULT_VERSION,
+    JudgeUnavailable,
+    ensure_made,
+    jars,
+    project_hash,
+    project_of,
+    target_of,
+    tool,
+)
 
 DEFAULT_SEGMENT_INDEX_BYTES = 10 * 1024 * 1024
 
 #: How much of a request an error shows.
 _SHOWN = 200
-
+_JUDGE = Path(__file__).parent / "judge"
 _JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Xshare:auto")
+#: What keeps Kafka's log lines out of the judge's way.
+_QUIET = {
+    "4.3.1": "-Dlog4j2.level=OFF",
+    "3.9.1": f"-Dlog4j.configuration={(_JUDGE / 'log4j.properties').as_uri()}",
+}
+#: Where classes of the shared sources' names live in an older version.
+_FORMER_NAMES = {
+    "3.9.1": {
+        "org.apache.kafka.common.record.internal": "org.apache.kafka.common.record",
+        "org.apache.kafka.server.storage.log.FetchIsolation": (
+            "org.apache.kafka.storage.internals.log.FetchIsolation"
+        ),
+    }
+}
 
 
 class JudgeError(Exception):
@@ -51,26 +64,35 @@ class KafkaRefusal(JudgeError):  # noqa: N818 - an answer, as good as any other
         self.error_message = error_message
 
 
-class Judge(JudgeBenches):
+class RecoverResult(NamedTuple):
+    """The result of ``LogSegment.recover`` on a segment.
+
+    `truncated_bytes`: bytes cut off the end of the log; None when Kafka refused. `next_offset`:
+    last offset of the last batch that stayed, plus one, or the base offset when none did; None when
+    Kafka refused. `error_class`: simple name of the exception that recovery threw; None when it
+    went well. `error_message`: its message.
+    """
+
+    truncated_bytes: int | None
+    next_offset: int | None
+    error_class: str | None = None
+    error_message: str | None = None
+
+
+class Judge:
     """A running judge; a context manager that ends the JVM on exit.
 
     Not thread-safe: one request is in flight at a time.
 
-    `version`: whose code it runs, one of `kafka_jars.VERSIONS`.
+    `version`: whose code it runs, one of `kafka_jars.VERSIONS`. Raises `JudgeUnavailable` when a
+    tool or the jars are missing, or the compiler refuses the judge.
     """
 
     def __init__(self, version: str = DEFAULT_VERSION) -> None:
-        ensure_judge(version)
         self.version = version
+        path = os.pathsep.join(map(str, (_built(version), *jars(version))))
         self._process = subprocess.Popen(
-            [
-                tool("java"),
-                *_JVM_OPTIONS,
-                *quiet_options(version),
-                "-cp",
-                class_path(version),
-                "Judge",
-            ],
+            [tool("java"), *_JVM_OPTIONS, _QUIET[version], "-cp", path, "Judge"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -97,10 +119,8 @@ class Judge(JudgeBenches):
             "recover", partition_dir, base_offset, index_interval_bytes, segment_index_bytes
         )
         if reply[0] == "error":
-            return RecoverResult(
-                None, None, error_class=reply[1], error_message=_unescape(reply[2])
-            )
-        return RecoverResult(truncated_bytes=int(reply[1]), next_offset=int(reply[2]))
+            return RecoverResult(None, None, reply[1], _unescape(reply[2]))
+        return RecoverResult(int(reply[1]), int(reply[2]))
 
     def open_partition(
         self,
@@ -130,6 +150,30 @@ class Judge(JudgeBenches):
             file_time_ms,
         )
         return JudgedPartition(self.demand, reply)
+
+    def bench_recovery(self, partition_dir: Path, seconds: float) -> float:
+        """Median seconds of ``LogSegment.recover`` of a sound segment that begins at 0.
+
+        Measured for about `seconds` on one thread, the JVM warm, the pages cached, as the others.
+        """
+        return float(self.demand("bench", partition_dir, 0, 4096, seconds)[1])
+
+    def bench_records(self, log: Path, seconds: float) -> tuple[float, int]:
+        """Least seconds of CPU time to read a log as a consumer does, and how many records it has.
+
+        Each key and value is copied out.
+        """
+        reply = self.demand("bench-records", log, seconds)
+        return float(reply[1]), int(reply[2])
+
+    def bench_lookup(self, kind: str, partition_dir: Path, seconds: float) -> float:
+        """Lookups a second in a segment that begins at 0.
+
+        `kind`: ``index-random`` or ``index-sorted`` offsets by ``OffsetIndex.lookup``;
+        ``translate`` of random offsets by ``LogSegment.translateOffset``, ``find`` of timestamps
+        by ``LogSegment.findOffsetByTimestamp``: missing index files are built first, and stay.
+        """
+        return float(self.demand("bench-lookup", kind, partition_dir, 0, seconds)[1])
 
     def close(self) -> None:
         """End the JVM."""
@@ -184,3 +228,42 @@ def _unescape(text: str) -> str:
         .replace("\\r", "\r")
         .replace("\0", "\\")
     )
+
+
+def _built(version: str) -> Path:
+    """Folder of the judge's classes, built unless it holds the build of exactly these sources."""
+    classes = target_of(version) / "classes"
+    sources = {}
+    for folder in (_JUDGE / "src" / "shared", _JUDGE / "src" / project_of(version).name):
+        for path in sorted(folder.glob("*.java")):
+            text = path.read_text(encoding="utf-8")
+            for name, former in _FORMER_NAMES.get(version, {}).items():
+                text = text.replace(name, former)
+            sources[path.name] = text
+    digest = hashlib.sha256(project_hash(project_of(version)).encode())
+    for name, text in sources.items():
+        digest.update(f"{name}\0{text}\0".encode())
+    ensure_made(classes, digest.hexdigest(), lambda: _compile(version, sources, classes))
+    return classes
+
+
+def _compile(version: str, sources: dict[str, str], classes: Path) -> None:
+    folder = classes.with_name("sources")
+    folder.mkdir(exist_ok=True)
+    for former in folder.glob("*.java"):
+        former.unlink()
+    for name, text in sources.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    path = os.pathsep.join(map(str, jars(version)))
+    options = ("--release=17", "-proc:none", "-nowarn", "-d", str(classes), "-cp", path)
+    done = subprocess.run(
+        [tool("javac"), *options, *(str(folder / name) for name in sources)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise JudgeUnavailable(
+            f"javac refused the judge of Kafka {version}:\n"
+            f"{(done.stdout + done.stderr).strip()[-2000:]}"
+        )

@@ -1,4 +1,4 @@
-"""Kafka's classes on single files: write batches, read them, work on an index, dump."""
+"""Kafka's classes on single files: write batches, read all of a log, work on an index."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 
+Header = tuple[str, bytes | None]
+
+
 class WrittenRecord(NamedTuple):
     """A record by its offset and timestamp, both absolute; None is Kafka's null."""
 
@@ -19,7 +22,7 @@ class WrittenRecord(NamedTuple):
     timestamp_ms: int = 0
     key: bytes | None = None
     value: bytes | None = b""
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: tuple[Header, ...] = ()
 
     def field(self) -> str:
         """The judge's word for it."""
@@ -132,27 +135,10 @@ class EmptyBatch:
 Written = WrittenBatch | EndMarker | LeaderChange | EmptyBatch
 
 
-class BatchRead(NamedTuple):
-    """A batch of a log file and what Kafka hands out of it.
-
-    `fault`: simple name of the class of what Kafka throws after these records; None for nothing.
-    """
-
-    position_bytes: int
-    size_bytes: int
-    records: tuple[WrittenRecord, ...]
-    fault: str | None
-
-
 def write_batches(judge: Judge, path: Path, batches: Iterable[Written]) -> list[int]:
     """Write a file of batches with Kafka's builders; their sizes in bytes."""
     reply = judge.demand("write", path, *(batch.field() for batch in batches))
     return [int(size) for size in reply[1:]]
-
-
-def read_batches(judge: Judge, path: Path) -> list[BatchRead]:
-    """All batches of a log file with the records that Kafka's iteration hands out."""
-    return [_batch(text) for text in judge.demand("records", path)[1:] if text]
 
 
 def index_operations(
@@ -160,35 +146,126 @@ def index_operations(
 ) -> list[str]:
     """Do one thing after another with an index file.
 
-    `kind`: ``offset``, ``time``, ``txn``, ``lazy-offset`` or ``lazy-time``. `operations`: words and
+    `kind`: ``offset``, ``time``, ``lazy-offset`` or ``lazy-time``. `operations`: words and
     numbers, as listed in ``Indexes.java``. Returns an answer to each, ``!CLASS_NAME`` where Kafka
     threw.
     """
     return judge.demand("index", kind, path, base_offset, *operations)[1:]
 
 
-def dump_log(judge: Judge, output: Path, *arguments: str) -> str:
-    """Run ``DumpLogSegments`` and return what it prints; `output` is a file to print to."""
-    judge.demand("dump-log", output, *arguments)
-    return output.read_text(encoding="utf-8")
+class ReadRecord(NamedTuple):
+    """A record as Kafka's iteration returns it; None is Kafka's null.
+
+    `has_contents`: false for a message whose key or value Kafka cannot return. `is_valid`: false
+    for a message with a wrong checksum, which the consumer refuses.
+    """
+
+    offset: int
+    timestamp_ms: int
+    sequence: int
+    size_bytes: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    has_contents: bool = True
+    is_valid: bool = True
 
 
-def _batch(text: str) -> BatchRead:
-    position, size, *words = text.split(" ")
-    fault = words.pop()[1:] if words and words[-1].startswith("!") else None
-    return BatchRead(int(position), int(size), tuple(map(_record, words)), fault)
+@dataclass(frozen=True)
+class ReadBatch:
+    """A batch of a log file, and all that Kafka says of it.
+
+    `invalid`: class of what ``ensureValid`` throws; None for nothing. `base_offset`: none where
+    Kafka cannot tell: it is inside a compressed message that cannot be read. `records`: the
+    iteration returns them. `fault`: class of what it throws after them; None for nothing.
+    """
+
+    position_bytes: int
+    size_bytes: int
+    magic: int
+    invalid: str | None
+    base_offset: int | None
+    last_offset: int | None
+    leader_epoch: int | None
+    timestamp_type: int | None
+    producer_id: int | None
+    producer_epoch: int | None
+    is_control: bool
+    records: tuple[ReadRecord, ...]
+    fault: str | None
 
 
-def _record(word: str) -> WrittenRecord:
-    offset, timestamp, key, value, *headers = word.split(":")
-    pairs = (header.split("=") for header in headers)
-    return WrittenRecord(
+class ReadLog(NamedTuple):
+    """All batches of a log file, and the class of what Kafka throws after them, if anything."""
+
+    batches: tuple[ReadBatch, ...]
+    fault: str | None
+
+
+def read_log(judge: Judge, path: Path) -> ReadLog:
+    """Read a log file with Kafka's ``FileRecords``, each batch verified and iterated over."""
+    *batches, end = judge.demand("read-batches", path)[1:]
+    return ReadLog(tuple(map(_batch, batches)), _fault(end))
+
+
+def read_batches(judge: Judge, path: Path) -> tuple[ReadBatch, ...]:
+    """All batches of a log file that Kafka reads to its end."""
+    found = read_log(judge, path)
+    assert found.fault is None
+    return found.batches
+
+
+def _batch(text: str) -> ReadBatch:
+    words = text.split(" ")
+    fields, words = words[:11], words[11:]
+    fault = _fault(words.pop()) if words and words[-1].startswith("!") else None
+    return ReadBatch(
+        position_bytes=int(fields[0]),
+        size_bytes=int(fields[1]),
+        magic=int(fields[2]),
+        invalid=_fault(fields[3]),
+        base_offset=_number(fields[4]),
+        last_offset=_number(fields[5]),
+        leader_epoch=_number(fields[6]),
+        timestamp_type=_number(fields[7]),
+        producer_id=_number(fields[8]),
+        producer_epoch=_number(fields[9]),
+        is_control=fields[10] == "true",
+        records=tuple(map(_record, words)),
+        fault=fault,
+    )
+
+
+def _record(word: str) -> ReadRecord:
+    is_valid = not word.startswith("~")
+    offset, timestamp, sequence, size, *words = word.removeprefix("~").split(":")
+    has_contents = words != ["!"]
+    return ReadRecord(
         int(offset),
         int(timestamp),
-        _bytes(key),
-        _bytes(value),
-        tuple((bytes.fromhex(name).decode(), _bytes(content)) for name, content in pairs),
+        int(sequence),
+        int(size),
+        *(contents_of(*words) if has_contents else (None, None, ())),
+        has_contents=has_contents,
+        is_valid=is_valid,
     )
+
+
+def contents_of(
+    key: str, value: str, *headers: str
+) -> tuple[bytes | None, bytes | None, tuple[Header, ...]]:
+    """Key, value and headers of a record by the judge's words for them."""
+    pairs = (header.split("=") for header in headers)
+    names = ((bytes.fromhex(name).decode(), _bytes(content)) for name, content in pairs)
+    return _bytes(key), _bytes(value), tuple(names)
+
+
+def _number(word: str) -> int | None:
+    return None if word.startswith("!") else int(word)
+
+
+def _fault(word: str) -> str | None:
+    return word[1:] if word.startswith("!") else None
 
 
 def _hex(data: bytes | None) -> str:

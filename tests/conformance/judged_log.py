@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from .judged_files import Header, contents_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -71,7 +73,7 @@ class ConsumedRecord(NamedTuple):
     leader_epoch: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    headers: tuple[Header, ...]
 
 
 class Consumed(NamedTuple):
@@ -135,10 +137,6 @@ class JudgedLog:
     def truncate_to(self, offset: int) -> LogState:
         """Drop everything from an offset on, as a follower does."""
         return _state(self._judge.demand("log-truncate", offset)[1:])
-
-    def take_snapshot(self) -> None:
-        """Write the state of the producers at the log end."""
-        self._judge.demand("log-snapshot")
 
     def read(
         self,
@@ -234,21 +232,8 @@ def load(
 
 
 def _consumed(word: str) -> ConsumedRecord:
-    offset, timestamp, kind, epoch, key, value, *headers = word.split(":")
-    pairs = (header.split("=") for header in headers)
-    return ConsumedRecord(
-        int(offset),
-        int(timestamp),
-        int(kind),
-        int(epoch),
-        _bytes(key),
-        _bytes(value),
-        tuple((bytes.fromhex(name).decode(), _bytes(content)) for name, content in pairs),
-    )
-
-
-def _bytes(text: str) -> bytes | None:
-    return None if text == "-" else bytes.fromhex(text)
+    offset, timestamp, kind, epoch, *words = word.split(":")
+    return ConsumedRecord(int(offset), int(timestamp), int(kind), int(epoch), *contents_of(*words))
 
 
 def _state(fields: list[str]) -> LogState:

@@ -54,6 +54,8 @@ class JudgedPartition:
         self._demand = demand
         self.log_start_offset, self.log_end_offset, *base_offsets = map(int, reply[1:])
         self.base_offsets: tuple[int, ...] = tuple(base_offsets)
+        #: None until it is set: then the log end is the bound of answers.
+        self.high_watermark: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -65,9 +67,14 @@ class JudgedPartition:
         """Close the partition; its index files are trimmed to their entries."""
         self._demand("close")
 
-    def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark as a broker that reads its checkpoint, and return what it is."""
-        return int(self._demand("high-watermark", offset)[1])
+    def update_high_watermark(self, offset: int) -> None:
+        """Set the high watermark as a broker that reads its checkpoint."""
+        self.high_watermark = int(self._demand("high-watermark", offset)[1])
+
+    @property
+    def bound(self) -> int:
+        """The offset at which answers end."""
+        return self.log_end_offset if self.high_watermark is None else self.high_watermark
 
     def batches(self, segment_base_offset: int) -> list[tuple[Batch, int]]:
         """All batches that Kafka can read of a segment, each with its largest timestamp."""

@@ -1,4 +1,4 @@
-"""Kafka's answers to the questions of a lookup, in the columns of the product.
+"""Kafka's answers to the questions of a lookup, in the columns of the product; useful questions.
 
 A broker's answers are translated here and nowhere else: exceptions to statuses, bounds by the
 high watermark, and which of Kafka's methods stands for which level.
@@ -14,7 +14,7 @@ from tests.support.partitions import Row
 from .judged_partition import EMPTY, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from .judged_partition import Answer, JudgedPartition
 
@@ -26,17 +26,8 @@ UNREADABLE = Row("unreadable")
 NO_RECORD = Row("no_record_at_or_after")
 
 
-def offset_rows(
-    judged: JudgedPartition,
-    offsets: Sequence[int],
-    resolve: Resolve,
-    high_watermark: int | None = None,
-) -> list[Row]:
-    """Kafka's answers to lookups of offsets, none negative.
-
-    `judged`: the partition. `offsets`, `resolve`: what is asked, and the level. `high_watermark`:
-    the bound, which `judged` was given before; None for the log end.
-    """
+def offset_rows(judged: JudgedPartition, offsets: Sequence[int], resolve: Resolve) -> list[Row]:
+    """Kafka's answers to lookups of offsets, none negative."""
     if resolve is Resolve.INDEX:
         return [
             Row("before_log_start")
@@ -44,11 +35,10 @@ def offset_rows(
             else Row("found", *_numbers(answer))
             for offset, answer in zip(offsets, judged.offset_entry(offsets), strict=True)
         ]
-    fetched = judged.fetch(offsets, committed=high_watermark is not None)
+    fetched = judged.fetch(offsets, committed=judged.high_watermark is not None)
     answers = judged.record(offsets) if resolve is Resolve.RECORD else fetched
-    bound = judged.log_end_offset if high_watermark is None else high_watermark
     return [
-        _offset_row(judged.log_start_offset, bound, *asked)
+        _offset_row(judged.log_start_offset, judged.bound, *asked)
         for asked in zip(offsets, fetched, answers, strict=True)
     ]
 
@@ -70,18 +60,13 @@ def _offset_row(log_start: int, bound: int, offset: int, fetched: Answer, answer
     return _with_batch(floor, (base, last, position, size), record)
 
 
-def time_rows(
-    judged: JudgedPartition,
-    times: Sequence[int],
-    resolve: Resolve,
-    high_watermark: int | None = None,
-) -> list[Row]:
+def time_rows(judged: JudgedPartition, times: Sequence[int], resolve: Resolve) -> list[Row]:
     """Kafka's answers to lookups of timestamps, none negative but the special ones.
 
-    Parameters are those of `offset_rows`. The rules of the high watermark are those of Kafka's
+    The rules of the high watermark are those of Kafka's
     ``Partition.fetchOffsetForTimestamp``, which hands a client nothing at or above it.
     """
-    bound = judged.log_end_offset if high_watermark is None else high_watermark
+    bound = judged.bound
     questions = {Resolve.INDEX: judged.time_entry, Resolve.BATCH: judged.time_batch}
     answers = questions.get(resolve, judged.time)(times)
     entries = judged.time_entry(times)
@@ -91,7 +76,7 @@ def time_rows(
         if resolve is Resolve.INDEX and time in (_LATEST, _LARGEST):
             rows.append(Row("invalid_query"))
         elif edge is not None and resolve is not Resolve.RECORD:
-            rows += offset_rows(judged, [edge], resolve, high_watermark)
+            rows += offset_rows(judged, [edge], resolve)
         elif edge is not None:
             _, _, epoch = _numbers(answer)
             rows.append(_with_batch(Row("found"), (), [edge, -1, epoch]))
@@ -144,3 +129,34 @@ def _with_batch(row: Row, batch: Sequence[int], record: Sequence[int]) -> Row:
 def _numbers(answer: Answer) -> tuple[int, ...]:
     assert isinstance(answer, tuple), answer
     return answer
+
+
+INT64_MAX = 2**63 - 1
+#: Latest, earliest, the largest timestamp.
+SPECIAL_TIMES = (-1, -2, -3)
+
+
+def offsets_of(judged: JudgedPartition) -> list[int]:
+    """Offsets of batches, segments, log start and log end, and their neighbours; no negative."""
+    edges = {judged.log_start_offset, judged.log_end_offset, *judged.base_offsets}
+    for base_offset in judged.base_offsets:
+        for batch, _ in judged.batches(base_offset):
+            middle = (batch.base_offset + batch.last_offset) // 2
+            edges |= {batch.base_offset, batch.last_offset, middle}
+    return _with_neighbours(edges, least=0)
+
+
+def times_of(judged: JudgedPartition, offsets: Iterable[int]) -> list[int]:
+    """Timestamps of batches and of these records, their neighbours, 0 and the special times."""
+    edges = {0, INT64_MAX}
+    for base_offset in judged.base_offsets:
+        edges.update(timestamp for _, timestamp in judged.batches(base_offset))
+    for answer in judged.record(offsets):
+        if isinstance(answer, tuple):
+            edges.add(answer[-2])  # its timestamp
+    return [*SPECIAL_TIMES, *_with_neighbours(edges, least=0)]
+
+
+def _with_neighbours(edges: set[int], least: int) -> list[int]:
+    near = {edge + step for edge in edges for step in (-1, 0, 1)}
+    return sorted(number for number in near if least <= number <= INT64_MAX)

@@ -63,10 +63,7 @@ def class_path(version: str = DEFAULT_VERSION) -> str:
 
 def jars(version: str = DEFAULT_VERSION) -> tuple[Path, ...]:
     """All jars of a Kafka version, in the order of their names; fetched when they are missing."""
-    folder = target_of(version) / "lib"
-    project = project_of(version)
-    ensure_made(folder, project_hash(project), lambda: fetch_jars(project, folder))
-    return tuple(sorted(folder.glob("*.jar")))
+    return _fetched(project_of(version))
 
 
 def spark_kafka_jars() -> tuple[Path, ...]:
@@ -74,10 +71,7 @@ def spark_kafka_jars() -> tuple[Path, ...]:
 
     Raises `JudgeUnavailable` as for `class_path`.
     """
-    project = _JUDGE / "spark-kafka"
-    folder = _JUDGE / "target" / project.name / "lib"
-    ensure_made(folder, project_hash(project), lambda: fetch_jars(project, folder))
-    return tuple(sorted(folder.glob("*.jar")))
+    return _fetched(_JUDGE / "spark-kafka")
 
 
 def tiered_storage_jar() -> Path:
@@ -85,11 +79,14 @@ def tiered_storage_jar() -> Path:
 
     Raises `JudgeUnavailable` as for `class_path`.
     """
-    project = _JUDGE / "tiered-storage"
+    (jar,) = _fetched(_JUDGE / "tiered-storage")
+    return jar
+
+
+def _fetched(project: Path) -> tuple[Path, ...]:
     folder = _JUDGE / "target" / project.name / "lib"
     ensure_made(folder, project_hash(project), lambda: fetch_jars(project, folder))
-    (jar,) = folder.glob("*.jar")
-    return jar
+    return tuple(sorted(folder.glob("*.jar")))
 
 
 def project_of(version: str) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.support.golden_segments import PARTITION
 from tests.support.segments import batch, marker
 
-from .judged_log import load
+from .judged_log import DAY_MS, JudgedLog, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from .judge import Judge
 
+    Logs = Mapping[int, Sequence[bytes]]
 
 #: Settings with which there is an entry for every batch but the first.
 EVERY_BATCH = {"index.interval.bytes": 0}
@@ -32,10 +33,31 @@ ABORTED: dict[int, list[bytes]] = {
 
 
 class PartitionFiles:
-    """One partition directory and the files in it."""
+    """One partition directory and the files in it; the judge loads it as a broker does."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, judge: Judge, directory: Path) -> None:
+        self._judge = judge
         self.directory = directory
+
+    def load(
+        self,
+        *,
+        clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        now_ms: int = DAY_MS,
+        settings: Mapping[str, object] | None = None,
+    ) -> JudgedLog:
+        """Load it by `judged_log.load`."""
+        return load(
+            self._judge,
+            self.directory,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            now_ms=now_ms,
+            settings=settings,
+        )
 
     def path(self, base_offset: int, suffix: str) -> Path:
         """Path of a file of a segment."""
@@ -63,33 +85,27 @@ class PartitionFiles:
         return {path.name: path.read_bytes() for path in self.directory.iterdir()}
 
 
-def partition_files(scratch: Path, logs: Mapping[int, Sequence[bytes]]) -> PartitionFiles:
+def partition_files(judge: Judge, scratch: Path, logs: Logs) -> PartitionFiles:
     """A fresh partition directory with these logs, by base offset, and nothing else."""
     directory = scratch / "loading" / PARTITION
     shutil.rmtree(directory.parent, ignore_errors=True)
     directory.mkdir(parents=True)
-    files = PartitionFiles(directory)
+    files = PartitionFiles(judge, directory)
     for base_offset, entries in logs.items():
         files.write(base_offset, ".log", b"".join(entries))
     return files
 
 
-def indexed(judge: Judge, scratch: Path, logs: Mapping[int, Sequence[bytes]]) -> PartitionFiles:
-    """A partition with all index files, as Kafka leaves it after a clean shutdown."""
-    files = partition_files(scratch, logs)
-    load(judge, files.directory, settings=EVERY_BATCH).close()
-    return files
-
-
-def indexed_then(
-    judge: Judge,
-    scratch: Path,
-    logs: Mapping[int, Sequence[bytes]],
-    later: Mapping[int, Sequence[bytes]],
+def indexed_files(
+    judge: Judge, scratch: Path, logs: Logs, then: Logs | None = None
 ) -> PartitionFiles:
-    """A partition whose index files were made for other logs than it has now."""
-    files = indexed(judge, scratch, logs)
-    for base_offset, entries in later.items():
+    """A partition with all index files, as Kafka leaves it after a clean shutdown.
+
+    `then`: other logs that it has since.
+    """
+    files = partition_files(judge, scratch, logs)
+    files.load(settings=EVERY_BATCH).close()
+    for base_offset, entries in (then or {}).items():
         files.write(base_offset, ".log", b"".join(entries))
     return files
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
+from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from tests.support.damage import damage
 from tests.support.drawn_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.odd_entries import ORDERLY_ODDITIES
@@ -39,26 +40,48 @@ class Partition:
     """The logs of a partition and what a broker knows about it.
 
     `segments`: logs with their base offsets, in order. `index_interval_bytes`: the setting that the
-    index files are made with. `log_start_offset`: the entry in ``log-start-offset-checkpoint``.
+    index files are made with. `log_start_offset`, `high_watermark`: entries in checkpoints of the
+    data directory. `epochs`: leader epochs and their start offsets, as their checkpoint has them.
     """
 
     segments: tuple[Segment, ...]
     index_interval_bytes: int = 4096
     log_start_offset: int = 0
+    high_watermark: int | None = None
+    epochs: tuple[tuple[int, int], ...] = ()
 
     def write(self, directory: Path) -> None:
-        """Write the logs, and nothing else, into a partition directory."""
+        """Write the logs and the checkpoints, and nothing else, as a partition directory."""
         directory.mkdir(parents=True)
         for segment in self.segments:
             (directory / f"{segment.base_offset:020d}.log").write_bytes(segment.log)
+        if self.epochs:
+            lines = ["0", str(len(self.epochs)), *(f"{epoch} {at}" for epoch, at in self.epochs)]
+            text = "".join(f"{line}\n" for line in lines)
+            (directory / "leader-epoch-checkpoint").write_text(text, encoding="utf-8")
+        self.write_checkpoints(directory.parent)
+
+    def write_checkpoints(self, data_directory: Path) -> None:
+        """Write the checkpoints of the data directory."""
+        for name, offset in (
+            (LOG_START_CHECKPOINT, self.log_start_offset),
+            (REPLICATION_CHECKPOINT, self.high_watermark),
+        ):
+            if offset is not None:
+                text = f"0\n1\ntopic 0 {offset}\n"
+                (data_directory / name).write_text(text, encoding="utf-8")
 
 
 def partition(
-    *segments: tuple[int, list[bytes]], interval: int = 4096, log_start: int = 0
+    *segments: tuple[int, list[bytes]],
+    interval: int = 4096,
+    log_start: int = 0,
+    high_watermark: int | None = None,
+    epochs: tuple[tuple[int, int], ...] = (),
 ) -> Partition:
     """A partition of these segments, each a base offset and its entries."""
     logs = tuple(Segment(b"".join(entries), base, interval) for base, entries in segments)
-    return Partition(logs, interval, log_start)
+    return Partition(logs, interval, log_start, high_watermark, epochs)
 
 
 def partitions(

@@ -14,8 +14,8 @@ from tests.support.segments import CODEC_GZIP, CONTROL, batch, message, packed, 
 from .campaign import SEED
 from .consumed_rows import compare_with_consumer
 from .decoding_campaign import Tally, judge_log
+from .judged_files import ReadRecord, read_log
 from .judged_log import load
-from .judged_reads import ReadRecord, read_log
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,14 +1,22 @@
-"""Logs that grow here are like a broker's: the same files, rolls, reads and refusals."""
+"""Logs that grow here are like a broker's: the same files, rolls, reads and refusals.
+
+The index files that a broker writes as it goes are those of a build, rolled for whatever reason.
+Both versions index batch by batch. A log that was opened again, or truncated, is left out of that:
+the broker then forgets how many bytes follow the last entry.
+"""
 
 from __future__ import annotations
 
 import random
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_index.build import build_segment_files
+from kafka_index.config import IndexConfig
 from kafka_index.growing import Isolation
 from kafka_index.records import (
     BatchFields,
@@ -17,12 +25,14 @@ from kafka_index.records import (
     write_record_batch,
 )
 from tests.support import segments as built
+from tests.support.golden_segments import PARTITION
 from tests.support.growing import data_batch
 
-from .both_logs import START_MS, BothLogs
+from .both_logs import START_MS, BothLogs, LiveLog
 from .campaign import drawn_cases
-from .drawn_growth import Growth, drawn_settings
-from .kafka_traffic import FEW_ENTRIES_BYTES
+from .drawn_growth import FEW_ENTRIES_BYTES, Growth, GrowthOfBoth, drawn_settings
+from .judge import KafkaRefusal
+from .judged_log import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,8 +60,7 @@ def test_drawn_growth_is_the_same_at_every_step(judge: Judge, scratch: Path, see
     settings = drawn_settings(rng)
     logs = BothLogs(judge, scratch, settings)
     try:
-        following = settings["segment.index.bytes"] != FEW_ENTRIES_BYTES
-        growth = Growth(rng, logs, following=following)
+        growth = GrowthOfBoth(rng, logs, settings)
         for _ in range(rng.randrange(1, 60)):
             growth.step()
             logs.assert_same()
@@ -67,8 +76,7 @@ def test_killed_log_is_recovered_alike(judge: Judge, scratch: Path, seed: int) -
     settings = drawn_settings(rng)
     logs = BothLogs(judge, scratch, settings)
     try:
-        following = settings["segment.index.bytes"] != FEW_ENTRIES_BYTES
-        growth = Growth(rng, logs, following=following)
+        growth = GrowthOfBoth(rng, logs, settings)
         for _ in range(rng.randrange(1, 40)):
             growth.step()
         if not logs.kill_kafkas_and_recover():
@@ -237,3 +245,99 @@ def test_both_refuse_as_follower(started: BothLogs, case: str) -> None:
         started.assert_both_refuse_as_follower(REFUSED_AS_FOLLOWER[case])
     finally:
         started.abandon()
+
+
+# ------------------------------------------------------------------------ live index files, built
+
+
+def built_index(partition: Path, log: Path, settings: dict[str, object], suffix: str) -> bytes:
+    """Build the index files of a segment anew, and return one of them."""
+    target = partition.parent / "built"
+    config = IndexConfig(
+        index_interval_bytes=int(str(settings["index.interval.bytes"])),
+        index_size_max_bytes=int(str(settings["segment.index.bytes"])),
+    )
+    assert build_segment_files(log, target, config=config).status == "built"
+    return (target / f"{log.stem}{suffix}").read_bytes()
+
+
+def live_partition(scratch: Path) -> Path:
+    """The place of a new partition, beside a folder for what is built of it."""
+    shutil.rmtree(scratch / "live", ignore_errors=True)
+    (scratch / "live" / "built").mkdir(parents=True)
+    return scratch / "live" / PARTITION
+
+
+def assert_built_as_written(
+    judge: Judge, scratch: Path, rng: random.Random, settings: dict[str, object], steps: int
+) -> int:
+    """Compare the index files of a log after a clean shutdown; return how many segments it has."""
+    partition = live_partition(scratch)
+    with load(judge, partition, settings=settings) as log:
+        growth = Growth(rng, LiveLog(log, scratch), settings)
+        for _ in range(steps):
+            growth.step()
+        log.close()
+    logs = sorted(partition.glob("*.log"))
+    for path in logs:
+        for suffix in (".index", ".timeindex"):
+            built = built_index(partition, path, settings, suffix)
+            assert built == path.with_suffix(suffix).read_bytes(), path.name
+    return len(logs)
+
+
+@pytest.mark.parametrize("version", ["judge", "old_judge"])
+@drawn_cases(0.02)
+@given(seed=st.integers(0, 2**63))
+def test_drawn_growth_leaves_the_index_files_of_a_build(
+    request: pytest.FixtureRequest, scratch: Path, version: str, seed: int
+) -> None:
+    judge = request.getfixturevalue(version)
+    rng = random.Random(seed)
+    settings = drawn_settings(rng, judge.version)
+    assert_built_as_written(judge, scratch, rng, settings, rng.randrange(1, 60))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"internal.segment.bytes": 10_000},
+        {"segment.ms": 1000},
+        {"segment.index.bytes": FEW_ENTRIES_BYTES, "index.interval.bytes": 0},
+    ],
+    ids=str,
+)
+def test_segments_are_rolled_and_their_index_files_are_those_of_a_build(
+    judge: Judge, scratch: Path, changed: dict[str, object]
+) -> None:
+    settings = {"index.interval.bytes": 4096, "segment.index.bytes": 10_000_000, **changed}
+    assert assert_built_as_written(judge, scratch, random.Random(1), settings, 60) > 4
+
+
+def test_several_batches_of_one_append_can_be_too_many_for_a_small_index(
+    judge: Judge, scratch: Path
+) -> None:
+    settings = {"segment.index.bytes": FEW_ENTRIES_BYTES, "index.interval.bytes": 0}
+    batches = b"".join(data_batch(n, timestamp_ms=START_MS + n) for n in range(6))
+    with (
+        load(judge, live_partition(scratch), settings=settings) as log,
+        pytest.raises(KafkaRefusal, match="full time index"),
+    ):
+        LiveLog(log, scratch).append_as_follower(batches, 0)
+
+
+def test_a_restart_in_the_middle_of_a_segment_shifts_its_later_entries(
+    judge: Judge, scratch: Path
+) -> None:
+    partition = live_partition(scratch)
+    settings: dict[str, object] = {"index.interval.bytes": 300, "segment.index.bytes": 10_000_000}
+    for first in (0, 9):
+        with load(judge, partition, settings=settings) as log:
+            batches = (data_batch(first + n, value=bytes(50)) for n in range(9))
+            LiveLog(log, scratch).append_as_follower(b"".join(batches), 0)
+            log.close()
+    log_path = partition / f"{0:020d}.log"
+    live = log_path.with_suffix(".index").read_bytes()
+    built = built_index(partition, log_path, settings, ".index")
+    assert live != built
+    assert live[:8] == built[:8]

@@ -16,11 +16,9 @@ from tests.support.dumps import built_rows
 from tests.support.segments import CODEC_GZIP, INT32_MAX, batch, message
 
 from .judged_files import index_operations
-from .judged_index import our_operations
-from .judged_log import load
 from .kafka_loading import partition_files
-from .state_partitions import DIRECTORY, StatePartition
-from .test_partition_state import NEVER_MS, by_kafka
+from .test_index_operations import our_operations
+from .test_partition_state import DIRECTORY, NEVER_MS, StatePartition, by_kafka
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,8 +90,8 @@ def test_end_of_a_fetch_beyond_2_gib_wraps_around_in_kafka(judge: Judge, scratch
 def test_a_log_that_starts_after_its_end_is_emptied_by_kafka_and_built_with_a_note(
     judge: Judge, scratch: Path
 ) -> None:
-    files = partition_files(scratch, {0: [batch(0), batch(3)], 6: [batch(6)]})
-    with load(judge, files.directory, clean=False, log_start_offset=10) as log:
+    files = partition_files(judge, scratch, {0: [batch(0), batch(3)], 6: [batch(6)]})
+    with files.load(clean=False, log_start_offset=10) as log:
         assert log.loaded.base_offsets == (10,)
         assert (log.loaded.log_start_offset, log.loaded.log_end_offset) == (10, 10)
     logs = {0: batch(0) + batch(3), 6: batch(6)}
@@ -109,8 +107,8 @@ def test_offsets_too_far_apart_for_one_segment_are_split_by_kafka_and_fail_in_a_
     judge: Judge, scratch: Path
 ) -> None:
     far = INT32_MAX + 5
-    files = partition_files(scratch, {0: [batch(0), batch(far)]})
-    with load(judge, files.directory, clean=False) as log:
+    files = partition_files(judge, scratch, {0: [batch(0), batch(far)]})
+    with files.load(clean=False) as log:
         assert log.loaded.base_offsets == (0, far)
     _, rows = built_by_us(scratch, StatePartition({0: batch(0) + batch(far)}))
     assert [(row.status, row.reason_code) for row in rows] == [("failed", "offset_overflow")]

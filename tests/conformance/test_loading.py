@@ -2,74 +2,75 @@
 
 A segment without ``.index`` is recovered on its own, whatever the recovery point is; one with it
 is trusted below the recovery point or after a clean shutdown, and else recovered so that the first
-cut ends the log.
+cut ends the log. What a broker makes of a partition, rather than of its files, is in
+`test_predicted_partitions`.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from kafka_index.build import build_segment_files
-from tests.support.segments import batch
+from tests.support.cases import rising
+from tests.support.named import control, open_transaction
+from tests.support.segments import batch, control_key
 
-from .judged_files import dump_log
-from .judged_log import load
+from .judge import Judge, KafkaRefusal
+from .judged_log import DAY_MS
 from .kafka_loading import (
     ABORTED,
     EVERY_BATCH,
     PartitionFiles,
-    indexed,
-    indexed_then,
+    indexed_files,
     partition_files,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .judge import Judge
 
 SOUND = {0: [batch(0), batch(3)], 6: [batch(6), batch(9)], 12: [batch(12)]}
 #: The second batch of the middle segment has a wrong checksum.
 DAMAGED = {**SOUND, 6: [batch(6), batch(9, crc=1)]}
 GARBAGE = b"\x7f" * 24
+FULL_INDEX_BYTES = 10_485_760
+FULL_TIME_INDEX_BYTES = 10_485_756
+
+New = Callable[..., PartitionFiles]
+
+
+@pytest.fixture
+def bare(judge: Judge, scratch: Path) -> New:
+    """A function that makes a partition of logs alone."""
+    return partial(partition_files, judge, scratch)
+
+
+@pytest.fixture
+def indexed(judge: Judge, scratch: Path) -> New:
+    """A function that makes a partition with all index files."""
+    return partial(indexed_files, judge, scratch)
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_segment_without_index_is_recovered_alone_and_the_others_are_trusted(
-    judge: Judge, scratch: Path, *, clean: bool
+    indexed: New, *, clean: bool
 ) -> None:
-    files = indexed(judge, scratch, SOUND)
+    files = indexed(SOUND)
     before = files.contents()
     files.path(6, ".index").unlink()
     files.write(6, ".timeindex", GARBAGE)
     files.write(0, ".index", GARBAGE)
-    with load(judge, files.directory, clean=clean, recovery_point=15, settings=EVERY_BATCH) as log:
+    with files.load(clean=clean, recovery_point=15, settings=EVERY_BATCH) as log:
         assert log.loaded.base_offsets == (0, 6, 12)
     assert files.read(6, ".index") == before[files.path(6, ".index").name]
     assert files.read(6, ".timeindex") == before[files.path(6, ".timeindex").name]
     assert files.read(0, ".index") == GARBAGE
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_cut_of_a_segment_without_index_leaves_the_later_segments(
-    judge: Judge, scratch: Path, *, clean: bool
-) -> None:
-    files = indexed_then(judge, scratch, SOUND, DAMAGED)
-    files.remove(".index")
-    with load(judge, files.directory, clean=clean) as log:
-        assert log.loaded.base_offsets == (0, 6, 12)
-        assert log.loaded.log_end_offset == 15
-    assert files.read(6, ".log") == DAMAGED[6][0]
-
-
-def test_cut_of_a_segment_with_index_above_the_recovery_point_ends_the_log(
-    judge: Judge, scratch: Path
-) -> None:
-    files = indexed_then(judge, scratch, SOUND, DAMAGED)
-    with load(judge, files.directory, clean=False) as log:
+def test_cut_of_a_segment_with_index_above_the_recovery_point_ends_the_log(indexed: New) -> None:
+    files = indexed(SOUND, DAMAGED)
+    with files.load(clean=False) as log:
         assert log.loaded.base_offsets == (0, 6)
         assert log.loaded.log_end_offset == 9
     assert files.read(6, ".log") == DAMAGED[6][0]
@@ -77,130 +78,316 @@ def test_cut_of_a_segment_with_index_above_the_recovery_point_ends_the_log(
     assert "12.log" not in files.names()
 
 
-def test_segment_below_the_recovery_point_is_not_looked_at(judge: Judge, scratch: Path) -> None:
-    files = indexed_then(judge, scratch, SOUND, DAMAGED)
-    with load(judge, files.directory, clean=False, recovery_point=12) as log:
+def test_segment_below_the_recovery_point_is_not_looked_at(indexed: New) -> None:
+    files = indexed(SOUND, DAMAGED)
+    with files.load(clean=False, recovery_point=12) as log:
         assert log.loaded.base_offsets == (0, 6, 12)
     assert files.read(6, ".log") == b"".join(DAMAGED[6])
 
 
-def test_the_recovery_point_lies_in_the_first_segment_that_is_recovered(
-    judge: Judge, scratch: Path
-) -> None:
-    files = indexed_then(judge, scratch, SOUND, DAMAGED)
-    with load(judge, files.directory, clean=False, recovery_point=11) as log:
-        assert log.loaded.base_offsets == (0, 6)
-
-
-def test_nothing_is_looked_at_after_a_clean_shutdown(judge: Judge, scratch: Path) -> None:
-    files = indexed_then(judge, scratch, SOUND, DAMAGED)
-    files.write(0, ".index", GARBAGE)
-    with load(judge, files.directory) as log:
-        assert log.loaded.base_offsets == (0, 6, 12)
-    assert files.read(6, ".log") == b"".join(DAMAGED[6])
-    assert files.read(0, ".index") == GARBAGE
-
-
-def test_index_files_of_a_build_are_trusted_and_stay(judge: Judge, scratch: Path) -> None:
-    files = partition_files(scratch, SOUND)
-    _place_built(files, scratch)
-    built = {name: data for name, data in files.contents().items() if name.endswith("index")}
-    load(judge, files.directory).close()
-    assert built.items() <= files.contents().items()
-
-
-def test_index_files_of_a_build_are_what_an_unclean_start_makes(
-    judge: Judge, scratch: Path
-) -> None:
-    files = partition_files(scratch, SOUND)
-    _place_built(files, scratch)
-    built = {name: data for name, data in files.contents().items() if name.endswith("index")}
-    load(judge, files.directory, clean=False).close()
-    assert built.items() <= files.contents().items()
-
-
-def test_kafkas_own_tool_finds_no_fault_in_the_index_files_of_a_build(
-    judge: Judge, old_judge: Judge, scratch: Path
-) -> None:
-    files = partition_files(scratch, SOUND)
-    _place_built(files, scratch)
-    for version in (judge, old_judge):
-        for suffix in (".index", ".timeindex"):
-            printed = dump_log(
-                version,
-                scratch / "dump.txt",
-                "--verify-index-only",
-                "--files",
-                ",".join(str(files.path(base, suffix)) for base in SOUND),
-            )
-            assert printed.count("Dumping") == len(SOUND)
-            assert "Mismatches" not in printed
-            assert "Found timestamp" not in printed
-
-
-def test_missing_time_index_becomes_an_empty_one_where_index_is_there(
-    judge: Judge, scratch: Path
-) -> None:
-    files = indexed(judge, scratch, SOUND)
+def test_missing_time_index_becomes_an_empty_one_where_index_is_there(indexed: New) -> None:
+    files = indexed(SOUND)
     files.remove(".timeindex")
-    load(judge, files.directory).kill()
+    files.load().kill()
     assert files.read(0, ".timeindex") == b""
     assert files.read(6, ".timeindex") == b""
 
 
-def test_missing_transaction_index_stays_missing_where_index_is_there(
-    judge: Judge, scratch: Path
-) -> None:
-    files = indexed(judge, scratch, ABORTED)
-    with load(judge, files.directory) as log:
+def test_missing_transaction_index_stays_missing_where_index_is_there(indexed: New) -> None:
+    files = indexed(ABORTED)
+    with files.load() as log:
         assert log.read(0, 1000).aborted == ((7, 0),)
     files.remove(".txnindex")
-    with load(judge, files.directory) as log:
+    with files.load() as log:
         assert log.read(0, 1000).aborted == ()
     assert "0.txnindex" not in files.names()
 
 
-def test_missing_transaction_index_is_rebuilt_with_a_missing_index(
-    judge: Judge, scratch: Path
-) -> None:
-    files = indexed(judge, scratch, ABORTED)
+def test_missing_transaction_index_is_rebuilt_with_a_missing_index(indexed: New) -> None:
+    files = indexed(ABORTED)
     before = files.read(0, ".txnindex")
     files.remove(".txnindex")
     files.remove(".index")
-    load(judge, files.directory).close()
+    files.load().close()
     assert files.read(0, ".txnindex") == before
 
 
-def test_stray_transaction_index_is_emptied_by_recovery_and_not_deleted(
-    judge: Judge, scratch: Path
-) -> None:
-    files = indexed(judge, scratch, SOUND)
+def test_stray_transaction_index_is_emptied_by_recovery_and_not_deleted(indexed: New) -> None:
+    files = indexed(SOUND)
     files.write(6, ".txnindex", struct.pack(">hqqqq", 0, 7, 6, 8, 9))
     files.remove(".index")
-    load(judge, files.directory).close()
+    files.load().close()
     assert files.read(6, ".txnindex") == b""
     assert "0.txnindex" not in files.names()
 
 
 def test_transaction_index_that_ends_below_its_segment_has_the_segment_recovered(
-    judge: Judge, scratch: Path
+    indexed: New,
 ) -> None:
-    files = indexed(judge, scratch, SOUND)
+    files = indexed(SOUND)
     before = files.read(6, ".index")
     files.write(6, ".index", GARBAGE)
     files.write(6, ".txnindex", struct.pack(">hqqqq", 0, 7, 0, 5, 6))
-    load(judge, files.directory, settings=EVERY_BATCH).close()
+    files.load(settings=EVERY_BATCH).close()
     assert files.read(6, ".index") == before
     assert files.read(6, ".txnindex") == b""
 
 
-def _place_built(files: PartitionFiles, scratch: Path) -> None:
-    """Put the index files of a build beside the logs."""
-    target = scratch / "placed"
-    target.mkdir(exist_ok=True)
+def test_active_index_files_are_as_large_as_may_be_until_they_are_closed(bare: New) -> None:
+    files = bare(SOUND)
+    files.load(settings=EVERY_BATCH).kill()
+    assert len(files.read(12, ".index")) == FULL_INDEX_BYTES
+    assert len(files.read(12, ".timeindex")) == FULL_TIME_INDEX_BYTES
+    files.load(clean=False, settings=EVERY_BATCH).close()
+    assert files.read(12, ".index") == b""
+    assert len(files.read(12, ".timeindex")) == 12
+
+
+def test_zeros_of_a_killed_broker_are_taken_for_entries_after_a_clean_shutdown(bare: New) -> None:
+    files = bare(SOUND)
+    files.load(settings=EVERY_BATCH).kill()
+    files.load(settings=EVERY_BATCH).close()
+    assert files.read(12, ".index") == bytes(FULL_INDEX_BYTES)
+
+
+def test_rolled_index_files_have_no_room_left(bare: New) -> None:
+    files = bare(SOUND)
+    files.load(settings=EVERY_BATCH).kill()
+    assert len(files.read(0, ".index")) == 8
+    assert len(files.read(0, ".timeindex")) == 12
+
+
+def test_deleted_and_cleaned_files_are_removed(bare: New) -> None:
+    files = bare(SOUND)
+    files.write(0, ".index.deleted", b"x")
+    files.write(6, ".log.cleaned", b"x")
+    with files.load() as log:
+        assert log.loaded.base_offsets == (0, 6, 12)
+    assert not [name for name in files.names() if name.endswith((".deleted", ".cleaned"))]
+
+
+def test_swap_file_takes_the_place_of_the_segments_that_it_covers(bare: New) -> None:
+    files = bare(SOUND)
+    merged = b"".join(SOUND[0] + SOUND[6])
+    files.write(0, ".log.swap", merged)
+    with files.load() as log:
+        assert log.loaded.base_offsets == (0, 12)
+    assert files.read(0, ".log") == merged
+    assert not {"6.log", "0.log.swap"} & files.names()
+
+
+@pytest.mark.parametrize("cleaned_offset", [0, 6])
+def test_swap_file_at_or_after_a_cleaned_one_is_removed(bare: New, cleaned_offset: int) -> None:
+    files = bare(SOUND)
+    files.write(6, ".log.swap", SOUND[6][1])
+    files.write(cleaned_offset, ".log.cleaned", b"x")
+    with files.load() as log:
+        assert log.loaded.base_offsets == (0, 6, 12)
+    assert files.read(6, ".log") == b"".join(SOUND[6])
+
+
+def test_swap_file_in_front_of_every_cleaned_one_is_taken(bare: New) -> None:
+    files = bare(SOUND)
+    files.write(6, ".log.swap", SOUND[6][1])
+    files.write(7, ".log.cleaned", b"x")
+    files.load().kill()
+    assert files.read(6, ".log") == SOUND[6][1]
+
+
+def test_index_file_without_a_log_is_removed(indexed: New) -> None:
+    files = indexed(SOUND)
+    files.write(99, ".index", bytes(8))
+    files.write(99, ".timeindex", bytes(12))
+    files.write(99, ".txnindex")
+    files.load().kill()
+    assert not {"99.index", "99.timeindex", "99.txnindex"} & files.names()
+
+
+def test_snapshot_of_no_segment_is_removed_but_for_the_last(indexed: New) -> None:
+    files = indexed(SOUND)
+    snapshot = files.read(15, ".snapshot")
+    files.write(4, ".snapshot", snapshot)
+    files.load().kill()
+    names = files.names()
+    assert "4.snapshot" not in names
+    assert "15.snapshot" in names
+
+
+def test_producers_are_forgotten_when_no_snapshot_is_left_after_a_clean_shutdown(
+    indexed: New,
+) -> None:
+    files = indexed(ABORTED)
+    with files.load() as log:
+        assert {producer.producer_id for producer in log.producers()} == {7, 8}
+    files.remove(".snapshot")
+    with files.load() as log:
+        assert log.producers() == []
+    assert {"5.snapshot", "8.snapshot"} <= files.names()
+
+
+def test_epochs_are_lost_with_their_file_after_a_clean_shutdown(indexed: New) -> None:
+    logs = {0: [batch(0, leader_epoch=1), batch(3, leader_epoch=4)]}
+    files = indexed(logs)
+    with files.load() as log:
+        assert log.epochs() == [(1, 0), (4, 3)]
+    (files.directory / "leader-epoch-checkpoint").unlink()
+    with files.load() as log:
+        assert log.epochs() == []
+
+
+def refusal(files: PartitionFiles, settings: dict[str, int] | None = None) -> str:
+    """Class of what keeps the broker from starting after a crash."""
+    with pytest.raises(KafkaRefusal) as refused:
+        files.load(clean=False, settings=settings)
+    return refused.value.error_class
+
+
+def with_empty_index(files: PartitionFiles, *base_offsets: int) -> PartitionFiles:
+    """The same with index files that a broker finds in place."""
+    for base_offset in base_offsets:
+        files.write(base_offset, ".index")
+        files.write(base_offset, ".timeindex")
+    return files
+
+
+@pytest.mark.parametrize(
+    ("entries", "settings"),
+    [
+        pytest.param(
+            rising(7, step_ms=0), {**EVERY_BATCH, "segment.index.bytes": 40}, id="offset index"
+        ),
+        pytest.param(rising(3), {**EVERY_BATCH, "segment.index.bytes": 24}, id="time index"),
+        pytest.param(
+            rising(3, step_ms=0),
+            {**EVERY_BATCH, "segment.index.bytes": 24},
+            id="time index with nothing to append",
+        ),
+    ],
+)
+def test_full_index_keeps_the_broker_from_starting(
+    bare: New, entries: list[bytes], settings: dict[str, int]
+) -> None:
+    files = bare({0: entries})
+    assert refusal(files, settings) == "IllegalArgumentException"
+    files = with_empty_index(bare({0: entries}), 0)
+    assert refusal(files, settings) == "IllegalArgumentException"
+
+
+def test_unreadable_marker_at_the_end_of_what_recovery_keeps_is_read_again_and_refused(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    unreadable = control(control_key(1, version=-1))
+    for version in (judge, old_judge):
+        files = partition_files(version, scratch, {0: [open_transaction(), unreadable, batch(20)]})
+        assert refusal(files) == "InvalidRecordException"
+        assert files.read(0, ".log") == open_transaction() + unreadable
+
+
+def test_offsets_going_backward_cost_the_whole_segment_where_index_is_there(bare: New) -> None:
+    files = bare({0: [batch(0)], 3: [batch(3), batch(6), batch(3)]})
+    with_empty_index(files, 0, 3)
+    with files.load(clean=False, settings=EVERY_BATCH) as log:
+        assert log.loaded.base_offsets == (0, 3)
+        assert log.loaded.log_end_offset == 3
+    assert files.read(3, ".log") == b""
+
+
+def test_active_index_above_the_size_of_the_settings_keeps_the_broker_from_starting(
+    bare: New,
+) -> None:
+    files = bare({0: rising(9)})
+    files.load(settings=EVERY_BATCH).close()
+    small = {**EVERY_BATCH, "segment.index.bytes": 48}
+    with pytest.raises(KafkaRefusal, match="IllegalArgumentException"):
+        files.load(settings=small)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_cut_of_a_segment_without_index_leaves_the_later_segments(
+    indexed: New, *, clean: bool
+) -> None:
+    files = indexed(SOUND, DAMAGED)
+    files.remove(".index")
+    with files.load(clean=clean) as log:
+        assert log.loaded.base_offsets == (0, 6, 12)
+        assert log.loaded.log_end_offset == 15
+    assert files.read(6, ".log") == DAMAGED[6][0]
+
+
+def test_the_recovery_point_lies_in_the_first_segment_that_is_recovered(indexed: New) -> None:
+    with indexed(SOUND, DAMAGED).load(clean=False, recovery_point=11) as log:
+        assert log.loaded.base_offsets == (0, 6)
+
+
+def test_nothing_is_looked_at_after_a_clean_shutdown(indexed: New) -> None:
+    files = indexed(SOUND, DAMAGED)
+    files.write(0, ".index", GARBAGE)
+    with files.load() as log:
+        assert log.loaded.base_offsets == (0, 6, 12)
+    assert files.read(6, ".log") == b"".join(DAMAGED[6])
+    assert files.read(0, ".index") == GARBAGE
+
+
+def test_log_start_offset_hides_what_is_before_it_and_deletes_nothing(indexed: New) -> None:
+    with indexed(SOUND).load(log_start_offset=7) as log:
+        assert log.loaded.log_start_offset == 7
+        assert log.loaded.base_offsets == (0, 6, 12)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_index_files_of_a_build_are_trusted_and_what_an_unclean_start_makes(
+    bare: New, tmp_path: Path, *, clean: bool
+) -> None:
+    files = bare(SOUND)
     for log in sorted(files.directory.glob("*.log")):
-        assert build_segment_files(log, target).status == "built"
-    for path in target.iterdir():
-        if not path.name.startswith("."):
-            (files.directory / path.name).write_bytes(path.read_bytes())
-        path.unlink()
+        assert build_segment_files(log, tmp_path).status == "built"
+    built = {path.name: path.read_bytes() for path in tmp_path.glob("*index")}
+    for name, data in built.items():
+        (files.directory / name).write_bytes(data)
+    files.load(clean=clean).close()
+    assert len(built) == 6
+    assert built.items() <= files.contents().items()
+
+
+def test_zeros_at_the_end_are_cut_after_a_crash_and_refused_after_a_clean_shutdown(
+    indexed: New,
+) -> None:
+    # A clean shutdown cuts them off itself.
+    files = indexed(SOUND)
+    files.write(12, ".log", SOUND[12][0] + bytes(4096))
+    with pytest.raises(KafkaRefusal, match="CorruptRecordException"):
+        files.load()
+    files.load(clean=False).kill()
+    assert files.read(12, ".log") == SOUND[12][0]
+
+
+def test_zeros_at_the_end_of_an_earlier_segment_stay_after_a_clean_shutdown(indexed: New) -> None:
+    files = indexed(SOUND)
+    padded = b"".join(SOUND[0]) + bytes(4096)
+    files.write(0, ".log", padded)
+    with files.load() as log:
+        assert log.loaded.base_offsets == (0, 6, 12)
+    assert files.read(0, ".log") == padded
+
+
+def test_zeros_at_the_end_are_cut_where_index_is_missing(bare: New) -> None:
+    files = bare({0: [batch(0), bytes(4096)]})
+    files.load().kill()
+    assert files.read(0, ".log") == batch(0)
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "left"), [(999, {7, 8}), (1000, {8}), (1003, {8}), (1004, set())]
+)
+def test_idle_producers_are_forgotten_by_the_brokers_clock(
+    indexed: New, after_ms: int, left: set[int]
+) -> None:
+    # The marker is of 1000 ms, the record of 1004.
+    with indexed(ABORTED).load(now_ms=DAY_MS + after_ms) as log:
+        assert {producer.producer_id for producer in log.producers()} == left
+
+
+def test_open_transaction_keeps_its_producer_at_any_time(indexed: New) -> None:
+    with indexed({0: ABORTED[0][:1]}).load(now_ms=10 * DAY_MS) as log:
+        assert [producer.transaction_first_offset for producer in log.producers()] == [0]
+        assert log.state().last_stable_offset == 0

@@ -14,24 +14,22 @@ from __future__ import annotations
 
 import operator
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hypothesis import assume, given, note, reject
 from hypothesis import strategies as st
 
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from kafka_index.reading.answers import NO_INDEX, TAIL, UNREADABLE, Resolve
 from tests.support.index_files import damaged_indexes
-from tests.support.partitions import Row
+from tests.support.partitions import DIRECTORY, Row
 
+from .both import Answered, Questions, ask_us
 from .campaign import drawn_cases
 from .judge import JudgeError
-from .kafka_answers import offset_rows, time_rows
-from .our_answers import DIRECTORY, Answered, Questions, ask_us, differences, write_checkpoint
+from .kafka_answers import offset_rows, offsets_of, time_rows, times_of
 from .partitions import Partition, long_partitions, partitions, tails
-from .targets import offsets_of, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,25 +41,13 @@ if TYPE_CHECKING:
     Same = Callable[[Row, Row], bool]
 
 
-@dataclass(frozen=True)
-class KafkaAnswered:
-    """The questions, and Kafka's answers."""
-
-    questions: Questions
-    offsets: dict[Resolve, list[Row]]
-    times: dict[Resolve, list[Row]]
-    log_start_offset: int
-    log_end_offset: int
-
-
-def ask_kafka(judged: JudgedPartition, high_watermark: int | None = None) -> KafkaAnswered:
+def ask_kafka(judged: JudgedPartition) -> tuple[Questions, Answered]:
     """Ask Kafka at every edge; timestamps first, a committed fetch moves the high watermark."""
     offsets = offsets_of(judged)
     times = times_of(judged, offsets)
-    return KafkaAnswered(
-        Questions(offsets, times),
-        times={level: time_rows(judged, times, level, high_watermark) for level in Resolve},
-        offsets={level: offset_rows(judged, offsets, level, high_watermark) for level in Resolve},
+    return Questions(offsets, times), Answered(
+        times={level: time_rows(judged, times, level) for level in Resolve},
+        offsets={level: offset_rows(judged, offsets, level) for level in Resolve},
         log_start_offset=judged.log_start_offset,
         log_end_offset=judged.log_end_offset,
     )
@@ -92,11 +78,12 @@ def write_both(scratch: Path, partition: Partition) -> tuple[Path, Path]:
     for_kafka, for_us = scratch / "lookups/kafka", scratch / "lookups/us"
     for data_directory in (for_kafka, for_us):
         partition.write(data_directory / DIRECTORY)
-        write_checkpoint(data_directory, LOG_START_CHECKPOINT, partition.log_start_offset)
     return for_kafka / DIRECTORY, for_us / DIRECTORY
 
 
-def assert_equal(ours: Answered, kafka: KafkaAnswered, same: Same = operator.eq) -> None:
+def assert_equal(
+    asked: Questions, ours: Answered, kafka: Answered, same: Same = operator.eq
+) -> None:
     """All answers are the same, and what was asked of both."""
     assert (ours.log_start_offset, ours.log_end_offset) == (
         kafka.log_start_offset,
@@ -105,17 +92,14 @@ def assert_equal(ours: Answered, kafka: KafkaAnswered, same: Same = operator.eq)
     for by in ("offsets", "times"):
         for level, our_rows in getattr(ours, by).items():
             if our_rows:
-                asked, kafkas_rows = getattr(kafka.questions, by), getattr(kafka, by)[level]
-                assert not differences(asked, our_rows, kafkas_rows, same), (by, level)
+                rows = zip(getattr(asked, by), our_rows, getattr(kafka, by)[level], strict=True)
+                differences = [row for row in rows if not same(*row[1:])]
+                assert not differences, (by, level)
 
 
 def same_from_earlier_entry(ours: Row, kafkas: Row) -> bool:
     """An index that lost entries is right, and leads to the same answers from earlier entries."""
-
-    def without_entry(row: Row) -> Row:
-        return row._replace(entry_offset=None, entry_position_bytes=None, entry_timestamp_ms=None)
-
-    return without_entry(ours) == without_entry(kafkas)
+    return ours.without_entry == kafkas.without_entry
 
 
 @drawn_cases(share=0.1)
@@ -125,9 +109,9 @@ def test_answers_with_kafkas_index_files_are_kafkas(
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
     with open_drawn(judge, for_kafka, partition) as judged:
-        kafka = ask_kafka(judged)
-    ours = ask_us(for_us, kafka.questions, indexes=for_kafka.parent)
-    assert_equal(ours, kafka)
+        asked, kafka = ask_kafka(judged)
+    ours = ask_us(for_us, asked, indexes=for_kafka.parent)
+    assert_equal(asked, ours, kafka)
     if not any(path.read_bytes()[:12] == bytes(12) for path in for_kafka.glob("*.timeindex")):
         assert {finding.kind for finding in ours.findings} <= {UNREADABLE}
 
@@ -139,9 +123,9 @@ def test_answers_without_index_files_are_kafkas(
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
     with open_drawn(judge, for_kafka, partition) as judged:
-        kafka = ask_kafka(judged)
-    ours = ask_us(for_us, kafka.questions, interval=partition.index_interval_bytes)
-    assert_equal(ours, kafka)
+        asked, kafka = ask_kafka(judged)
+    ours = ask_us(for_us, asked, interval=partition.index_interval_bytes)
+    assert_equal(asked, ours, kafka)
     assert {finding.kind for finding in ours.findings} <= {NO_INDEX, UNREADABLE}
 
 
@@ -153,22 +137,19 @@ def test_answers_with_damaged_index_files_are_kafkas(
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
     with open_drawn(judge, for_kafka, partition) as judged:
-        kafka = ask_kafka(judged)
+        asked, kafka = ask_kafka(judged)
     note(data.draw(damaged_indexes(for_kafka)))
     # On a log of its own each: what one answer shows about an index helps the next.
     for level in Resolve:
-        for asked in (
-            Questions(offsets=kafka.questions.offsets),
-            Questions(times=kafka.questions.times),
-        ):
+        for some in (Questions(offsets=asked.offsets), Questions(times=asked.times)):
             ours = ask_us(
                 for_us,
-                asked,
+                some,
                 interval=partition.index_interval_bytes,
                 indexes=for_kafka.parent,
                 levels=[level],
             )
-            assert_equal(ours, kafka, same_from_earlier_entry)
+            assert_equal(some, ours, kafka, same_from_earlier_entry)
 
 
 @drawn_cases(share=0.1)
@@ -185,9 +166,9 @@ def test_answers_with_a_torn_tail_are_kafkas(
     torn = replace(partition, segments=(*others, replace(last, log=last.log + tail(next_offset))))
     for_kafka, for_us = write_both(scratch, torn)
     with open_drawn(judge, for_kafka, partition) as judged:
-        kafka = ask_kafka(judged)
-    ours = ask_us(for_us, kafka.questions, interval=partition.index_interval_bytes)
-    assert_equal(ours, kafka)
+        asked, kafka = ask_kafka(judged)
+    ours = ask_us(for_us, asked, interval=partition.index_interval_bytes)
+    assert_equal(asked, ours, kafka)
     assert TAIL in {finding.kind for finding in ours.findings}
 
 
@@ -221,15 +202,15 @@ def test_answers_about_what_recovery_leaves_of_damaged_logs_are_kafkas(
     for_kafka, for_us = write_both(scratch, partition)
     with opened_by_kafka(judge, for_kafka, partition) as judged:
         assume(is_in_order(judged))
-        kafka = ask_kafka(judged)
+        asked, kafka = ask_kafka(judged)
     for path in for_us.glob("*.log"):
         path.unlink()
     for path in for_kafka.glob("*.log"):
         shutil.copy(path, for_us)
-    with_indexes = ask_us(for_us, kafka.questions, indexes=for_kafka.parent)
-    assert_equal(with_indexes, kafka, same_with_epoch_of_batch)
-    without = ask_us(for_us, kafka.questions, interval=partition.index_interval_bytes)
-    assert_equal(without, kafka, same_with_epoch_of_batch)
+    with_indexes = ask_us(for_us, asked, indexes=for_kafka.parent)
+    assert_equal(asked, with_indexes, kafka, same_with_epoch_of_batch)
+    without = ask_us(for_us, asked, interval=partition.index_interval_bytes)
+    assert_equal(asked, without, kafka, same_with_epoch_of_batch)
 
 
 @drawn_cases(share=0.1)
@@ -242,7 +223,8 @@ def test_answers_below_the_high_watermark_are_kafkas(
         batches = [batch for base in judged.base_offsets for batch, _ in judged.batches(base)]
         edges = [0, judged.log_end_offset + 1, *(batch.last_offset + 1 for batch in batches)]
         checkpointed = data.draw(st.sampled_from(edges))
-        kafka = ask_kafka(judged, judged.update_high_watermark(checkpointed))
-    write_checkpoint(for_us.parent, REPLICATION_CHECKPOINT, checkpointed)
-    ours = ask_us(for_us, kafka.questions, indexes=for_kafka.parent, high_watermark=True)
-    assert_equal(ours, kafka)
+        judged.update_high_watermark(checkpointed)
+        asked, kafka = ask_kafka(judged)
+    replace(partition, high_watermark=checkpointed).write_checkpoints(for_us.parent)
+    ours = ask_us(for_us, asked, indexes=for_kafka.parent, high_watermark=True)
+    assert_equal(asked, ours, kafka)

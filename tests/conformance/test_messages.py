@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.layout.message_bytes import uuid_text
-from kafka_index.layout.message_fields import STRUCT, Field, Struct, Value
-from kafka_index.layout.message_schemas import MessageSchema
+from kafka_index.layout.message_schemas import STRUCT, Field, MessageSchema, Struct, Value
 from kafka_index.layout.messages import (
     CLUSTER_METADATA,
     CONSUMER_PROTOCOL,

@@ -17,7 +17,7 @@ from tests.support.missing_offsets import (
     write_partition,
 )
 
-from .make_golden_cleaned import cleaned_by
+from .make_golden import cleaned_by
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -126,7 +126,11 @@ def test_packed_batch_has_kafkas_header_and_records(
     found, expected = read_batches(judge, log)[0], list(batch.records)
     if batch.log_append_time_ms is not None:
         expected = [one._replace(timestamp_ms=batch.log_append_time_ms) for one in expected]
-    assert (list(found.records), found.fault) == (expected, None)
+    records = [
+        WrittenRecord(one.offset, one.timestamp_ms, one.key, one.value, one.headers)
+        for one in found.records
+    ]
+    assert (records, found.fault) == (expected, None)
 
 
 @pytest.mark.parametrize("commit", [False, True])

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.memory_records import MemoryRecords
 
 from kafka_index.scan import read_batches
+from tests.support.command_line import DUMP
 from tests.support.record_tables import read_contents, read_records
 
-from .aiokafka_records import Entry, Record, read_entries
 from .judged_files import WrittenBatch, WrittenRecord, write_batches
 from .written_segments import FORMATS, NAMED, WrittenSegment, drawn_segment
 
@@ -25,22 +27,62 @@ if TYPE_CHECKING:
     from .judge import Judge
     from .judged_files import Written
 
-DUMP = Path(__file__).resolve().parents[2] / "examples" / "dump"
 LOGS = sorted(path for path in DUMP.glob("*/*.log") if path.stat().st_size)
 DRAWN = 300
 
-#: The fields of a batch of magic 2, in the order of aiokafka's.
-HEADER = (
-    "base_offset",
-    "magic",
-    "crc",
-    "attributes",
-    "base_timestamp_ms",
-    "max_timestamp_ms",
-    "producer_id",
-    "producer_epoch",
-    "base_sequence",
-)
+#: The fields of a batch of magic 2, by our names and by aiokafka's.
+HEADER = {
+    "base_offset": "base_offset",
+    "magic": "magic",
+    "crc": "crc",
+    "attributes": "attributes",
+    "base_timestamp_ms": "first_timestamp",
+    "max_timestamp_ms": "max_timestamp",
+    "producer_id": "producer_id",
+    "producer_epoch": "producer_epoch",
+    "base_sequence": "base_sequence",
+}
+_NO_TIMESTAMP = -1
+
+
+class Record(NamedTuple):
+    """A record of any magic; without a timestamp it has -1."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Entry(NamedTuple):
+    """An entry of a log: the offset after it, of magic 2 the fields of `HEADER`; its records."""
+
+    header: tuple[int, ...]
+    records: list[Record]
+
+
+def read_entries(log: bytes) -> list[Entry]:
+    """Every entry of a log as aiokafka reads it; all checksums are right."""
+    memory = MemoryRecords(log)
+    entries = []
+    while memory.has_next():
+        entry = memory.next_batch()
+        assert entry.validate_crc()
+        names = HEADER.values() if isinstance(entry, DefaultRecordBatch) else ()
+        header = (entry.next_offset, *(getattr(entry, name) for name in names))
+        records = [
+            Record(
+                record.offset,
+                _NO_TIMESTAMP if record.timestamp is None else record.timestamp,
+                record.key,
+                record.value,
+                tuple(record.headers),
+            )
+            for record in entry
+        ]
+        entries.append(Entry(header, records))
+    return entries
 
 
 def our_entries(path: Path) -> list[Entry]:

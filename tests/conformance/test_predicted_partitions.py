@@ -19,7 +19,7 @@ from tests.support.segments import batch, marker
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal
-from .judged_log import DAY_MS, load
+from .judged_log import DAY_MS
 from .kafka_loading import PartitionFiles, partition_files
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ def predicted(files: PartitionFiles, case: Case) -> Iterator[LoadedPartition]:
         case.is_clean,
         case.recovery_point,
         case.log_start_offset,
-        LogSettings(index_interval_bytes=case.interval, producer_id_expiration_ms=DAY_MS),
-        lambda: DAY_MS,
+        settings=LogSettings(index_interval_bytes=case.interval, producer_id_expiration_ms=DAY_MS),
+        clock=lambda: DAY_MS,
     )
     with load_partition(partition, str(files.directory), loading) as loaded:
         yield loaded
@@ -258,8 +258,8 @@ CAREFUL = ("offset_overflow", "bad_size")
 @given(cases())
 @drawn_cases(0.1)
 def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:
-    files = partition_files(scratch, case.logs)
-    load(judge, files.directory, settings=case.settings()).close()
+    files = partition_files(judge, scratch, case.logs)
+    files.load(settings=case.settings()).close()
     for fault in case.faults:
         apply(fault, files, list(case.logs))
     before = files.contents()
@@ -277,13 +277,10 @@ def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: C
     assert files.contents() == before
 
     try:
-        theirs = load(
-            judge,
-            files.directory,
+        theirs = files.load(
             clean=case.is_clean,
             recovery_point=case.recovery_point,
             log_start_offset=case.log_start_offset,
-            producer_expiration_ms=DAY_MS,
             settings=case.settings(),
         )
     except KafkaRefusal as refusal:

@@ -22,8 +22,7 @@ from tests.support.named import COMPRESSED, NAMED
 from tests.support.strategies import segments
 
 from .campaign import drawn_cases
-from .kept_segments import kept_on_failure
-from .recovering import recovered_by_kafka
+from .recovering import kept_on_failure, recovered_by_kafka
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,10 +45,14 @@ def assert_same(judge: Judge, scratch: Path, test: str, segment: Segment) -> Non
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
-def test_named_segment_is_built_as_kafka_recovers_it(
+def test_named_segment_is_recovered_as_its_case_states_and_built_so(
     judge: Judge, scratch: Path, case: Case
 ) -> None:
     kafka = recovered_by_kafka(judge, scratch / "kafka", case.segment)
+    if isinstance(case.expected, str):
+        assert (kafka.reason or "").startswith(f"{case.expected}: ")
+    else:
+        assert kafka.valid_bytes == len(case.segment.log) - case.expected
     built = recovered_by_build(scratch / "build", case.segment)
     assert built == kafka or (case in COMPRESSED and built.refusal == "compressed_marker")
 

@@ -23,7 +23,6 @@ from kafka_index.scan import read_batches
 from tests.support.golden_segments import PARTITION
 
 from .campaign import drawn_cases
-from .judged_log import DAY_MS, load
 from .kafka_loading import PartitionFiles, partition_files
 from .test_predicted_partitions import Case, apply, cases
 
@@ -79,8 +78,8 @@ def restored(root: Path, output: Path, case: Case, salvage: Salvage) -> Restored
 def test_a_restored_partition_is_loaded_as_it_is(
     judge: Judge, scratch: Path, case: Case, salvage: Salvage
 ) -> None:
-    files = partition_files(scratch, case.logs)
-    load(judge, files.directory, settings=case.settings()).close()
+    files = partition_files(judge, scratch, case.logs)
+    files.load(settings=case.settings()).close()
     for fault in case.faults:
         apply(fault, files, list(case.logs))
     if not any(files.directory.glob("*.log")):
@@ -96,7 +95,7 @@ def test_a_restored_partition_is_loaded_as_it_is(
     if found.is_left_out:
         assert not directory.exists()
         return
-    assert_loaded_as_reported(judge, PartitionFiles(directory), case, found)
+    assert_loaded_as_reported(PartitionFiles(judge, directory), case, found)
     kept = set(batches(directory))
     for batch in batches(files.directory):
         is_lost = any(
@@ -107,20 +106,15 @@ def test_a_restored_partition_is_loaded_as_it_is(
         assert batch in kept or is_lost, batch
 
 
-def assert_loaded_as_reported(
-    judge: Judge, files: PartitionFiles, case: Case, found: RestoredPartition
-) -> None:
+def assert_loaded_as_reported(files: PartitionFiles, case: Case, found: RestoredPartition) -> None:
     """Load a restored partition after a clean stop, and again as if nothing were known of it."""
     written = logs(files.directory)
     loaded = []
     for is_clean, recovery_point in ((True, found.log_end_offset), (False, 0)):
-        with load(
-            judge,
-            files.directory,
+        with files.load(
             clean=is_clean,
             recovery_point=recovery_point,
             log_start_offset=found.log_start_offset,
-            producer_expiration_ms=DAY_MS,
             settings=case.settings(),
         ) as log:
             state = log.loaded

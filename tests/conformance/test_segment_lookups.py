@@ -18,8 +18,8 @@ from kafka_index.storage import SegmentFile
 
 from .campaign import drawn_cases
 from .judged_partition import Refused
+from .kafka_answers import INT64_MAX, offsets_of, times_of
 from .partitions import Partition, partitions
-from .targets import INT64_MAX, offsets_of, times_of
 from .test_lookups import open_drawn, write_both
 
 if TYPE_CHECKING:

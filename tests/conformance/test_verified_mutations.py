@@ -22,7 +22,7 @@ from tests.support.golden_segments import PARTITION
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal
-from .judged_log import DAY_MS, load
+from .judged_log import DAY_MS
 from .kafka_loading import PartitionFiles, partition_files
 from .test_predicted_partitions import KINDS, Writer
 
@@ -137,15 +137,12 @@ def verified(root: Path, case: Case) -> Verification:
     return verify([root], config=config, threads=1, now=f"ms:{DAY_MS}")
 
 
-def answers(judge: Judge, files: PartitionFiles, case: Case, end: int) -> tuple[object, ...] | str:
+def answers(files: PartitionFiles, case: Case, end: int) -> tuple[object, ...] | str:
     """Return what a broker has after loading, and what it reads at each offset."""
     try:
-        log = load(
-            judge,
-            files.directory,
+        log = files.load(
             clean=case.is_clean,
             recovery_point=min(case.logs),
-            producer_expiration_ms=DAY_MS,
             settings={"index.interval.bytes": case.interval},
         )
     except KafkaRefusal:
@@ -169,9 +166,9 @@ def answers(judge: Judge, files: PartitionFiles, case: Case, end: int) -> tuple[
 @given(cases())
 @drawn_cases(0.05)
 def test_a_mutation_is_found_or_does_no_harm(judge: Judge, scratch: Path, case: Case) -> None:
-    files = partition_files(scratch, case.logs)
+    files = partition_files(judge, scratch, case.logs)
     root = files.directory.parent
-    load(judge, files.directory, settings={"index.interval.bytes": case.interval}).close()
+    files.load(settings={"index.interval.bytes": case.interval}).close()
     for path in files.directory.glob("*.deleted"):
         path.unlink()
     (files.directory / "partition.metadata").write_text(TOPIC_ID)
@@ -209,8 +206,8 @@ def test_a_mutation_is_found_or_does_no_harm(judge: Judge, scratch: Path, case: 
         row.kind is FileKind.LOG and row.file_class is FileClass.TORN and not row.harmful
         for row in rows
     )
-    theirs = answers(judge, PartitionFiles(intact / PARTITION), case, end)
-    ours = answers(judge, files, case, end)
+    theirs = answers(PartitionFiles(judge, intact / PARTITION), case, end)
+    ours = answers(files, case, end)
     if is_cut_tail:
         # The batch that was not written to its end is gone.
         assert ours != "refused"

@@ -23,15 +23,14 @@ from .campaign import drawn_cases
 from .judge import KafkaRefusal
 from .judged_files import WrittenBatch, WrittenRecord, write_batches
 from .judged_log import load
-from .judged_partition import Refused
+from .judged_partition import Answer, Refused
 from .written_segments import drawn_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
-    from .judge_results import RecoverResult
-    from .judged_partition import Answer, JudgedPartition
+    from .judge import Judge, RecoverResult
+    from .judged_partition import JudgedPartition
 
 FIRST, NEXT = batch(0), batch(3)
 #: A sound message but for what is packed in it.
@@ -48,7 +47,7 @@ def recovered(
     result = judge.recover(
         partition, drawn.base_offset, drawn.index_interval_bytes, drawn.segment_index_bytes
     )
-    if result.refused:
+    if result.error_class is not None:
         return result, {}
     return result, {path.name: path.read_bytes() for path in partition.iterdir()}
 
@@ -123,18 +122,57 @@ def opened(
     return judge.open_partition(directory / PARTITION, interval)
 
 
-def translated(judge: Judge, scratch: Path, log: bytes, *offsets: int) -> list[Answer]:
-    """Name, position and size by ``translateOffset``."""
-    with opened(judge, scratch, log) as partition:
-        return partition.translate(0, offsets)
+SIZE = len(FIRST)
+#: What ends before it begins, and a sound old wrapper.
+ODD, PACKED = batch(5, last_offset_delta=-3), wrapper(2, 1, [(0, 50), (1, 60), (2, 70)], CODEC_GZIP)
+UNREAD = len(UNREADABLE)
+#: A log and an offset, and how each version translates it.
+TRANSLATED: dict[str, tuple[bytes, int, Answer, Answer]] = {
+    "name is the base offset in 4.3.1 and the last in 3.9.1": (
+        FIRST + NEXT,
+        4,
+        (3, SIZE, SIZE),
+        (5, SIZE, SIZE),
+    ),
+    "of duplicated batches 4.3.1 finds the last and 3.9.1 the first": (
+        FIRST + NEXT + NEXT,
+        4,
+        (3, 2 * SIZE, SIZE),
+        (5, SIZE, SIZE),
+    ),
+    "of duplicated batches both find the first by its base offset": (
+        FIRST + NEXT + NEXT,
+        3,
+        (3, SIZE, SIZE),
+        (5, SIZE, SIZE),
+    ),
+    "a batch that ends before it begins is found by 4.3.1 and passed over by 3.9.1": (
+        FIRST + ODD + batch(9),
+        4,
+        (5, SIZE, len(ODD)),
+        (11, SIZE + len(ODD), SIZE),
+    ),
+    "records of an old wrapper are looked into by 4.3.1 and not by 3.9.1": (
+        FIRST + UNREADABLE + AFTER,
+        3,
+        Refused("KafkaException"),
+        (3, SIZE, UNREAD),
+    ),
+    "sound old wrappers are found alike": (
+        PACKED + NEXT,
+        1,
+        (0, 0, len(PACKED)),
+        (2, 0, len(PACKED)),
+    ),
+}
 
 
-def test_translated_offset_is_named_by_the_base_offset_in_4_3_1_and_the_last_in_3_9_1(
-    judge: Judge, old_judge: Judge, scratch: Path
-) -> None:
-    log = FIRST + NEXT
-    assert translated(judge, scratch, log, 4) == [(3, len(FIRST), len(NEXT))]
-    assert translated(old_judge, scratch, log, 4) == [(5, len(FIRST), len(NEXT))]
+@pytest.mark.parametrize("name", TRANSLATED)
+def test_offsets_are_translated(judge: Judge, old_judge: Judge, scratch: Path, name: str) -> None:
+    log, offset, new, old = TRANSLATED[name]
+    for version, expected in ((judge, new), (old_judge, old)):
+        with opened(version, scratch, log) as partition:
+            assert partition.translate(0, [offset]) == [expected]
 
 
 def test_what_was_read_is_named_by_the_base_offset_in_4_3_1_and_the_one_asked_for_in_3_9_1(
@@ -147,41 +185,6 @@ def test_what_was_read_is_named_by_the_base_offset_in_4_3_1_and_the_one_asked_fo
             assert log.read(4, 1).name_offset == name
 
 
-def test_of_duplicated_batches_4_3_1_finds_the_last_and_3_9_1_the_first(
-    judge: Judge, old_judge: Judge, scratch: Path
-) -> None:
-    log = FIRST + NEXT + NEXT
-    first, last = len(FIRST), len(FIRST) + len(NEXT)
-    assert translated(judge, scratch, log, 4) == [(3, last, len(NEXT))]
-    assert translated(old_judge, scratch, log, 4) == [(5, first, len(NEXT))]
-
-
-def test_of_duplicated_batches_both_find_the_first_by_its_base_offset(
-    judge: Judge, old_judge: Judge, scratch: Path
-) -> None:
-    for version, name in ((judge, 3), (old_judge, 5)):
-        found = translated(version, scratch, FIRST + NEXT + NEXT, 3)
-        assert found == [(name, len(FIRST), len(NEXT))]
-
-
-def test_a_batch_that_ends_before_it_begins_is_found_by_4_3_1_and_passed_over_by_3_9_1(
-    judge: Judge, old_judge: Judge, scratch: Path
-) -> None:
-    odd = batch(5, last_offset_delta=-3)
-    after = batch(9)
-    log = FIRST + odd + after
-    assert translated(judge, scratch, log, 4) == [(5, len(FIRST), len(odd))]
-    assert translated(old_judge, scratch, log, 4) == [(11, len(FIRST) + len(odd), len(after))]
-
-
-def test_records_of_an_old_wrapper_are_looked_into_by_4_3_1_and_not_by_3_9_1(
-    judge: Judge, old_judge: Judge, scratch: Path
-) -> None:
-    log = FIRST + UNREADABLE + AFTER
-    assert translated(judge, scratch, log, 3) == [Refused("KafkaException")]
-    assert translated(old_judge, scratch, log, 3) == [(3, len(FIRST), len(UNREADABLE))]
-
-
 def test_a_partition_that_begins_with_an_unreadable_wrapper_is_loaded_by_3_9_1_alone(
     judge: Judge, old_judge: Judge, scratch: Path
 ) -> None:
@@ -191,12 +194,6 @@ def test_a_partition_that_begins_with_an_unreadable_wrapper_is_loaded_by_3_9_1_a
         assert log.loaded.log_end_offset == 23
     with pytest.raises(KafkaRefusal, match="KafkaException"):
         load(judge, directory / PARTITION)
-
-
-def test_sound_old_wrappers_are_found_alike(judge: Judge, old_judge: Judge, scratch: Path) -> None:
-    packed = wrapper(2, 1, [(0, 50), (1, 60), (2, 70)], CODEC_GZIP)
-    for version, name in ((judge, 0), (old_judge, 2)):
-        assert translated(version, scratch, packed + NEXT, 1) == [(name, 0, len(packed))]
 
 
 @drawn_cases(0.05)

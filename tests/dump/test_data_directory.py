@@ -22,24 +22,14 @@ def test_a_brokers_own_checkpoints_are_read() -> None:
     assert directory.has_high_watermarks
 
 
-def test_what_was_not_noted_is_none() -> None:
-    directory = DataDirectory(str(DUMP))
-    assert directory.log_start_offset(TopicPartition("page-views", 1)) is None
-    assert directory.high_watermark(ORDERS) is None
-
-
-def test_a_directory_without_checkpoints_notes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"0\n1\npage-views 1 6569\n"])
+def test_what_was_not_noted_is_none(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "replication-offset-checkpoint").write_bytes(content)
     directory = DataDirectory(str(tmp_path))
     assert directory.log_start_offset(ORDERS) is None
     assert directory.high_watermark(ORDERS) is None
-    assert not directory.has_high_watermarks
-
-
-def test_an_empty_checkpoint_is_one_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / "replication-offset-checkpoint").write_bytes(b"")
-    directory = DataDirectory(str(tmp_path))
-    assert directory.has_high_watermarks
-    assert directory.high_watermark(ORDERS) is None
+    assert directory.has_high_watermarks is (content is not None)
 
 
 def test_each_checkpoint_is_read_only_when_it_is_asked_for(tmp_path: Path) -> None:

@@ -89,15 +89,20 @@ def test_what_is_exported_is_imported_at_the_same_offsets(tmp_path: Path, form: 
 
 
 def test_times_are_those_of_each_record(tmp_path: Path) -> None:
-    times = [50, 10, 40, 20, 30, 60]
+    times = [50, 10, 40, 20, 30, 60, -1, 10]
     log = b"".join(
         batch_of(2 * at, [(times[2 * at], None, b"v"), (times[2 * at + 1], None, b"w")])
-        for at in range(3)
+        for at in range(4)
     )
     write_partition(tmp_path / "dump", {0: log})
-    out = tmp_path / "out"
-    export(0, "--input", tmp_path / "dump", "--output", out, "--from", "ms:20", "--to", "ms:50")
-    assert exported(out)["offset"].to_pylist() == [2, 3, 4]
+    # A record without a timestamp is before no time.
+    for bounds, offsets in (
+        (("--from", "ms:20", "--to", "ms:50"), [2, 3, 4]),
+        (("--to", "ms:50"), [1, 2, 3, 4, 7]),
+    ):
+        out = tmp_path / f"out{len(bounds)}"
+        export(0, "--input", tmp_path / "dump", "--output", out, *bounds)
+        assert exported(out)["offset"].to_pylist() == offsets
 
 
 def test_a_folder_for_each_day(tmp_path: Path) -> None:
@@ -440,10 +445,3 @@ def test_a_repeat_keeps_what_was_damaged_or_lost_since(tmp_path: Path, then: str
     last.write_bytes(sound[2] + sound[3])
     export(0, *arguments)
     assert exported(tmp_path / "out")["offset"].to_pylist() == list(range(12))
-
-
-def test_records_without_a_timestamp_are_before_no_time(tmp_path: Path) -> None:
-    log = b"".join(batch_of(at, [(time, None, b"v")]) for at, time in enumerate([50, -1, 10]))
-    write_partition(tmp_path / "dump", {0: log})
-    export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out", "--to", "ms:50")
-    assert exported(tmp_path / "out")["offset"].to_pylist() == [2]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
-from kafka_index.errors import CorruptLogError, IndexFullError, IndexOffsetOverflowError, InputError
+from kafka_index.errors import CorruptLogError, IndexFullError, InputError
 from kafka_index.growing import GrowingLogSegment, LogSettings
 from kafka_index.index import OffsetIndex
 from kafka_index.reading import LogSegment
@@ -246,14 +246,6 @@ def test_refused_append_leaves_the_segment_as_it_was(
         assert segment.growth().tolist() == before
         assert segment.log.view.tobytes() == data_batch(0)
         segment.append(data_batch(1))
-
-
-def test_offset_that_does_not_fit_is_refused_after_one_that_does(tmp_path: Path) -> None:
-    with (
-        GrowingLogSegment(tmp_path, 0, EVERY_BATCH, create=True) as segment,
-        pytest.raises((InputError, IndexOffsetOverflowError)),
-    ):
-        segment.append(data_batch(0) + data_batch(2**31 + 5))
 
 
 def test_missing_segment_cannot_be_opened(tmp_path: Path) -> None:

@@ -11,11 +11,6 @@ from numpy.typing import NDArray
 from kafka_index.kernels.decode_state import (
     DECODE_FAULT,
     DECODE_FULL,
-    STATE_CURSOR,
-    STATE_FAULT,
-    STATE_HEADER_ROWS,
-    STATE_LEFT,
-    STATE_ROWS,
     TOO_MANY_HEADERS,
     hand_in_section,
     new_state,
@@ -107,18 +102,19 @@ def walked(
 ) -> tuple[list[tuple[int, int]], int, int]:
     """The results of `decode_batches` on a section: records, code, and number of sound ones."""
     chunk, state, code = decode_section(section, max(count, 1), parts)
-    fault = int(state[STATE_FAULT]) if code == DECODE_FAULT else RECORD_SOUND
+    fault = int(state.fault) if code == DECODE_FAULT else RECORD_SOUND
     rows = zip(chunk.offsets.tolist(), chunk.timestamps_ms.tolist(), strict=True)
-    return list(rows), fault, count - int(state[STATE_LEFT])
+    return list(rows), fault, count - int(state.left)
 
 
 def decode_section(
     section: RecordSection, room: int, parts: RecordParts = RecordParts.ALL
-) -> tuple[RecordChunk, NDArray[np.int64], int]:
+) -> tuple[RecordChunk, np.record, int]:
     """The records, the state after them, and the code."""
     size = int(section.end) - int(section.start)
     memory = ChunkMemory(parts, room, size, size, np.full((PLACE_ROWS, room), -9, np.int64))
-    state = new_state()
+    states = new_state()
+    state = states[0]
     hand_in_section(state, section)
     zero = np.zeros(1, np.int64)
     limits = (-(2**63), 2**63 - 1)
@@ -133,9 +129,9 @@ def decode_section(
         zero,
         memory.columns,
         zero.copy(),
-        state,
+        states,
     )
-    rows, header_rows = int(state[STATE_ROWS]), int(state[STATE_HEADER_ROWS])
+    rows, header_rows = int(state.rows), int(state.header_rows)
     chunk = memory.chunk(rows, header_rows, 0, np.array([rows]), section.end, {})
     return chunk, state, code
 
@@ -309,8 +305,8 @@ def test_a_chunk_ends_after_the_record_with_too_many_headers() -> None:
     many = body(b"\0\0\0", NULL * 2, varint(count), b"\0\1" * count)
     memory = np.frombuffer(many + record(1, 0, None, None), np.uint8)
     _, state, code = decode_section(section_of(memory, len(memory), 2), 2)
-    assert (code, int(state[STATE_ROWS]), int(state[STATE_LEFT])) == (DECODE_FULL, 1, 1)
-    assert int(state[STATE_CURSOR]) - memory.ctypes.data == len(many)
+    assert (code, int(state.rows), int(state.left)) == (DECODE_FULL, 1, 1)
+    assert int(state.cursor) - memory.ctypes.data == len(many)
 
 
 def test_a_record_with_too_many_headers_is_refused() -> None:
@@ -318,7 +314,7 @@ def test_a_record_with_too_many_headers_is_refused() -> None:
     many = body(b"\0\0\0", NULL * 2, varint(count), b"\0\1" * count)
     memory = np.frombuffer(many, np.uint8)
     _, state, code = decode_section(section_of(memory, len(memory), 1), 1)
-    assert (code, int(state[STATE_FAULT])) == (DECODE_FAULT, TOO_MANY_HEADERS)
+    assert (code, int(state.fault)) == (DECODE_FAULT, TOO_MANY_HEADERS)
 
 
 def test_a_faulty_record_leaves_the_address_where_it_is() -> None:

@@ -26,13 +26,7 @@ from tests.support import twins
 from tests.support.campaign import drawn
 from tests.support.cases import Case
 from tests.support.named import NAMED
-from tests.support.segments import (
-    Segment,
-    batch,
-    marker,
-    message,
-    segment,
-)
+from tests.support.segments import Segment, batch, marker, message, segment
 from tests.support.strategies import segments
 
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.kernels.library_codecs import new_contexts
 from kafka_index.kernels.memory import UNPACK_NO_ROOM, UNPACK_REFUSED, UNPACK_SLACK_BYTES
-from kafka_index.kernels.unpacking import unpack
+from kafka_index.kernels.unpacking import new_contexts, unpack
 from kafka_index.records.decompression import decompress
 from kafka_index.records.record_batch import compress
 from tests.support.campaign import drawn

@@ -6,8 +6,7 @@ import pytest
 
 from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.message_bytes import MessageReader, MessageWriter, uuid_bytes, uuid_text
-from kafka_index.layout.message_fields import ZERO_UUID, Struct
-from kafka_index.layout.message_schemas import parse_schemas
+from kafka_index.layout.message_schemas import ZERO_UUID, Struct, parse_schemas
 from kafka_index.layout.messages import GROUP_RECORDS
 
 (POINT,) = parse_schemas(

@@ -16,6 +16,7 @@ from kafka_index.lookup import (
     AnswerTarget,
     By,
     Inventory,
+    Lookups,
     LookupSettings,
     LookupTotals,
     QueryFormat,
@@ -95,6 +96,13 @@ def asked(path: Path, by: By = By.OFFSET) -> list[tuple[str | None, int | None, 
             strict=True,
         )
     ]
+
+
+def lookups_of(
+    logs: Path, resolve: Resolve = Resolve.BATCH, by: By = By.OFFSET, **listed: Any
+) -> Lookups:
+    """Lookups in a dump, listed with these options."""
+    return Lookups(collect_inventory([str(logs)], **listed), LookupSettings(by, resolve))
 
 
 def run(

@@ -12,17 +12,11 @@ import pytest
 
 from kafka_index.errors import InputError
 from kafka_index.lookup import (
-    AnswerTarget,
     By,
-    Lookups,
-    LookupSettings,
     QueryFormat,
-    answer_split,
-    collect_inventory,
-    open_queries,
     text_queries,
 )
-from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.reading.answers import ANSWER_SCHEMA
 from tests.lookup.building import (
     ODD_TEXT,
     C,
@@ -62,30 +56,6 @@ def test_answers_are_those_of_the_format_itself_in_its_order(
     assert statuses(answers) == statuses(read_answers(tmp_path / "same"))
     assert list(answers[0]) == [*rows[0], *ANSWER_SCHEMA.names]
     assert totals.rows == len(rows)
-
-
-@SOURCE
-def test_parts_of_another_format_become_one_file(
-    dump: Path, tmp_path: Path, source: QueryFormat
-) -> None:
-    for number in range(3):
-        rows = [query("orders", 0, 10 * number + row, **{"a,b": "x"}) for row in range(10)]
-        write_queries(tmp_path / "queries" / f"{number}{source.endings[0]}", rows)
-    queries = open_queries(str(tmp_path / "queries"), By.OFFSET)
-    joined = tmp_path / "joined.parquet"
-    with (
-        AnswerTarget(str(joined), queries) as target,
-        Lookups(
-            collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
-        ) as lookups,
-    ):
-        for split in queries.splits:
-            answer_split(split, lookups, target.part_path(split), attempt_id="1")
-        target.publish(dict.fromkeys(range(3), 10))
-    run(tmp_path / "queries", tmp_path / "local.parquet", dump)
-    answers = read_answers(joined)
-    assert [int(row["offset"]) for row in answers] == list(range(30))
-    assert answers == read_answers(tmp_path / "local.parquet")
 
 
 @SOURCE

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.lookup import Inventory, collect_inventory
 from kafka_index.lookup.inventory import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from kafka_index.reading.answers import UpperBound
@@ -86,46 +85,6 @@ def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
     assert len(packed) < 30_000_000
     files = pickle.loads(packed).files("topic-999", 0)  # noqa: S301, our own
     assert [one.base_offset for one in files.segments[:2]] == [0, 1]
-
-
-def test_a_log_starts_at_its_checkpoint_or_first_segment_whichever_is_later(tmp_path: Path) -> None:
-    make_dump(tmp_path, {"a-0": (100, 140), "b-0": (100, 140), "c-0": (100, 140)})
-    put(tmp_path / "log-start-offset-checkpoint", "0\n2\na 0 105\nb 0 7\n")
-    inventory = collect_inventory([str(tmp_path)])
-    starts = [inventory.files_of(code).log_start_offset for code in range(3)]
-    assert starts == [105, 100, 100]
-
-
-def test_high_watermarks_are_read_when_they_bound_the_answers(tmp_path: Path) -> None:
-    make_dump(tmp_path, {"a-0": (100, 140), "b-0": (100, 140)})
-    put(tmp_path / "replication-offset-checkpoint", "0\n1\na 0 120\n")
-    bounded = collect_inventory([str(tmp_path)], upper_bound=UpperBound.HIGH_WATERMARK)
-    # A partition that is not named has none of its records committed.
-    assert [bounded.files_of(code).high_watermark for code in range(2)] == [120, 100]
-    assert collect_inventory([str(tmp_path)]).files_of(0).high_watermark is None
-
-
-def test_a_data_directory_without_high_watermarks_is_refused_only_if_they_are_asked_for(
-    tmp_path: Path,
-) -> None:
-    make_dump(tmp_path)
-    with pytest.raises(InputError, match="no replication-offset-checkpoint"):
-        collect_inventory([str(tmp_path)], upper_bound=UpperBound.HIGH_WATERMARK)
-
-
-def test_the_checkpoints_of_one_partition_directory_are_above_it() -> None:
-    inventory = collect_inventory([str(DUMP / "shipments.tracking-0")])
-    files = inventory.files("shipments.tracking", 0)
-    assert files is not None
-    assert files.log_start_offset == 1500
-
-
-def test_epochs_before_the_start_of_the_log_are_cut_off(tmp_path: Path) -> None:
-    make_dump(tmp_path, {"a-0": (0, 40)})
-    put(tmp_path / "log-start-offset-checkpoint", "0\n1\na 0 12\n")
-    put(tmp_path / "a-0" / "leader-epoch-checkpoint", "0\n3\n1 0\n3 10\n4 20\n")
-    files = collect_inventory([str(tmp_path)]).files_of(0)
-    assert files.epochs == (EpochEntry(3, 12), EpochEntry(4, 20))
 
 
 def test_epochs_that_cannot_be_read_are_reported_and_do_not_end_the_run(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from kafka_index.reading.answers import (
     UpperBound,
 )
 from kafka_index.reading.partition_log import PartitionLog
-from tests.lookup.building import PARTITIONS, make_dump
+from tests.lookup.building import PARTITIONS, lookups_of, make_dump
 from tests.support.command_line import DUMP
 
 TOPICS = st.sampled_from(["orders", "pay.v1-x", "nowhere", None])
@@ -64,7 +64,7 @@ def ask(
 ) -> list[Row]:
     topics, partitions, keys = zip(*queries, strict=True) if queries else ((), (), ())
     numbers = Keys.of(pa.array(keys, pa.int64()), by)
-    with Lookups(collect_inventory([str(dump)]), LookupSettings(by, resolve)) as lookups:
+    with lookups_of(dump, resolve, by) as lookups:
         answers = lookups.answer(
             pa.array(topics, pa.string()),
             pa.array(partitions, pa.int64()),
@@ -115,9 +115,7 @@ def test_no_queries_have_no_answers(dump: Path) -> None:
     ],
 )
 def test_topics_of_any_kind_are_understood(dump: Path, topics: pa.Array) -> None:
-    with Lookups(
-        collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
-    ) as lookups:
+    with lookups_of(dump) as lookups:
         answers = lookups.answer(topics, pa.array([0, 0, 0]), Keys(np.array([5, 5, 5])))
     assert answers.status.tolist() == [Status.FOUND, Status.INVALID_QUERY, Status.UNKNOWN_PARTITION]
 
@@ -137,10 +135,9 @@ def test_few_partitions_kept_open_answer_as_many(
 
 def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path) -> None:
     make_dump(tmp_path)
-    inventory = collect_inventory([str(tmp_path)])
-    for log in (tmp_path / "orders-1").iterdir():
-        log.unlink()
-    with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
+    with lookups_of(tmp_path) as lookups:
+        for log in (tmp_path / "orders-1").iterdir():
+            log.unlink()
         answers = lookups.answer(
             pa.array(["orders"] * 4), pa.array([1, 0, 1, 0]), Keys(np.array([120, 5, 105, 50]))
         )
@@ -159,9 +156,7 @@ def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path)
 
 def test_what_was_noticed_outlives_what_was_closed(tmp_path: Path) -> None:
     make_dump(tmp_path)
-    with Lookups(
-        collect_inventory([str(tmp_path)]), LookupSettings(By.OFFSET, Resolve.BATCH)
-    ) as lookups:
+    with lookups_of(tmp_path) as lookups:
         lookups.answer(pa.array(["orders"]), pa.array([0]), Keys(np.array([5])))
     assert {one.kind for one in lookups.drain_findings()} == {"no_index"}
 
@@ -171,8 +166,7 @@ def test_a_partition_ends_at_its_high_watermark_if_that_is_the_bound(tmp_path: P
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 33\n")
     ends = {}
     for bound in UpperBound:
-        inventory = collect_inventory([str(tmp_path)], upper_bound=bound)
-        with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
+        with lookups_of(tmp_path, upper_bound=bound) as lookups:
             ends[bound] = [lookups.end_offset(code) for code in range(3)]
             assert [lookups.start_offset(code) for code in range(3)] == [0, 100, 0]
     assert ends == {

@@ -16,16 +16,11 @@ from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.lookup import (
     AnswerTarget,
     By,
-    Lookups,
-    LookupSettings,
-    LookupTotals,
     Queries,
     answer_split,
-    collect_inventory,
     open_queries,
 )
-from kafka_index.reading.answers import Resolve
-from tests.lookup.building import ENDINGS, make_dump, query, read_answers, run, write_queries
+from tests.lookup.building import lookups_of, make_dump, query, read_answers, run, write_queries
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 OLD = b"the old answers"
@@ -53,10 +48,9 @@ def names(folder: Path) -> list[str]:
 @contextmanager
 def answered(queries: Queries, dump: Path, output: Path) -> Iterator[AnswerTarget]:
     """A target with a part for every split, as Spark's tasks leave it."""
-    settings = LookupSettings(By.OFFSET, Resolve.BATCH)
     with (
         AnswerTarget(str(output), queries, overwrite=True) as target,
-        Lookups(collect_inventory([str(dump)]), settings) as lookups,
+        lookups_of(dump) as lookups,
     ):
         for split in queries.splits:
             answer_split(split, lookups, target.part_path(split), attempt_id="1")
@@ -64,21 +58,6 @@ def answered(queries: Queries, dump: Path, output: Path) -> Iterator[AnswerTarge
 
 
 ROWS = {0: 10, 1: 10, 2: 10}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_parts_become_one_file_in_order(dump: Path, tmp_path: Path, ending: str) -> None:
-    for number in range(3):
-        rows = [query("orders", 0, 10 * number + row) for row in range(10)]
-        write_queries(tmp_path / "queries" / f"{number}{ending}", rows)
-    queries = open_queries(str(tmp_path / "queries"), By.OFFSET)
-    output = tmp_path / "work" / f"out{ending}"
-    with answered(queries, dump, output) as target:
-        target.publish(ROWS)
-    assert [int(row["offset"]) for row in read_answers(output)] == list(range(30))
-    assert names(output.parent) == [output.name]
-    run(tmp_path / "queries", tmp_path / f"local{ending}", dump)
-    assert read_answers(tmp_path / f"local{ending}") == read_answers(output)
 
 
 def test_nothing_is_seen_before_it_is_published(work: Path, queries: Queries, dump: Path) -> None:
@@ -190,9 +169,7 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(
 ) -> None:
     with (
         AnswerTarget(str(work / "out.csv"), queries) as target,
-        Lookups(
-            collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
-        ) as lookups,
+        lookups_of(dump) as lookups,
     ):
         for split in queries.splits:
             answer_split(split, lookups, target.part_path(split), attempt_id="1")
@@ -331,9 +308,7 @@ def test_an_attempt_that_fails_leaves_no_part(tmp_path: Path, work: Path, dump: 
     path.write_text(path.read_text() + 'orders,0,5,"')
     (split,) = open_queries(str(path), By.OFFSET).splits
     with (
-        Lookups(
-            collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
-        ) as lookups,
+        lookups_of(dump) as lookups,
         pytest.raises(KafkaIndexError),
     ):
         answer_split(split, lookups, str(work / "part.csv"), attempt_id="1")
@@ -345,16 +320,8 @@ def test_a_part_that_cannot_be_written_is_an_error_with_its_path(
 ) -> None:
     part = work / "nowhere" / "part.csv"
     with (
-        Lookups(
-            collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
-        ) as lookups,
+        lookups_of(dump) as lookups,
         pytest.raises(PublishError, match="cannot write the answers") as caught,
     ):
         answer_split(queries.splits[0], lookups, str(part), attempt_id="1")
     assert caught.value.path == str(part)
-
-
-def test_reports_of_splits_add_up(work: Path, queries: Queries, dump: Path) -> None:
-    totals = run(queries.path, work / "out", dump)
-    assert totals.rows_of_split == ROWS
-    assert isinstance(totals, LookupTotals)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.layout.message_fields import Value
+from kafka_index.layout.message_schemas import Value
 from kafka_index.metadata import ClusterImage, ClusterMetadata, PartitionImage, read_metadata
 from kafka_index.metadata.decoding import HIDDEN
 from kafka_index.records.decompression import DecompressionBudget

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.layout.message_fields import Struct, Value
+from kafka_index.layout.message_schemas import Struct, Value
 from kafka_index.layout.messages import CONSUMER_PROTOCOL, GROUP_RECORDS, TRANSACTION_RECORDS
 from kafka_index.metadata import METADATA_TABLES, ClusterMetadata, read_metadata
 from kafka_index.records.decompression import DecompressionBudget
@@ -253,9 +254,12 @@ def test_remote_segments_have_their_last_state_until_they_are_deleted(tmp_path: 
     assert segment.custom_metadata == b"\1"
 
 
-def test_a_table_of_a_topic_that_is_not_there_is_refused(offsets: Path) -> None:
+def test_a_table_of_a_topic_that_is_not_there_is_refused_and_not_counted(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5)))
 
+    overview = kafka_index.read_metadata(offsets).rows.to_pylist()
+
+    assert overview == [{"table": "groups", "rows": 1}, {"table": "offsets", "rows": 1}]
     with pytest.raises(InputError, match="__transaction_state"):
         METADATA_TABLES["transactions"].of(read(offsets))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,14 @@ from playwright.sync_api import Browser
 
 import kafka_index.pages.page_writer
 from kafka_index.pages.page import pack_columns
-from tests.support.browser import DAMAGED_OF, blank_page, open_page, write_many, write_rows
+from tests.support.browser import (
+    DAMAGED_OF,
+    blank_page,
+    open_page,
+    running_browser,
+    write_many,
+    write_rows,
+)
 from tests.support.command_line import run_here
 from tests.support.dumps import dump, write_logs
 
@@ -56,6 +64,12 @@ UNPACK = """async ([name, header, payloads, count, integers]) => {
     const column = await unpackColumn(name, 0, header, count, integers);
     return [column.map(value => value === null ? null : String(value)), integers];
 }"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -80,23 +80,9 @@ def test_a_wrong_checksum_hides_the_records_of_its_batch_alone(
     tmp_path: Path, *, indexes: bool
 ) -> None:
     with damaged(ROTTEN, tmp_path, indexes=indexes) as log:
-        assert statuses(log, range(18), Resolve.RECORD) == all_but([8, 9])
-
-
-@INDEXED
-def test_a_batch_with_a_wrong_checksum_is_found_as_a_batch(
-    tmp_path: Path, *, indexes: bool
-) -> None:
-    with damaged(ROTTEN, tmp_path, indexes=indexes) as log:
         assert statuses(log, range(18), Resolve.BATCH) == all_but([])
-
-
-@INDEXED
-def test_a_wrong_checksum_is_told_with_its_place_and_how_many_queries_it_cost(
-    tmp_path: Path, *, indexes: bool
-) -> None:
-    with damaged(ROTTEN, tmp_path, indexes=indexes) as log:
-        statuses(log, [*range(18), 8], Resolve.RECORD)
+        assert of_kind(log, UNREADABLE) == []
+        assert statuses(log, [*range(18), 8], Resolve.RECORD) == all_but([8, 9])
         (finding,) = of_kind(log, UNREADABLE)
     assert (finding.position_bytes, finding.queries) == (SIZE, 3)
     assert (finding.topic, finding.partition, finding.segment_base_offset) == ("topic", 0, 6)

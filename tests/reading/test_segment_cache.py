@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kafka_index.closing import SelfClosing
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.partition_log import PartitionLog
 from kafka_index.reading.segment_log import SegmentCache
@@ -24,7 +25,7 @@ PLAIN = Partition(
 OFFSETS = list(range(4 * SEGMENTS))
 
 
-class Opened:
+class Opened(SelfClosing):
     """Something that can be closed."""
 
     def __init__(self) -> None:
@@ -55,38 +56,17 @@ def opened(directory: Path, max_open: int) -> tuple[PartitionLog, SegmentCache]:
 # -------------------------------------------------------------------------------- the cache alone
 
 
-def test_the_one_that_was_not_used_for_longest_is_closed() -> None:
+def test_the_one_that_was_not_used_for_longest_is_closed_unless_it_was_forgotten() -> None:
     cache = SegmentCache(2)
-    first, second, third = Opened(), Opened(), Opened()
-    cache.use(first)
-    cache.use(second)
-    cache.use(first)
-    cache.use(third)
-    assert [one.closed for one in (first, second, third)] == [0, 1, 0]
+    first, second, third = segments = Opened(), Opened(), Opened()
+    for one in (first, second, first, third, third):
+        cache.use(one)
+    assert [one.closed for one in segments] == [0, 1, 0]
     assert len(cache) == 2
-
-
-def test_using_one_again_closes_none() -> None:
-    cache = SegmentCache(1)
-    one = Opened()
-    cache.use(one)
-    cache.use(one)
-    assert (one.closed, len(cache)) == (0, 1)
-
-
-def test_one_that_is_forgotten_makes_room() -> None:
-    cache = SegmentCache(1)
-    first, second = Opened(), Opened()
-    cache.use(first)
-    cache.forget(first)
+    for one in (second, first):
+        cache.forget(one)
     cache.use(second)
-    assert (first.closed, len(cache)) == (0, 1)
-
-
-def test_what_was_never_used_can_be_forgotten() -> None:
-    cache = SegmentCache(1)
-    cache.forget(Opened())
-    assert len(cache) == 0
+    assert ([one.closed for one in segments], len(cache)) == ([0, 1, 0], 2)
 
 
 @pytest.mark.parametrize("max_open", [0, -1])

@@ -16,7 +16,7 @@ import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.execution import ThreadEngine
 from kafka_index.layout.names import METADATA_LOG
-from kafka_index.metadata import read_metadata
+from kafka_index.metadata import ClusterImage, read_metadata
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreJob
@@ -52,10 +52,7 @@ def test_a_fresh_cluster_knows_topics_ids_settings_and_epochs(
     run = restore(dump, tmp_path / "out", "--seed", controller)
 
     assert run.code == 0, run.done.stderr
-    old = read_metadata([str(DUMP)], budget=DecompressionBudget(2**24)).cluster
-    new = read_metadata([str(metadata_log(controller))], budget=DecompressionBudget(2**24)).cluster
-    assert old is not None
-    assert new is not None
+    old, new = cluster_of(DUMP), cluster_of(metadata_log(controller))
     assert {topic.name for topic in new.topics.values()} == {"payments", "__consumer_offsets"}
     for topic in new.topics.values():
         before = old.topic_named(topic.name)
@@ -75,6 +72,13 @@ def test_a_fresh_cluster_knows_topics_ids_settings_and_epochs(
         for topic in new.topics.values()
         for one in topic.partitions.values()
     )
+
+
+def cluster_of(directory: Path) -> ClusterImage:
+    """The cluster that the metadata log in a directory says."""
+    found = read_metadata([str(directory)], budget=DecompressionBudget(2**24)).cluster
+    assert found is not None
+    return found
 
 
 def metadata_log(controller: Path) -> Path:
@@ -239,8 +243,7 @@ def test_settings_that_are_given_count_first(tmp_path: Path, dump: Path, control
         *("--topic-config", "payments:retention.ms=12345"),
     )
 
-    new = read_metadata([str(metadata_log(controller))], budget=DecompressionBudget(2**24)).cluster
-    assert new is not None
+    new = cluster_of(metadata_log(controller))
     assert new.topic_configs("payments")["retention.ms"] == "12345"
 
 
@@ -251,8 +254,7 @@ def test_without_a_metadata_log_nothing_is_deleted_for_its_age(
 
     run = restore(dump, tmp_path / "out", "--seed", controller)
 
-    new = read_metadata([str(metadata_log(controller))], budget=DecompressionBudget(2**24)).cluster
-    assert new is not None
+    new = cluster_of(metadata_log(controller))
     assert new.topic_configs("payments") == {"retention.ms": "-1", "retention.bytes": "-1"}
     assert new.topic_configs("__consumer_offsets")["cleanup.policy"] == "compact"
     assert "settings of these topics are not known" in run.done.stdout
@@ -420,9 +422,7 @@ def test_the_epoch_of_the_sole_broker_is_that_of_its_registration(
 
     restore(dump, tmp_path / "out", "--cluster", "same")
 
-    old = read_metadata([str(dump)], budget=DecompressionBudget(2**24)).cluster
-    assert old is not None
-    (broker,) = old.brokers.values()
+    (broker,) = cluster_of(dump).brokers.values()
     assert f'"brokerEpoch":{broker.broker_epoch}}}' in (tmp_path / "out" / MARKER).read_text()
 
 

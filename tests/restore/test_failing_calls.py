@@ -13,12 +13,7 @@ from kafka_index.restore.restored_partition import JOURNAL_FILE
 from tests.support.campaign import drawn
 from tests.support.command_line import run_here
 from tests.support.killed_runs import Failure, KilledRuns
-from tests.support.restoring import (
-    MARKER,
-    Places,
-    check_mountable_only_if_whole,
-    damaged_dump,
-)
+from tests.support.restoring import MARKER, Places, check_mountable_only_if_whole, damaged_dump
 
 _FAILURES = (Failure.KILL, Failure.DISK, Failure.FULL, Failure.DENIED)
 _DRAWN = drawn(300, one_in=30)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.layout.message_fields import Value
+from kafka_index.layout.message_schemas import Value
 from kafka_index.layout.messages import GROUP_RECORDS
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata import (

@@ -14,8 +14,8 @@ from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
 from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.partition_restoring import OnSettled, PartitionTask, restore_on
-from kafka_index.restore.plan import RestoreRequest
+from kafka_index.restore.partition_restoring import OnSettled, PartitionSettings, restore_on
+from kafka_index.restore.plan import PartitionPlan, RestoreRequest
 from kafka_index.restore.restored_partition import JOURNAL_FILE
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
@@ -127,8 +127,10 @@ def test_what_was_finished_is_not_read_again(
 
 
 def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path) -> None:
-    def half(tasks: Sequence[PartitionTask], on_settled: OnSettled, *_: object) -> None:
-        restore_on(ThreadEngine(1))(tasks[:2], on_settled, None)
+    def half(
+        plans: Sequence[PartitionPlan], settings: PartitionSettings, on_settled: OnSettled
+    ) -> None:
+        restore_on(ThreadEngine(1))(plans[:2], settings, on_settled)
         raise KeyboardInterrupt
 
     restore(dump, tmp_path / "whole")

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kafka_index.scan import read_batches
 from tests.support.command_line import run_here
-from tests.support.restoring import RestoreRun, contents, copy_dump, logs, restore
+from tests.support.restoring import (
+    RestoreRun,
+    batches,
+    contents,
+    copy_dump,
+    damage_batch,
+    drop_batch,
+    logs,
+    restore,
+)
 
 PARTITION = "audit.trail-0"
 
@@ -25,21 +32,6 @@ def second(tmp_path: Path) -> Path:
     return copy_dump(tmp_path / "second", PARTITION)
 
 
-def positions(log: Path) -> list[tuple[int, int]]:
-    return [
-        (row["position_bytes"], row["size_bytes"])
-        for table in read_batches(log)
-        for row in table.to_pylist()
-    ]
-
-
-def damage(log: Path, number: int) -> None:
-    position, size = positions(log)[number]
-    data = bytearray(log.read_bytes())
-    data[position + size - 2] ^= 1
-    log.write_bytes(data)
-
-
 def restore_both(first: Path, second: Path, output: Path, *more: str) -> RestoreRun:
     return restore(first, output, "--input", second, *more)
 
@@ -49,7 +41,7 @@ def test_a_damaged_batch_is_filled_from_the_other_copy(
     tmp_path: Path, first: Path, second: Path, number: int
 ) -> None:
     whole = contents(second / PARTITION)
-    damage(logs(first / PARTITION)[1], number)
+    damage_batch(logs(first / PARTITION)[1], number)
 
     run = restore_both(first, second, tmp_path / "out")
 
@@ -63,7 +55,7 @@ def test_a_missing_segment_is_filled_from_the_other_copy(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     whole = contents(second / PARTITION)
-    damage(logs(second / PARTITION)[-1], -1)
+    damage_batch(logs(second / PARTITION)[-1], -1)
     logs(first / PARTITION)[1].unlink()
 
     run = restore_both(first, second, tmp_path / "out")
@@ -81,17 +73,17 @@ def test_a_first_segment_that_is_missing_is_filled_from_the_log_start_on(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     log = logs(first / PARTITION)[0]
-    before = [row for table in read_batches(log) for row in table.to_pylist()]
+    before = batches(log)
     start = before[2]["base_offset"] + 1
     log.unlink()
     checkpoint_log_start(first, start)
-    damage(logs(second / PARTITION)[-1], -1)
+    damage_batch(logs(second / PARTITION)[-1], -1)
 
     run = restore_both(first, second, tmp_path / "out")
 
     assert run.code == 0, run.done.stdout
     made, second_log = logs(tmp_path / "out" / PARTITION)[:2]
-    restored = [row for table in read_batches(made) for row in table.to_pylist()]
+    restored = batches(made)
     assert [row["crc"] for row in restored] == [row["crc"] for row in before[2:]]
     assert int(made.stem) == before[2]["base_offset"]
     assert second_log.name == logs(first / PARTITION)[0].name
@@ -106,7 +98,7 @@ def test_what_is_below_the_log_start_is_not_filled(
 ) -> None:
     logs(first / PARTITION)[0].unlink()
     checkpoint_log_start(first, int(logs(first / PARTITION)[0].stem))
-    damage(logs(second / PARTITION)[-1], -1)
+    damage_batch(logs(second / PARTITION)[-1], -1)
 
     run = restore_both(first, second, tmp_path / "out")
 
@@ -117,8 +109,8 @@ def test_what_is_below_the_log_start_is_not_filled(
 
 def test_a_damaged_first_batch_of_all_is_filled(tmp_path: Path, first: Path, second: Path) -> None:
     whole = contents(second / PARTITION)
-    damage(logs(first / PARTITION)[0], 0)
-    damage(logs(second / PARTITION)[-1], -1)
+    damage_batch(logs(first / PARTITION)[0], 0)
+    damage_batch(logs(second / PARTITION)[-1], -1)
 
     run = restore_both(first, second, tmp_path / "out")
 
@@ -127,8 +119,8 @@ def test_a_damaged_first_batch_of_all_is_filled(tmp_path: Path, first: Path, sec
 
 
 def test_what_both_copies_lack_is_lost(tmp_path: Path, first: Path, second: Path) -> None:
-    damage(logs(first / PARTITION)[1], 5)
-    damage(logs(second / PARTITION)[1], 5)
+    damage_batch(logs(first / PARTITION)[1], 5)
+    damage_batch(logs(second / PARTITION)[1], 5)
 
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
 
@@ -138,7 +130,7 @@ def test_what_both_copies_lack_is_lost(tmp_path: Path, first: Path, second: Path
 
 def with_epoch(log: Path, number: int, epoch: int) -> None:
     """Give a batch another leader epoch, which no checksum covers."""
-    position, _ = positions(log)[number]
+    position = batches(log)[number]["position_bytes"]
     data = bytearray(log.read_bytes())
     struct.pack_into(">i", data, position + 12, epoch)
     log.write_bytes(data)
@@ -148,7 +140,7 @@ def with_epoch(log: Path, number: int, epoch: int) -> None:
 def test_copies_that_differ_beside_the_range_are_not_joined(
     tmp_path: Path, first: Path, second: Path, beside: int
 ) -> None:
-    damage(logs(first / PARTITION)[1], 5)
+    damage_batch(logs(first / PARTITION)[1], 5)
     with_epoch(logs(second / PARTITION)[1], beside, 7)
 
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
@@ -162,7 +154,7 @@ def test_the_copy_with_the_highest_epoch_and_end_is_the_base(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     last = logs(first / PARTITION)[-1]
-    position, _ = positions(last)[-1]
+    position = batches(last)[-1]["position_bytes"]
     last.write_bytes(last.read_bytes()[:position])
 
     run = restore_both(first, second, tmp_path / "out")
@@ -175,10 +167,6 @@ def test_the_copy_with_the_highest_epoch_and_end_is_the_base(
 @pytest.fixture
 def third(tmp_path: Path) -> Path:
     return copy_dump(tmp_path / "third", PARTITION)
-
-
-def batches(log: Path) -> list[dict[str, Any]]:
-    return [row for table in read_batches(log) for row in table.to_pylist()]
 
 
 def without_batches(log: Path, first: int, last: int) -> tuple[int, int]:
@@ -200,11 +188,7 @@ def without_batches(log: Path, first: int, last: int) -> tuple[int, int]:
 def damage_all(log: Path, first: int, last: int) -> None:
     # Batches are read up to the first damaged one.
     for number in range(last, first - 1, -1):
-        damage(log, number)
-
-
-def lost_offsets(run: RestoreRun) -> list[tuple[str, int, int]]:
-    return [(row["reason_code"], row["first_offset"], row["last_offset"]) for row in run.lost]
+        damage_batch(log, number)
 
 
 @pytest.mark.parametrize("start", [0, 5])
@@ -221,22 +205,19 @@ def test_what_is_missing_in_a_fill_is_a_loss(
 
     assert run.code == 1
     gap = int(Path(names[2]).stem), int(Path(names[3]).stem) - 1
-    assert sorted(lost_offsets(run)) == [("gap", *missing), ("gap", *gap)]
+    assert sorted(run.lost_offsets) == [("gap", *missing), ("gap", *gap)]
 
 
 def test_a_gap_within_one_log_of_a_fill_is_a_loss(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     damage_all(logs(first / PARTITION)[1], 2, 6)
-    other = logs(second / PARTITION)[1]
-    rows = batches(other)
-    data = other.read_bytes()
-    other.write_bytes(data[: rows[4]["position_bytes"]] + data[rows[5]["position_bytes"] :])
+    missing = drop_batch(logs(second / PARTITION)[1], 4)
 
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
 
     assert run.code == 1
-    assert lost_offsets(run) == [("gap", rows[4]["base_offset"], rows[4]["last_offset"])]
+    assert run.lost_offsets == [("gap", missing["base_offset"], missing["last_offset"])]
 
 
 def test_the_head_of_a_fill_that_begins_too_late_is_a_loss(
@@ -250,7 +231,7 @@ def test_the_head_of_a_fill_that_begins_too_late_is_a_loss(
     run = restore_both(first, second, tmp_path / "out")
 
     assert run.code == 1
-    assert lost_offsets(run) == [("gap", 0, rows[3]["base_offset"] - 1)]
+    assert run.lost_offsets == [("gap", 0, rows[3]["base_offset"] - 1)]
 
 
 def test_a_complete_copy_fills_before_one_with_gaps(
@@ -308,7 +289,7 @@ def checkpoint_cleaner(dump: Path, offset: int) -> None:
 def test_a_cleaner_in_any_copy_keeps_the_head_from_being_filled(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
-    damage(logs(first / PARTITION)[0], 0)
+    damage_batch(logs(first / PARTITION)[0], 0)
     checkpoint_cleaner(second, int(logs(first / PARTITION)[1].stem))
 
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
@@ -321,11 +302,8 @@ def test_a_cleaner_in_any_copy_keeps_the_head_from_being_filled(
 def test_a_head_is_not_filled_where_logs_have_gaps(
     tmp_path: Path, first: Path, second: Path, number: int
 ) -> None:
-    log = logs(first / PARTITION)[number]
-    rows = batches(log)
-    data = log.read_bytes()
-    log.write_bytes(data[: rows[4]["position_bytes"]] + data[rows[5]["position_bytes"] :])
-    damage(logs(first / PARTITION)[0], 0)
+    drop_batch(logs(first / PARTITION)[number], 4)
+    damage_batch(logs(first / PARTITION)[0], 0)
 
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
 

@@ -10,24 +10,24 @@ import pytest
 
 from kafka_index import restore_dump, verify
 from kafka_index.errors import ConfigError
-from kafka_index.restore import Link, Salvage
 from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.output_files import Link
 from kafka_index.restore.plan import RestoreRequest
-from kafka_index.scan import read_batches
+from kafka_index.restore.restored_partition import Salvage
 from tests.support.command_line import Argument, run_here
-from tests.support.restoring import RestoreRun, contents, copy_dump, logs, restore
+from tests.support.restoring import batches, contents, copy_dump, damage_batch, logs, restore
 
 PARTITION = "audit.trail-0"
 
 
-def batches(log: Path) -> list[tuple[int, int, int]]:
+def places(log: Path) -> list[tuple[int, int, int]]:
     """Position, size and number of records of each batch."""
-    rows = [row for table in read_batches(log) for row in table.to_pylist()]
+    rows = batches(log)
     return [(row["position_bytes"], row["size_bytes"], row["record_count"]) for row in rows]
 
 
 def records(directory: Path) -> int:
-    return sum(count for log in logs(directory) for _, _, count in batches(log))
+    return sum(count for log in logs(directory) for _, _, count in places(log))
 
 
 @pytest.fixture
@@ -35,21 +35,12 @@ def dump(tmp_path: Path) -> Path:
     return copy_dump(tmp_path / "dump", PARTITION)
 
 
-def damage_batch(log: Path, number: int) -> int:
-    """Change a byte in the records of a batch; return how many records it has."""
-    position, size, count = batches(log)[number]
-    data = bytearray(log.read_bytes())
-    data[position + size - 3] ^= 1
-    log.write_bytes(data)
-    return count
-
-
 def test_the_prefix_of_a_damaged_segment_and_the_later_segments_are_kept(
     tmp_path: Path, dump: Path
 ) -> None:
     before = records(dump / PARTITION)
     second = logs(dump / PARTITION)[1]
-    lost_records = sum(count for _, _, count in batches(second)[5:])
+    lost_records = sum(count for _, _, count in places(second)[5:])
     whole = second.read_bytes()
     damage_batch(second, 5)
 
@@ -115,20 +106,6 @@ def test_a_choice_means_the_same_as_text_and_as_member_of_its_enum(
 
 @pytest.mark.parametrize(
     "choices",
-    [{"salvage": "nonsense"}, {"salvage": Link.HARD}, {"link": "BATCHES"}, {"link": None}],
-)
-def test_what_is_not_a_choice_is_refused_before_anything_is_written(
-    tmp_path: Path, dump: Path, choices: dict[str, Any]
-) -> None:
-    with pytest.raises(ConfigError, match=r"is not one of the choices .*(prefix|reflink)"):
-        restore_dump(dump, tmp_path / "out", **choices)
-    with pytest.raises(ConfigError, match="is not one of the choices"):
-        RestoreRequest([str(dump)], str(tmp_path / "out"), **choices)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "choices",
     [
         {"cluster": ClusterMode.SAME, "seeds": ["metadata"]},
         {"cluster": ClusterMode.SAME, "renames": {"a": "b"}},
@@ -146,13 +123,13 @@ def test_choices_that_exclude_each_other_are_refused(
 
 def counts_at(log: Path, *numbers: int) -> list[int]:
     """The number of records by the headers of batches, whatever their checksums."""
-    headers = [row for table in read_batches(log, verify_crc=False) for row in table.to_pylist()]
+    headers = batches(log, verify_crc=False)
     return [headers[number]["record_count"] for number in numbers]
 
 
 def test_batches_after_lost_bytes_are_found_again(tmp_path: Path, dump: Path) -> None:
     second = logs(dump / PARTITION)[1]
-    found = batches(second)
+    found = places(second)
     data = bytearray(second.read_bytes())
     # The header of one batch, its length above all, and the middle of the next.
     start = found[5][0]
@@ -164,7 +141,7 @@ def test_batches_after_lost_bytes_are_found_again(tmp_path: Path, dump: Path) ->
     (lost,) = run.lost
     assert lost["records"] is None
     assert lost["size_bytes"] == found[5][1] + found[6][1]
-    assert len(batches(logs(tmp_path / "out" / PARTITION)[1])) == len(found) - 2
+    assert len(places(logs(tmp_path / "out" / PARTITION)[1])) == len(found) - 2
 
 
 def test_a_damaged_partition_is_left_out_where_that_is_asked_for(
@@ -182,7 +159,7 @@ def test_a_damaged_partition_is_left_out_where_that_is_asked_for(
 
 def test_a_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
     last = logs(dump / PARTITION)[-1]
-    position, _, count = batches(last)[-1]
+    position, _, count = places(last)[-1]
     last.write_bytes(last.read_bytes()[: position + 80])
 
     run = restore(dump, tmp_path / "out")
@@ -199,8 +176,8 @@ def test_the_records_after_a_torn_batch_are_unknown(
     tmp_path: Path, dump: Path, salvage: str
 ) -> None:
     second, third = logs(dump / PARTITION)[1:3]
-    position, _, _ = batches(second)[5]
-    kept = sum(count for _, _, count in batches(second)[:5])
+    position, _, _ = places(second)[5]
+    kept = sum(count for _, _, count in places(second)[:5])
     second.write_bytes(second.read_bytes()[: position + 80])
 
     run = restore(dump, tmp_path / "out", "--salvage", salvage)
@@ -228,7 +205,7 @@ def test_an_end_that_the_checkpoints_know_and_the_log_lacks_is_a_loss(
     tmp_path: Path, dump: Path
 ) -> None:
     last = logs(dump / PARTITION)[-1]
-    position, _, count = batches(last)[-1]
+    position, _, count = places(last)[-1]
     last.write_bytes(last.read_bytes()[:position])
 
     run = restore(dump, tmp_path / "out")
@@ -324,10 +301,6 @@ def test_a_log_that_is_a_symbolic_link_is_not_cut_in_the_dump(tmp_path: Path, du
     assert len(made[1].read_bytes()) < len(before)
 
 
-def lost_offsets(run: RestoreRun) -> list[tuple[str, int, int]]:
-    return [(row["reason_code"], row["first_offset"], row["last_offset"]) for row in run.lost]
-
-
 def test_a_first_segment_that_is_missing_is_a_loss_from_the_log_start_on(
     tmp_path: Path, dump: Path
 ) -> None:
@@ -338,19 +311,19 @@ def test_a_first_segment_that_is_missing_is_a_loss_from_the_log_start_on(
     run = restore(dump, tmp_path / "out")
 
     assert run.code == 1
-    assert lost_offsets(run) == [("gap", 20, second - 1)]
+    assert run.lost_offsets == [("gap", 20, second - 1)]
 
 
 def test_a_first_log_without_its_first_batches_is_a_loss(tmp_path: Path, dump: Path) -> None:
     first = logs(dump / PARTITION)[0]
-    position, _, _ = batches(first)[3]
-    offset = next(iter(read_batches(first))).to_pylist()[3]["base_offset"]
+    position, _, _ = places(first)[3]
+    offset = batches(first)[3]["base_offset"]
     first.write_bytes(first.read_bytes()[position:])
 
     run = restore(dump, tmp_path / "out")
 
     assert run.code == 1
-    assert lost_offsets(run) == [("gap", 0, offset - 1)]
+    assert run.lost_offsets == [("gap", 0, offset - 1)]
 
 
 def compacted(dump: Path, *, cleaned_to: int) -> Path:
@@ -369,7 +342,7 @@ def test_a_segment_above_the_cleaned_part_is_a_loss(tmp_path: Path, dump: Path) 
     run = restore(dump, tmp_path / "out")
 
     assert run.code == 1
-    assert lost_offsets(run) == [("gap", second, third - 1)]
+    assert run.lost_offsets == [("gap", second, third - 1)]
 
 
 def test_a_segment_above_the_cleaned_part_is_filled_from_another_copy(
@@ -399,7 +372,7 @@ def test_a_gap_in_the_cleaned_part_is_no_loss(tmp_path: Path, dump: Path) -> Non
 
 def repeat_batch(log: Path, number: int) -> None:
     """Let a batch follow itself: whole, with the right checksum, and offsets that go back."""
-    position, size, _ = batches(log)[number]
+    position, size, _ = places(log)[number]
     data = log.read_bytes()
     end = position + size
     log.write_bytes(data[:end] + data[position:end] + data[end:])
@@ -411,7 +384,7 @@ def test_a_batch_whose_offsets_go_back_is_damage(
     tmp_path: Path, dump: Path, segment: int, number: int
 ) -> None:
     log = logs(dump / PARTITION)[segment]
-    sound, (position, *_) = log.read_bytes(), batches(log)[number]
+    sound, (position, *_) = log.read_bytes(), places(log)[number]
     repeat_batch(log, number)
 
     kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
@@ -434,7 +407,7 @@ def test_a_batch_whose_offsets_go_back_is_damage(
 
 def test_a_batch_that_goes_back_and_is_no_repeat_is_lost(tmp_path: Path, dump: Path) -> None:
     log = logs(dump / PARTITION)[1]
-    position, size, count = batches(log)[3]
+    position, size, count = places(log)[3]
     data = bytearray(log.read_bytes())
     # The leader epoch is outside the checksum.
     again = data[position : position + size]

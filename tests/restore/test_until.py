@@ -10,8 +10,8 @@ import pytest
 from kafka_index import restore_dump
 from kafka_index.errors import InputError
 from kafka_index.layout.times import format_time
-from kafka_index.scan import read_batches
 from tests.support.command_line import run_here
+from tests.support.restoring import batches as batches_of
 from tests.support.restoring import copy_dump, logs, restore
 
 PARTITION = "audit.trail-0"
@@ -24,9 +24,7 @@ def dump(tmp_path: Path) -> Path:
 
 
 def batches(directory: Path) -> list[dict[str, Any]]:
-    return [
-        row for log in logs(directory) for table in read_batches(log) for row in table.to_pylist()
-    ]
+    return [row for log in logs(directory) for row in batches_of(log)]
 
 
 def test_a_time_of_clients_counts_only_where_that_is_asked_for(tmp_path: Path, dump: Path) -> None:

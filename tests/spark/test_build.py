@@ -1,19 +1,23 @@
-"""The Spark engine over logs: the same as the local one."""
+"""Builds of logs on Spark: the same files and rows as the local engine's."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.build import SegmentReport, build_logs
+from kafka_index.build import BuildSettings, SegmentReport, build_logs
 from kafka_index.build.report import report_table
+from kafka_index.build.waves import build_waves, partition_groups
 from kafka_index.spark import workers as spark_workers
 from kafka_index.spark.workers import session_workers
 from kafka_index.storage import SegmentFile, create_scratch, list_dump, scratch_path, sweep
+from kafka_index.storage.segment_table import SegmentTable
 from tests.support.dumps import (
     CollectedRows,
     built_rows,
@@ -24,32 +28,45 @@ from tests.support.dumps import (
     settings,
     write_logs,
 )
+from tests.support.transactional_logs import built_files, log_path, segments, write
+
+PARTITIONS = ("a.b-c-0", "a.b-c-1", "z-7")
 
 
-def _listed(logs: Path) -> Sequence[SegmentFile]:
-    return list_dump([str(logs)], topics=None).segments
+def _data(root: Path) -> Path:
+    for number, name in enumerate(PARTITIONS):
+        write(root / name, segments(number + 3))
+    return root
 
 
-def _local(logs: Path, target: Path) -> list[SegmentReport]:
-    return built_rows(_listed(logs), settings(target))
+def _settings(target: Path | None) -> BuildSettings:
+    return BuildSettings(target_root=None if target is None else str(target), run_id="run")
+
+
+def _listed(logs: Path) -> SegmentTable:
+    return SegmentTable.of(list_dump([str(logs)], topics=None).segments)
 
 
 def _build(
-    spark: SparkSession, segments: Sequence[SegmentFile], target: Path, *, fail_fast: bool = False
+    spark: SparkSession,
+    segments: Sequence[SegmentFile],
+    settings: BuildSettings,
+    *,
+    fail_fast: bool = False,
 ) -> list[SegmentReport]:
     collected = CollectedRows()
     with session_workers(spark) as workers:
-        build_logs(workers, segments, settings(target), listener=collected, fail_fast=fail_fast)
+        build_logs(workers, segments, settings, listener=collected, fail_fast=fail_fast)
     return collected.rows
 
 
-def test_spark_writes_and_reports_what_the_local_engine_does(
+def test_index_files_and_rows_are_those_of_the_local_engine(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     logs = write_logs(tmp_path / "logs", dump())
-    expected = _local(logs, tmp_path / "local")
+    expected = built_rows(_listed(logs), settings(tmp_path / "local"))
 
-    rows = _build(spark, _listed(logs), tmp_path / "spark")
+    rows = _build(spark, _listed(logs), settings(tmp_path / "spark"))
 
     assert outcomes(report_table(rows)) == outcomes(report_table(expected))
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "local")
@@ -60,15 +77,15 @@ def test_spark_writes_and_reports_what_the_local_engine_does(
 def test_a_damaged_segment_and_a_missing_one_are_rows_of_the_report(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    segments = dump()
-    damaged = bytearray(segments["a.b-c", 7, 500][60])
+    written = dump()
+    damaged = bytearray(written["a.b-c", 7, 500][60])
     damaged[80] ^= 1
-    segments["a.b-c", 7, 500][60] = bytes(damaged)
-    logs = write_logs(tmp_path / "logs", segments)
+    written["a.b-c", 7, 500][60] = bytes(damaged)
+    logs = write_logs(tmp_path / "logs", written)
     listed = list(_listed(logs))
     (logs / "orders-1" / f"{0:020d}.log").unlink()
 
-    rows = _build(spark, listed, tmp_path / "spark")
+    rows = _build(spark, listed, settings(tmp_path / "spark"))
 
     assert {(row.topic, row.partition, row.segment_base_offset): row.status for row in rows} == {
         ("a.b-c", 7, 500): "truncated",
@@ -87,26 +104,127 @@ def test_fail_fast_ends_a_task_at_its_first_failed_segment(
         path.unlink()
     monkeypatch.setattr(spark_workers, "_MAX_BINS", 1)
 
-    rows = _build(spark, listed, tmp_path / "spark", fail_fast=True)
+    rows = _build(spark, listed, settings(tmp_path / "spark"), fail_fast=True)
 
     assert [row.status for row in rows] == ["failed"]
 
 
 def test_no_segments_give_no_rows(spark: SparkSession, tmp_path: Path) -> None:
-    assert _build(spark, [], tmp_path / "spark") == []
+    assert _build(spark, [], settings(tmp_path / "spark")) == []
 
 
 def test_what_a_killed_attempt_left_is_in_nobodys_way(spark: SparkSession, tmp_path: Path) -> None:
     logs = write_logs(tmp_path / "logs", dump())
-    _local(logs, tmp_path / "local")
+    built_rows(_listed(logs), settings(tmp_path / "local"))
     folder = tmp_path / "spark" / "orders-0"
     folder.mkdir(parents=True)
     for attempt in range(50):
         index = str(folder / f"{0:020d}.index")
         os.close(create_scratch(scratch_path(index, "run", f"task{attempt}_9"), attributes_of=None))
 
-    _build(spark, _listed(logs), tmp_path / "spark")
+    _build(spark, _listed(logs), settings(tmp_path / "spark"))
 
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "local")
     assert sweep([str(folder)], run_id="run") == 50
     assert leftovers(tmp_path) == []
+
+
+# ------------------------------------------------------------ partitions, whose state is folded
+
+
+def _told(rows: Iterable[SegmentReport]) -> list[str]:
+    return sorted(repr(replace(row, seconds=0, log_path="")) for row in rows)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_spark_writes_and_reports_what_the_local_engine_does(
+    spark: SparkSession, tmp_path: Path, *, in_place: bool
+) -> None:
+    here, there = (_data(tmp_path / name) for name in ("here", "there"))
+    # One is cut by recovery; one is of no use, which changes those behind it.
+    for data in (here, there):
+        for name, size in (("z-7", -3), ("a.b-c-1", 30)):
+            log = log_path(data / name, sorted(segments(2))[1])
+            log.write_bytes(log.read_bytes()[:size])
+        log_path(data / "a.b-c-0", 0).write_bytes(segments(1, producers=1)[0])
+    local_target = None if in_place else tmp_path / "local"
+    expected = built_rows(_listed(here), _settings(local_target))
+    target = None if in_place else tmp_path / "spark"
+
+    rows = _build(spark, _listed(there), _settings(target))
+
+    assert _told(rows) == _told(expected)
+    without_records = [
+        {
+            name: data
+            for name, data in built_files(root).items()
+            if not name.endswith((".kafka-index", ".tmp"))
+        }
+        for root in (target or there, local_target or here)
+    ]
+    assert without_records[0] == without_records[1] != {}
+
+
+def test_a_second_build_finds_everything_right(spark: SparkSession, tmp_path: Path) -> None:
+    data = _data(tmp_path / "data")
+    first = _settings(tmp_path / "out")
+    _build(spark, _listed(data), first)
+    files = built_files(tmp_path / "out")
+
+    rows = _build(spark, _listed(data), replace(first, run_id="next"))
+
+    assert {row.status for row in rows} == {"unchanged"}
+    assert built_files(tmp_path / "out") == files
+    assert leftovers(tmp_path) == []
+
+
+def test_fail_fast_publishes_nothing_once_a_scan_has_failed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = _data(tmp_path / "data")
+    waves = [_listed(data)]
+    log_path(data / "z-7", 0).unlink()
+
+    with session_workers(spark) as workers:
+        (rows,) = build_waves(workers, waves, _settings(tmp_path / "out"), fail_fast=True)
+
+    assert [row.status for row in rows] == ["failed"]
+    sweep(map(str, (tmp_path / "out").iterdir()), run_id="run")
+    assert built_files(tmp_path / "out") == {}
+
+
+def test_waves_give_the_files_and_rows_of_one_build(spark: SparkSession, tmp_path: Path) -> None:
+    data = _data(tmp_path / "data")
+    expected = built_rows(_listed(data), _settings(tmp_path / "local"))
+    waves = partition_groups(_listed(data), max_bytes=1, max_segments=1)
+
+    with session_workers(spark) as workers:
+        reports = list(build_waves(workers, waves, _settings(tmp_path / "out")))
+
+    assert len(reports) == len(PARTITIONS)
+    assert _told(chain.from_iterable(reports)) == _told(expected)
+    assert built_files(tmp_path / "out") == built_files(tmp_path / "local")
+
+
+def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = _data(tmp_path / "data")
+    for number in range(30):
+        write(data / f"more-{number}", segments(2))
+    listed = _listed(data)
+    waves = partition_groups(listed, max_bytes=1, max_segments=1)
+
+    with session_workers(spark) as workers:
+        running = build_waves(workers, waves, _settings(tmp_path / "out"))
+        first = next(running)
+        running.close()
+
+    assert {row.status for row in first} == {"built"}
+    # The tracker learns of the end of a job from events, which arrive later.
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+    largest = waves[0][0]
+    folder = tmp_path / "out" / f"{largest.topic}-{largest.partition}"
+    assert len(list(folder.glob("*.index"))) == len(waves[0])
+    assert len(list((tmp_path / "out").glob("*/*.index"))) < len(listed)

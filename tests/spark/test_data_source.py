@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import subprocess
@@ -20,6 +21,7 @@ import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.scan import read_batches
 from kafka_index.spark.data_source import FilteringReader, KafkaLogReader, KafkaLogSource
+from kafka_index.spark.option_values import parse_by_partition, parse_number
 from kafka_index.spark.source_options import parse_options
 from kafka_index.tables import Isolation, OnDamage
 from kafka_index.tables.bounds import EARLIEST
@@ -419,3 +421,44 @@ def test_a_schema_of_other_types_is_refused() -> None:
     source = KafkaLogSource({"path": "x"})
     with pytest.raises(InputError, match="no column key of this type"):
         source.reader(StructType().add("key", LongType()))
+
+
+# ------------------------------------------------------------------ numbers in the options
+
+NAME = "startingoffsets"
+TOO_LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("text", ["1_000", "1.0", "0x1", "", TOO_LONG, "9223372036854775808"])
+def test_a_text_that_java_does_not_read_is_not_a_number(text: str) -> None:
+    with pytest.raises(InputError, match="malformed"):
+        parse_number({NAME: text}, NAME, 0)
+
+
+@pytest.mark.parametrize("text", ["1000", " 1000 ", "+1000", "\u0661\u0660\u0660\u0660"])
+def test_a_text_is_read_as_java_reads_it(text: str) -> None:
+    assert parse_number({NAME: text}, NAME, 0) == 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"t": {"1_0": 1}}',
+        '{"t": {"2147483648": 1}}',
+        '{"t": {"0": "1_000"}}',
+        '{"t": {"0": true}}',
+        '{"t": {"0": null}}',
+        '{"t": {"0": Infinity}}',
+        '{"t": {"0": 9223372036854775808}}',
+        f'{{"t": {{"{TOO_LONG}": 1}}}}',
+    ],
+)
+def test_what_is_not_a_number_by_partition_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="malformed"):
+        parse_by_partition({NAME: text}, NAME)
+
+
+def test_a_partition_is_read_as_java_reads_it_and_a_fraction_is_cut_as_in_spark() -> None:
+    text = json.dumps({"t": {"\u0661": 5, "02": 7.9, "3": "9"}})
+
+    assert parse_by_partition({NAME: text}, NAME) == {"t": {1: 5, 2: 7, 3: 9}}

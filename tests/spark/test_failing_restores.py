@@ -21,12 +21,12 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from kafka_index.execution import Listener, Parts, ThreadEngine
-from kafka_index.restore import LostRange, RestoreResult
 from kafka_index.restore import partition_restoring as units
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.partition_restoring import PartitionTask, divide, restore_on
-from kafka_index.restore.plan import RestoreRequest
-from kafka_index.restore.restored_partition import RestoredPartition
+from kafka_index.restore.partition_restoring import PartitionSettings, divide, restore_on
+from kafka_index.restore.plan import PartitionPlan, RestoreRequest
+from kafka_index.restore.restored_partition import LostRange, RestoredPartition
+from kafka_index.restore.result import RestoreResult
 from kafka_index.spark.workers import SparkWorkers, session_workers
 from tests.support.builds import kill, start
 from tests.support.campaign import drawn
@@ -110,12 +110,14 @@ def _each_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def failing_at(
     step: int, failure: Failure, folder: str, counted: str
-) -> Callable[[Sequence[PartitionTask]], Parts[list[RestoredPartition]]]:
+) -> Callable[..., Parts[list[RestoredPartition]]]:
     """Return works of which the n-th call below a folder fails, in whichever worker it is."""
     number, stays = failure.value
 
     # Sent by value, since workers do not import the tests.
-    def restore(group: Sequence[PartitionTask], attempt_id: str) -> list[RestoredPartition]:
+    def restore(
+        group: Sequence[PartitionPlan], settings: PartitionSettings, attempt_id: str
+    ) -> list[RestoredPartition]:
         named = {"os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link", "os.utime", "open"}
         is_at_work = True
 
@@ -151,13 +153,15 @@ def failing_at(
         # Hooks cannot be removed: this one does nothing after its work.
         sys.addaudithook(lambda name, given: fail(str(given[:2])) if name in named else None)
         try:
-            return divide(group).run(attempt_id)
+            return divide(group, settings=settings).run(attempt_id)
         finally:
             is_at_work = False
             for name, call in kept.items():
                 setattr(os, name, call)
 
-    return lambda group, **_: Parts([partial(restore, group)], lambda pieces, _: pieces[0])
+    return lambda group, *, settings: Parts(
+        [partial(restore, group, settings)], lambda pieces, _: pieces[0]
+    )
 
 
 @pytest.mark.parametrize("failure", list(Failure))

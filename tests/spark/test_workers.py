@@ -1,24 +1,33 @@
-"""Works as tasks of Spark, and what is told and shown of their jobs."""
+"""Works as tasks of Spark: their jobs, the stores that they open, and the folders of the driver."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_index.errors import EngineError
+from kafka_index.errors import EngineError, PublishError
 from kafka_index.execution import Parts, Waves
+from kafka_index.spark.executors import shared_target
 from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.workers import SparkWorkers, session_workers
+from kafka_index.spark.workers import SparkWorkers, session_workers, task
+from kafka_index.stores import (
+    StorageOptions,
+    configure_stores,
+    parse_storage_options,
+    storage_options,
+)
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
 
@@ -158,3 +167,66 @@ def test_jobs_are_cancelled_from_another_thread(spark: SparkSession) -> None:
         jobs.cancel()
         error = future.exception(timeout=TIMEOUT_SECONDS / 2)
     assert "cancelled" in str(error)
+
+
+def test_options_reach_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    def options_of_task(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given, resolved = storage_options().items, storage_options().resolve()
+        yield pa.record_batch({"options": [repr(given), repr(resolved)]})
+
+    secret = tmp_path / "secret"
+    secret.write_text("hidden")
+    configure_stores(parse_storage_options(["region=eu-west-1", f"session_token=@{secret}"]))
+    try:
+        frame = spark.range(0, 1, 1, 1).mapInArrow(task(options_of_task), "options string")
+        given, resolved = [row.options for row in frame.collect()]
+        plan = str(frame._jdf.queryExecution().toString())
+    finally:
+        configure_stores(StorageOptions())
+
+    assert "hidden" not in given
+    assert "eu-west-1" in given
+    assert "hidden" in resolved
+    # The task was read from the file, when it ran.
+    assert "hidden" not in plan
+    assert base64.b64encode(b"hidden").decode() not in plan
+
+
+def test_a_task_that_sees_the_marker_goes_on_and_nothing_is_left(tmp_path: Path) -> None:
+    with shared_target([str(tmp_path)]) as target:
+        target.check()
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_sees_another_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with shared_target([str(folder)]) as target:
+        folder.rename(tmp_path / "of-the-driver")
+        folder.mkdir()
+        with pytest.raises(EngineError, match="does not see the driver's folder") as caught:
+            target.check()
+        assert caught.value.path == str(folder)
+
+
+def test_the_marker_of_a_killed_run_is_removed(tmp_path: Path) -> None:
+    (tmp_path / f".kafka-index.{'0' * 16}.shared").touch()
+    (tmp_path / ".kafka-index.lock").touch()
+    with shared_target([str(tmp_path)]):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [".kafka-index.lock"]
+
+
+def test_a_folder_that_cannot_be_marked_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(PublishError) as caught, shared_target([str(tmp_path), missing]):
+        pass
+    assert caught.value.path == missing
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stores_that_are_the_same_everywhere_are_not_marked() -> None:
+    with shared_target(["s3://bucket/out"]) as target:
+        target.check()
+    assert target.markers == ()

@@ -8,7 +8,8 @@ import re
 import shutil
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,8 @@ from kafka_index.startup import (
     StartConditions,
     Verdict,
     predict_directories,
-    suggest,
+    predict_start,
 )
-from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from tests.support.child_processes import in_child
 from tests.support.command_line import DUMP
 from tests.support.restoring import copy_dump
@@ -149,42 +149,6 @@ def test_zeros_after_the_active_log_keep_a_broker_from_starting_behind_the_marke
     assert of(found).outcome is Outcome.REFUSED
 
 
-def test_a_log_that_cannot_be_read_where_a_transaction_is_open_keeps_a_broker_from_starting(
-    data: Path,
-) -> None:
-    directory = data / "payments-1"
-    shutil.copytree(DUMP / directory.name, directory)
-    snapshot = max(directory.glob("*.snapshot"))
-    entries = decode_snapshot(snapshot.read_bytes()).copy()
-    is_open = entries["current_txn_first_offset"] >= 0
-    assert is_open.sum() == 1
-    _, second, third, *_ = (int(path.stem) for path in logs(data, directory.name))
-    entries["current_txn_first_offset"][is_open] = third - 1
-    snapshot.write_bytes(encode_snapshot(entries))
-    one = of(predict(data), directory.name)
-    assert one.outcome is Outcome.LOADED
-
-    damaged = directory / f"{second:020d}.log"
-    damaged.write_bytes(bytes(damaged.stat().st_size))
-    found = predict(data)
-
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert found.refused[0].file == str(damaged)
-
-
-def test_a_compressed_message_of_a_magic_below_0_keeps_a_broker_from_starting(data: Path) -> None:
-    last = logs(data)[-1]
-    _, position = struct.unpack(">ii", last.with_suffix(".index").read_bytes()[-8:])
-    log = bytearray(last.read_bytes())
-    log[position + 16 : position + 18] = b"\x80\x01"
-    last.write_bytes(log)
-
-    found = predict(data)
-
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert found.refused[0].file == str(last)
-
-
 def test_a_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
     (data / "log-start-offset-checkpoint").write_text("0\n1\napp-logs 0 999999\n")
 
@@ -211,197 +175,142 @@ def test_what_has_the_name_of_a_log_and_is_no_file_is_a_log_that_is_gone(
     assert (missing.first_offset, missing.end_offset) == (0, int(second.stem))
 
 
-@pytest.mark.parametrize("link", ["no-folder/file", "no-file"])
-@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
-def test_an_index_that_a_broker_cannot_make_where_its_link_leads_keeps_it_from_starting(
-    data: Path, suffix: str, link: str
+#: What is put in the place of a file.
+_MAKERS: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "null": lambda path: path.symlink_to(os.devnull),
+    "a device": lambda path: path.symlink_to("/dev/full"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link astray": lambda path: path.symlink_to("/nonexistent/file"),
+    "a link to no file": lambda path: path.symlink_to("no-file"),
+}
+_NOWHERE = ("a link to itself", "a link astray")
+_INDEXES = (".index", ".timeindex")
+_SUFFIXES = (*_INDEXES, ".txnindex")
+_CLEAN, _UNCLEAN = True, False
+_FIRST, _LAST = f"{PARTITION}/first", f"{PARTITION}/last"
+_LAST_OF_PAYMENTS = "payments-0/last"
+#: Kinds of entries, the files in whose place each is, whether the marker is there, and the verdict.
+_ODD_ENTRIES: list[tuple[Iterable[str], Iterable[str], Iterable[bool], Verdict]] = [
+    # A broker makes an index where a link leads, if it can.
+    (["a link to no file"], map(_FIRST.__add__, _SUFFIXES), [_CLEAN], Verdict.SAFE),
+    (_NOWHERE, map(_FIRST.__add__, _INDEXES), [_CLEAN], Verdict.DOES_NOT_START),
+    (_NOWHERE, [f"{_FIRST}.txnindex"], [_CLEAN], Verdict.SAFE),
+    # An index without a size is read as an empty one, and cannot be rebuilt or resized.
+    (["a pipe", "null"], map(_FIRST.__add__, _INDEXES), [_CLEAN], Verdict.SAFE),
+    (["a pipe", "null"], map(_FIRST.__add__, _INDEXES), [_UNCLEAN], Verdict.DOES_NOT_START),
+    (["a pipe", "null"], map(_LAST.__add__, _INDEXES), [_CLEAN], Verdict.DOES_NOT_START),
+    (
+        ["a pipe"],
+        [f"{_FIRST}.txnindex", f"{_LAST}.txnindex"],
+        [_CLEAN, _UNCLEAN],
+        Verdict.DOES_NOT_START,
+    ),
+    (
+        ["null"],
+        [f"{_LAST_OF_PAYMENTS}.txnindex", f"{_LAST}.txnindex"],
+        [_CLEAN, _UNCLEAN],
+        Verdict.SAFE,
+    ),
+    (["a device"], map(_FIRST.__add__, _SUFFIXES), [_CLEAN], Verdict.UNKNOWN),
+    # A log that is recovered is lost where its transaction index or snapshot cannot be made.
+    (_NOWHERE, [f"{_LAST_OF_PAYMENTS}.txnindex"], [_CLEAN], Verdict.SAFE),
+    (_NOWHERE, [f"{_LAST_OF_PAYMENTS}.txnindex"], [_UNCLEAN], Verdict.LOSES),
+    (_NOWHERE, [f"{_LAST}.snapshot"], [_CLEAN], Verdict.DOES_NOT_START),
+    (_NOWHERE, [f"{_LAST}.snapshot"], [_UNCLEAN], Verdict.LOSES),
+    # A broker waits for ever that writes into a pipe, but not for its lock.
+    (["a pipe"], [f"{_LAST}.snapshot"], [_CLEAN, _UNCLEAN], Verdict.DOES_NOT_START),
+    (["a pipe"], [".lock"], [_CLEAN], Verdict.SAFE),
+    (_NOWHERE, [".lock"], [_CLEAN], Verdict.DOES_NOT_START),
+    (["a link to itself"], [f"{PARTITION}/partition.metadata"], [_CLEAN], Verdict.DOES_NOT_SERVE),
+    (
+        ["null"],
+        [
+            "recovery-point-offset-checkpoint",
+            "log-start-offset-checkpoint",
+            "replication-offset-checkpoint",
+            f"{PARTITION}/leader-epoch-checkpoint",
+        ],
+        [_CLEAN],
+        Verdict.SAFE,
+    ),
+    (
+        ["null"],
+        [f"{PARTITION}/partition.metadata", "meta.properties"],
+        [_CLEAN],
+        Verdict.DOES_NOT_START,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "is_clean", "verdict"),
+    [(*case, verdict) for *lists, verdict in _ODD_ENTRIES for case in product(*lists)],
+)
+def test_an_entry_that_is_no_file_does_to_a_start_what_it_does_to_a_broker(
+    data: Path, kind: str, name: str, verdict: Verdict, *, is_clean: bool
 ) -> None:
-    index = logs(data)[0].with_suffix(suffix)
-    index.unlink(missing_ok=True)
-    index.symlink_to(data / link)
-
-    found = predict(data)
-
-    is_made = suffix == ".txnindex" or link == "no-file"
-    assert (found.verdict is not Verdict.DOES_NOT_START) is is_made
-
-
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(os.devnull)])
-def test_an_index_without_a_size_is_read_as_an_empty_one_and_cannot_be_rebuilt(
-    data: Path, make: Callable[[Path], None], suffix: str
-) -> None:
-    first, *_, last = logs(data)
-    verdicts = []
-    for log in (first, last):
-        index = log.with_suffix(suffix)
-        content = index.read_bytes()
-        index.unlink()
-        make(index)
-        verdicts.append(predict(data).verdict)
-        index.unlink()
-        index.write_bytes(content)
-    # Without the marker, the first one is rebuilt.
-    first.with_suffix(suffix).unlink()
-    make(first.with_suffix(suffix))
-    (data / ".kafka_cleanshutdown").unlink()
-    (data / "recovery-point-offset-checkpoint").unlink()
-    verdicts.append(predict(data).verdict)
-
-    assert verdicts == [Verdict.SAFE, Verdict.DOES_NOT_START, Verdict.DOES_NOT_START]
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-@pytest.mark.parametrize("number", [0, -1])
-def test_a_transaction_index_that_is_a_pipe_keeps_a_broker_from_starting(
-    data: Path, number: int, *, is_clean: bool
-) -> None:
-    index = logs(data)[number].with_suffix(".txnindex")
-    index.unlink(missing_ok=True)
-    os.mkfifo(index)
-    if not is_clean:
-        (data / ".kafka_cleanshutdown").unlink()
-
-    assert predict(data).verdict is Verdict.DOES_NOT_START
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_a_transaction_index_that_is_the_null_device_is_read_as_an_empty_one(
-    data: Path, *, is_clean: bool
-) -> None:
-    for log in (data / "payments-0").glob("*.log"):
-        log.with_suffix(".txnindex").unlink(missing_ok=True)
-        log.with_suffix(".txnindex").symlink_to(os.devnull)
-    if not is_clean:
-        (data / ".kafka_cleanshutdown").unlink()
-
-    assert predict(data).verdict is Verdict.SAFE
-
-
-@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
-def test_an_index_that_is_another_device_is_not_predicted(data: Path, suffix: str) -> None:
-    index = logs(data)[0].with_suffix(suffix)
-    index.unlink(missing_ok=True)
-    index.symlink_to("/dev/full")
-
-    found = predict(data)
-
-    assert found.verdict is Verdict.UNKNOWN
-    assert "is a device" in (of(found).unknown or "")
-
-
-_NOWHERE = ["itself", "/nonexistent/file"]
-
-
-def link_to_nowhere(path: Path, target: str) -> None:
-    """Put a link that no file can be created through in the place of a file."""
+    folder, _, file = name.rpartition("/")
+    path = data / name
+    if file.startswith(("first", "last")):
+        ending = ".snapshot" if file.endswith(".snapshot") else ".log"
+        files = sorted((data / folder).glob(f"*{ending}"))
+        path = files[-file.startswith("last")].with_suffix(path.suffix)
     path.unlink(missing_ok=True)
-    path.symlink_to(path.name if target == "itself" else target)
+    _MAKERS[kind](path)
+    if not is_clean:
+        (data / ".kafka_cleanshutdown").unlink()
+        (data / "recovery-point-offset-checkpoint").unlink()
+
+    found = predict(data)
+
+    assert found.verdict is verdict
+    if verdict is Verdict.UNKNOWN:
+        assert "is a device" in (of(found).unknown or "")
+    if verdict is Verdict.DOES_NOT_START:
+        # The partition is refused where its snapshot cannot be written.
+        is_unwritten = path.suffix == ".snapshot" and kind in _NOWHERE
+        at_fault = path.parent if is_unwritten else path
+        assert {refusal.file for refusal in found.refused} == {str(at_fault)}
+    if verdict is Verdict.LOSES and path.suffix == ".txnindex":
+        loaded = of(found, folder).loaded
+        assert loaded is not None
+        assert loaded.log_end_offset == int(path.stem)
 
 
-@pytest.mark.parametrize("target", _NOWHERE)
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_that_is_a_link_to_nowhere_keeps_a_broker_from_starting(
-    data: Path, suffix: str, target: str
-) -> None:
-    link_to_nowhere(logs(data)[0].with_suffix(suffix), target)
-
-    assert predict(data).verdict is Verdict.DOES_NOT_START
-
-
-@pytest.mark.parametrize("target", _NOWHERE)
-def test_a_log_that_is_recovered_is_lost_where_its_transaction_index_cannot_be_made(
-    data: Path, target: str
-) -> None:
-    last = max((data / "payments-0").glob("*.log"))
-    link_to_nowhere(last.with_suffix(".txnindex"), target)
-    clean = predict(data)
-    (data / ".kafka_cleanshutdown").unlink()
-
-    assert clean.verdict is Verdict.SAFE
-    loaded = of(predict(data), "payments-0").loaded
-    assert loaded is not None
-    assert loaded.log_end_offset == int(last.stem)
-
-
-@pytest.mark.parametrize("target", _NOWHERE)
-def test_a_snapshot_that_cannot_be_made_costs_the_log_or_keeps_a_broker_from_starting(
-    data: Path, target: str
-) -> None:
-    link_to_nowhere(max((data / PARTITION).glob("*.snapshot")), target)
-    clean = predict(data)
-    (data / ".kafka_cleanshutdown").unlink()
-
-    assert clean.verdict is Verdict.DOES_NOT_START
-    assert predict(data).verdict is Verdict.LOSES
-
-
-@pytest.mark.parametrize(("target", "starts"), [("itself", True), ("/nonexistent/file", False)])
+@pytest.mark.parametrize(("kind", "starts"), [("a link to itself", True), ("a link astray", False)])
 def test_meta_properties_that_are_a_link_in_circles_take_the_directory_offline(
-    data: Path, target: str, *, starts: bool
+    data: Path, kind: str, *, starts: bool
 ) -> None:
     other = moved_with_future(data)
-    link_to_nowhere(other / "meta.properties", target)
+    (other / "meta.properties").unlink()
+    _MAKERS[kind](other / "meta.properties")
 
     found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
 
     assert (found.verdict is not Verdict.DOES_NOT_START) is starts
 
 
-def test_a_partition_metadata_that_is_a_link_in_circles_is_missing(data: Path) -> None:
-    link_to_nowhere(data / PARTITION / "partition.metadata", "itself")
-
-    assert of(predict(data)).outcome is Outcome.STRAY
-
-
-@pytest.mark.parametrize("target", _NOWHERE)
-def test_a_lock_that_cannot_be_made_keeps_a_broker_from_starting(data: Path, target: str) -> None:
-    link_to_nowhere(data / ".lock", target)
-
-    found = predict(data)
-
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert [refusal.file for refusal in found.refused] == [str(data / ".lock")]
-
-
-def test_a_socket_where_the_first_log_is_made_takes_the_data_directory_offline(
-    data: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_socket", [True, False])
+def test_no_file_where_the_first_log_is_made_takes_the_data_directory_offline(
+    data: Path, monkeypatch: pytest.MonkeyPatch, *, is_socket: bool
 ) -> None:
     for path in (data / PARTITION).iterdir():
         if path.name != "partition.metadata":
             path.unlink()
     # Its whole path may be too long for a socket.
     monkeypatch.chdir(data / PARTITION)
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(f"{0:020d}.log")
+    log = f"{0:020d}.log"
+    if is_socket:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(log)
+    else:
+        Path(log).mkdir()
 
-    assert predict(data).verdict is Verdict.DOES_NOT_START
+    found = predict(data)
 
-
-def test_a_lock_that_is_a_pipe_is_not_waited_for(data: Path) -> None:
-    os.mkfifo(data / ".lock")
-
-    assert predict(data).verdict is Verdict.SAFE
-
-
-@pytest.mark.parametrize(
-    ("name", "starts"),
-    [
-        ("recovery-point-offset-checkpoint", True),
-        ("log-start-offset-checkpoint", True),
-        ("replication-offset-checkpoint", True),
-        (f"{PARTITION}/leader-epoch-checkpoint", True),
-        (f"{PARTITION}/partition.metadata", False),
-        ("meta.properties", False),
-    ],
-)
-def test_a_small_file_that_is_the_null_device_is_read_as_an_empty_one(
-    data: Path, name: str, *, starts: bool
-) -> None:
-    (data / name).unlink(missing_ok=True)
-    (data / name).symlink_to(os.devnull)
-
-    assert (predict(data).verdict is not Verdict.DOES_NOT_START) is starts
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert found.refused[0].file.endswith(log)
 
 
 @pytest.mark.parametrize("node", ["x", "-1", "99999999999", "1.0"])
@@ -421,22 +330,6 @@ def test_no_broker_of_this_release_starts_with_zookeeper(data: Path) -> None:
     assert found.verdict is Verdict.DOES_NOT_START
     assert [refusal.file for refusal in found.refused] == ["zookeeper.connect"]
     assert of_kraft.verdict is Verdict.SAFE
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_a_broker_waits_for_ever_that_writes_a_snapshot_into_a_pipe(
-    data: Path, *, is_clean: bool
-) -> None:
-    snapshot = max((data / PARTITION).glob("*.snapshot"))
-    snapshot.unlink()
-    os.mkfifo(snapshot)
-    if not is_clean:
-        (data / ".kafka_cleanshutdown").unlink()
-
-    found = predict(data)
-
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert [refusal.file for refusal in found.refused] == [str(snapshot)]
 
 
 @pytest.mark.parametrize(
@@ -471,10 +364,7 @@ def test_a_metadata_log_in_the_second_of_the_data_directories_is_not_safe(data: 
 
 @pytest.mark.parametrize("first", ["data", "other"])
 def test_the_metadata_log_is_in_the_first_data_directory_by_default(data: Path, first: str) -> None:
-    other = data.with_name("other")
-    other.mkdir()
-    text = (data / "meta.properties").read_text()
-    (other / "meta.properties").write_text(text.replace(directory_id(data), "A" * 20 + "ZQ"))
+    other = beside(data, "other")
     (data / "__cluster_metadata-0").mkdir()
     paths = sorted([str(data), str(other)], key=lambda path: Path(path).name != first)
     conditions = StartConditions(LogConfig(), properties={"log.dirs": ",".join(paths)})
@@ -524,19 +414,29 @@ def directory_id(data: Path) -> str:
     return found
 
 
-@pytest.mark.parametrize(("replicas", "outcome"), [((1,), Outcome.LOADED), ((2,), Outcome.STRAY)])
-def test_a_partition_of_other_brokers_is_stray(
-    data: Path, replicas: tuple[int, ...], outcome: Outcome
+def beside(data: Path, name: str) -> Path:
+    """Make a second data directory of the same broker."""
+    other = data.with_name(name)
+    other.mkdir()
+    text = (data / "meta.properties").read_text()
+    (other / "meta.properties").write_text(text.replace(directory_id(data), "A" * 20 + "ZQ"))
+    return other
+
+
+@pytest.mark.parametrize(
+    ("other_id", "replicas", "outcome"),
+    [
+        (None, (1,), Outcome.LOADED),
+        (None, (2,), Outcome.STRAY),
+        ("A" * 21 + "B", (1,), Outcome.STRAY),
+    ],
+)
+def test_a_partition_of_other_brokers_or_of_another_topic_id_is_stray(
+    data: Path, other_id: str | None, replicas: tuple[int, ...], outcome: Outcome
 ) -> None:
-    cluster = cluster_with(topic_id(data), replicas, "x")
+    cluster = cluster_with(other_id or topic_id(data), replicas, "x")
 
     assert of(predict(data, cluster)).outcome is outcome
-
-
-def test_a_partition_of_another_topic_id_is_stray(data: Path) -> None:
-    cluster = cluster_with("A" * 21 + "B", (1,), "x")
-
-    assert of(predict(data, cluster)).outcome is Outcome.STRAY
 
 
 def test_a_partition_whose_directory_is_missing_comes_back_empty(data: Path) -> None:
@@ -570,21 +470,11 @@ def test_directories_of_two_clusters_do_not_start(
     found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
 
     assert found.verdict is Verdict.DOES_NOT_START
-    assert "cluster.id" in found.refused[0].reason
-
-
-def test_a_directory_where_the_first_log_is_made_takes_the_data_directory_offline(
-    data: Path,
-) -> None:
-    for path in (data / PARTITION).iterdir():
-        if path.name != "partition.metadata":
-            path.unlink()
-    (data / PARTITION / f"{0:020d}.log").mkdir()
-
-    found = predict(data)
-
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert found.refused[0].file.endswith(f"{0:020d}.log")
+    refused = found.refused[0]
+    assert "cluster.id" in refused.reason
+    assert refused.line is not None
+    lines = Path(refused.file).read_text().splitlines()
+    assert lines[refused.line - 1].startswith("cluster.id=")
 
 
 def with_first_metadata(data: Path, content: bytes) -> Prediction:
@@ -660,15 +550,10 @@ def test_a_broker_halts_once_a_reader_takes_its_last_data_directory_offline(data
     assert halts == [True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("text", "starts"), [("0\n2\na 0 1\n", False), ("0\n1\na 0\n", False), ("0\n1\na 0 x\n", True)]
-)
-def test_a_malformed_checkpoint_takes_the_directory_offline(
-    data: Path, text: str, *, starts: bool
-) -> None:
-    (data / "recovery-point-offset-checkpoint").write_text(text)
+def test_a_checkpoint_whose_offset_is_not_a_number_counts_as_empty(data: Path) -> None:
+    (data / "recovery-point-offset-checkpoint").write_text("0\n1\na 0 x\n")
 
-    assert (predict(data).verdict is not Verdict.DOES_NOT_START) is starts
+    assert predict(data).verdict is not Verdict.DOES_NOT_START
 
 
 def test_a_swapped_log_without_an_index_is_kept_as_it_is(data: Path) -> None:
@@ -679,19 +564,6 @@ def test_a_swapped_log_without_an_index_is_kept_as_it_is(data: Path) -> None:
     last = of(predict(data)).segments[-1]
 
     assert (last.action, last.cut_at_bytes) == (SegmentAction.REPLACE, None)
-
-
-def test_a_log_whose_offsets_do_not_fit_is_refused_and_not_cut(data: Path) -> None:
-    log = max((data / PARTITION).glob("*.log"))
-    content = bytearray(log.read_bytes())
-    content[0] ^= 1  # The base offset, which is outside the checksum.
-    log.write_bytes(content)
-    (data / ".kafka_cleanshutdown").unlink()
-
-    found = predict(data)
-
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert "offset_overflow" in found.refused[0].reason
 
 
 def test_a_future_copy_beside_its_partition_keeps_a_broker_from_starting(data: Path) -> None:
@@ -705,12 +577,9 @@ FUTURE = f"{PARTITION}.0123456789abcdef0123456789abcdef-future"
 
 def moved_with_future(data: Path, name: str = PARTITION) -> Path:
     """Move a partition to a second data directory, and leave a future replica of it here."""
-    other = data.with_name("data-2")
-    other.mkdir()
+    other = beside(data, "data-2")
     (data / name).rename(other / name)
     shutil.copytree(other / name, data / FUTURE.replace(PARTITION, name))
-    text = (data / "meta.properties").read_text()
-    (other / "meta.properties").write_text(text.replace(directory_id(data), "A" * 20 + "ZQ"))
     (other / ".kafka_cleanshutdown").touch()
     for each in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         shutil.copy(data / each, other)
@@ -760,24 +629,27 @@ def test_a_stray_partition_in_a_directory_that_is_offline_keeps_a_broker_from_st
     assert any("offline by then" in one.reason for one in found.refused)
 
 
-@pytest.mark.parametrize("is_empty", [True, False])
-def test_a_marker_that_is_a_directory_is_deleted_where_it_is_empty(
-    data: Path, *, is_empty: bool
+@pytest.mark.parametrize(
+    ("entry", "verdict"),
+    [
+        ("empty", Verdict.SAFE),
+        ("linked", Verdict.SAFE),
+        ("filled", Verdict.DOES_NOT_START),
+    ],
+)
+def test_a_marker_that_is_a_directory_is_deleted_where_it_is_empty_or_a_link(
+    data: Path, entry: str, verdict: Verdict
 ) -> None:
     marker = data / ".kafka_cleanshutdown"
     marker.unlink()
-    marker.mkdir()
-    if not is_empty:
+    if entry == "linked":
+        marker.symlink_to(data / PARTITION)
+    else:
+        marker.mkdir()
+    if entry == "filled":
         (marker / "x").touch()
 
-    assert predict(data).verdict is (Verdict.SAFE if is_empty else Verdict.DOES_NOT_START)
-
-
-def test_a_marker_that_is_a_link_to_a_directory_is_deleted(data: Path) -> None:
-    (data / ".kafka_cleanshutdown").unlink()
-    (data / ".kafka_cleanshutdown").symlink_to(data / PARTITION)
-
-    assert predict(data).verdict is Verdict.SAFE
+    assert predict(data).verdict is verdict
 
 
 @pytest.mark.parametrize("mark", ["delete", "stray"])
@@ -789,12 +661,6 @@ def test_a_marked_directory_is_only_reported(data: Path, mark: str) -> None:
 
     assert found.verdict is Verdict.SAFE
     assert any(name in note for note in found.notes)
-
-
-def test_a_directory_that_is_no_partition_keeps_a_broker_from_starting(data: Path) -> None:
-    (data / "lost+found").mkdir()
-
-    assert predict(data).verdict is Verdict.DOES_NOT_START
 
 
 def test_a_directory_that_a_broker_holds_is_refused(data: Path) -> None:
@@ -828,6 +694,7 @@ def test_a_gap_where_the_cleaner_has_been_is_not_reported(data: Path) -> None:
     ("name", "text", "line"),
     [
         ("recovery-point-offset-checkpoint", "0\n1\na 0\n", 3),
+        ("recovery-point-offset-checkpoint", "0\n2\na 0 1\n", 2),
         ("recovery-point-offset-checkpoint", "0\nx\n", 2),
         ("log-start-offset-checkpoint", "1\n0\n", 1),
         (f"{PARTITION}/leader-epoch-checkpoint", "0\n2\n0 0\n1 x\n", 4),
@@ -848,82 +715,41 @@ def test_a_broker_reads_leader_epochs_before_the_names_of_a_partition(data: Path
     (data / PARTITION / ".snapshot").touch()
     assert predict(data).verdict is Verdict.DOES_NOT_START
     (data / PARTITION / "leader-epoch-checkpoint").write_text("10000000\n1\n0 0\n")
-    other = data.parent / "other"
-    other.mkdir()
-    text = (data / "meta.properties").read_text()
-    (other / "meta.properties").write_text(
-        text.replace(directory_id(data), "JHz0NZ6tQNiQ2Mm2kGlrHg")
-    )
+    other = beside(data, "other")
 
     found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
 
     assert found.verdict is Verdict.DOES_NOT_SERVE
 
 
-def test_a_refused_identity_names_the_line_of_the_property(data: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    text = (data / "meta.properties").read_text().replace("cluster.id=", "cluster.id=x")
-    (other / "meta.properties").write_text(text)
-    lines = text.splitlines()
-
-    found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
-
-    assert found.refused[0].line is not None
-    assert lines[found.refused[0].line - 1].startswith("cluster.id=x")
-
-
-def with_properties(data: Path, text: str) -> Prediction:
-    (data / "meta.properties").write_text(text)
-    return predict(data)
-
-
-@pytest.mark.parametrize(
-    "node", ["3000000000", "1_0", "0x1", "", "1 ", "\u0661", "\\u00b9", "9" * 5000]
-)
-def test_a_node_that_java_does_not_read_keeps_a_broker_from_starting(data: Path, node: str) -> None:
-    found = with_properties(data, f"#\nversion=1\ncluster.id=x\nnode.id={node}\n")
-
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert [(one.file, one.line) for one in found.refused] == [(str(data / "meta.properties"), 4)]
-    assert "node.id" in found.refused[0].reason
-
-
-def test_a_negative_node_is_that_of_no_broker(data: Path) -> None:
-    found = with_properties(data, "version=1\ncluster.id=x\nnode.id=-1\n")
-
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert [one.line for one in found.refused] == [3]
-
-
-@pytest.mark.parametrize("node", ["1", "+1", "0" * 5000 + "1", "\\u0661"])
-def test_a_node_that_java_reads_is_safe(data: Path, node: str) -> None:
-    found = with_properties(data, f"version=1\ncluster.id=x\nnode.id={node}\n")
-
-    assert found.verdict is Verdict.SAFE
+_NO_INTEGERS = ("3000000000", "1_0", "0x1", "", "1 ", "\u0661", "\\u00b9", "9" * 5000, "-1")
+_INTEGERS = ("1", "+1", "0" * 5000 + "1", "\\u0661")
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        *((f"#\nversion=1\ncluster.id=x\nnode.id={node}\n", 4) for node in _NO_INTEGERS),
+        *((f"version=1\ncluster.id=x\nnode.id={node}\n", None) for node in _INTEGERS),
+        # A version 0 has a broker id, and later ones than 1 are not known.
         ("cluster.id=x\nbroker.id=1_0\n", 2),
         ("version=0\nbroker.id=\n", 2),
         ("version=2\nnode.id=1\n", 1),
         ("version=1_0\nnode.id=1\n", 1),
+        ("version=0\nbroker.id=1\ncluster.id=x\nnode.id=1_0\n", None),
     ],
 )
-def test_a_version_0_has_a_broker_id_and_later_ones_than_1_are_not_known(
-    data: Path, text: str, line: int
+def test_a_broker_starts_with_the_properties_that_java_reads(
+    data: Path, text: str, line: int | None
 ) -> None:
-    found = with_properties(data, text)
+    (data / "meta.properties").write_text(text)
 
-    assert [one.line for one in found.refused] == [line]
+    found = predict(data)
 
-
-def test_what_a_version_does_not_read_is_not_judged(data: Path) -> None:
-    text = "version=0\nbroker.id=1\ncluster.id=x\nnode.id=1_0\n"
-
-    assert with_properties(data, text).verdict is Verdict.SAFE
+    assert found.verdict is (Verdict.SAFE if line is None else Verdict.DOES_NOT_START)
+    refused = [] if line is None else [(str(data / "meta.properties"), line)]
+    assert [(one.file, one.line) for one in found.refused] == refused
+    assert all("node.id" in one.reason for one in found.refused if line == 4)
 
 
 def tear(data: Path, *, at_entry: bool) -> None:
@@ -941,9 +767,8 @@ def test_a_start_without_the_marker_is_suggested_where_it_is_better(
     data: Path, *, at_entry: bool
 ) -> None:
     tear(data, at_entry=at_entry)
-    conditions = StartConditions(LogConfig())
 
-    text = suggest([str(data)], conditions, predict(data))
+    text = predict_start([str(data)], StartConditions(LogConfig())).suggestion
 
     assert text is not None
     assert "without .kafka_cleanshutdown 0 records are lost or hidden; now" in text
@@ -953,7 +778,7 @@ def test_a_start_without_the_marker_is_suggested_where_it_is_better(
 def test_nothing_is_suggested_where_it_does_not_help(data: Path) -> None:
     (data / "log-start-offset-checkpoint").write_text("0\n1\napp-logs 0 999999\n")
 
-    assert suggest([str(data)], StartConditions(LogConfig()), predict(data)) is None
+    assert predict_start([str(data)], StartConditions(LogConfig())).suggestion is None
 
 
 def test_a_log_in_the_midst_of_another_hides_what_that_one_has(data: Path) -> None:
@@ -965,3 +790,9 @@ def test_a_log_in_the_midst_of_another_hides_what_that_one_has(data: Path) -> No
 
     assert found.verdict is Verdict.DOES_NOT_SERVE
     assert "which are in the log before" in (of(found).unserved or "")
+
+
+def test_a_directory_that_is_no_partition_keeps_a_broker_from_starting(data: Path) -> None:
+    (data / "lost+found").mkdir()
+
+    assert predict(data).verdict is Verdict.DOES_NOT_START

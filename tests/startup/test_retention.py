@@ -14,7 +14,6 @@ from kafka_index.metadata import ClusterImage, PartitionImage, TopicImage
 from kafka_index.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.startup import PartitionPrediction, Prediction, StartConditions, Verdict
 from kafka_index.startup.directories import predict_directories
-from kafka_index.startup.retention import TopicSettings
 from tests.support.command_line import DUMP
 
 TOPIC, PARTITION = "app-logs", "app-logs-0"
@@ -180,7 +179,7 @@ def test_the_policy_of_one_broker_counts_before_that_of_all() -> None:
             (BROKER_RESOURCE, "1"): {"log.cleanup.policy": "compact"},
         }
     )
-    topics = TopicSettings(LogConfig(), {}, cluster)
+    topics = StartConditions(LogConfig(), cluster, properties={})
 
     assert [topics.cleanup_policy(TOPIC, node) for node in (1, 2)] == ["compact", "delete"]
 

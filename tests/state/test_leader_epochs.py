@@ -25,32 +25,16 @@ def pairs(epochs: LeaderEpochCache) -> list[tuple[int, int]]:
 # ------------------------------------------------------------------------------- assigning
 
 
-def test_an_epoch_is_appended_to_those_below_it() -> None:
-    epochs = cache((0, 0))
-    assert epochs.assign(2, 10)
-    assert pairs(epochs) == [(0, 0), (2, 10)]
-
-
-def test_the_first_epoch_may_be_any() -> None:
-    assert pairs(cache((5, 100))) == [(5, 100)]
-
-
-@pytest.mark.parametrize("start_offset", [10, 11])
-def test_the_latest_epoch_keeps_its_start(start_offset: int) -> None:
-    epochs = cache((0, 0), (2, 10))
-    assert not epochs.assign(2, start_offset)
-    assert pairs(epochs) == [(0, 0), (2, 10)]
-
-
-def test_the_latest_epoch_may_start_earlier() -> None:
-    epochs = cache((0, 0), (1, 5), (2, 10))
-    assert epochs.assign(2, 5)
-    assert pairs(epochs) == [(0, 0), (2, 5)]
-
-
 @pytest.mark.parametrize(
     ("entry", "left"),
     [
+        # Above all others.
+        ((3, 11), [(0, 0), (1, 5), (2, 10), (3, 11)]),
+        # The latest epoch keeps its start, or starts earlier.
+        ((2, 10), [(0, 0), (1, 5), (2, 10)]),
+        ((2, 11), [(0, 0), (1, 5), (2, 10)]),
+        ((2, 5), [(0, 0), (2, 5)]),
+        # Entries that it contradicts are dropped.
         ((3, 10), [(0, 0), (1, 5), (3, 10)]),
         ((3, 0), [(3, 0)]),
         ((1, 30), [(0, 0), (1, 30)]),
@@ -58,11 +42,12 @@ def test_the_latest_epoch_may_start_earlier() -> None:
         ((1, 3), [(0, 0), (1, 3)]),
     ],
 )
-def test_entries_that_a_new_one_contradicts_are_dropped(
+def test_an_epoch_is_assigned_after_those_below_it(
     entry: tuple[int, int], left: list[tuple[int, int]]
 ) -> None:
-    epochs = cache((0, 0), (1, 5), (2, 10))
-    assert epochs.assign(*entry)
+    known = (0, 0), (1, 5), (2, 10)
+    epochs = cache(*known)
+    assert epochs.assign(*entry) == (left != list(known))
     assert pairs(epochs) == left
 
 
@@ -75,26 +60,21 @@ def test_negative_epochs_and_offsets_are_refused(entry: tuple[int, int]) -> None
 
 
 @pytest.mark.parametrize(
-    ("epoch", "left"),
+    ("known", "epoch", "left"),
     [
-        (-1, [(0, 0), (2, 10)]),
-        (1, [(0, 0), (2, 10)]),
-        (2, [(0, 0), (2, 10)]),
-        (3, [(0, 0), (3, 5)]),
+        ([], 0, [(0, 5)]),
+        ([(0, 0), (2, 10)], -1, [(0, 0), (2, 10)]),
+        ([(0, 0), (2, 10)], 1, [(0, 0), (2, 10)]),
+        ([(0, 0), (2, 10)], 2, [(0, 0), (2, 10)]),
+        ([(0, 0), (2, 10)], 3, [(0, 0), (3, 5)]),
     ],
 )
 def test_recovery_assigns_only_epochs_above_the_latest(
-    epoch: int, left: list[tuple[int, int]]
+    known: list[tuple[int, int]], epoch: int, left: list[tuple[int, int]]
 ) -> None:
-    epochs = cache((0, 0), (2, 10))
-    assert epochs.assign_from_batch(epoch, 5) == (epoch == 3)
+    epochs = cache(*known)
+    assert epochs.assign_from_batch(epoch, 5) == (left != known)
     assert pairs(epochs) == left
-
-
-def test_the_first_batch_assigns_the_first_epoch() -> None:
-    epochs = cache()
-    assert epochs.assign_from_batch(0, 7)
-    assert pairs(epochs) == [(0, 7)]
 
 
 # ------------------------------------------------------------------------------ truncating
@@ -141,8 +121,9 @@ def test_truncation_from_the_end_drops_epochs_at_the_offset_or_above(
 # --------------------------------------------------------------------------------- queries
 
 
-def test_the_latest_epoch_is_none_without_entries() -> None:
+def test_without_entries_no_epoch_is_known() -> None:
     assert cache().latest_epoch is None
+    assert cache().end_offset_for(0, 99) == (-1, -1)
     assert cache((1, 5), (4, 20)).latest_epoch == 4
 
 
@@ -159,10 +140,6 @@ def test_an_offset_lies_in_the_last_epoch_that_starts_at_or_before_it(
 )
 def test_an_epoch_ends_where_the_next_starts(epoch: int, answer: tuple[int, int]) -> None:
     assert cache((1, 5), (2, 10), (4, 20)).end_offset_for(epoch, 99) == answer
-
-
-def test_without_epochs_the_end_offset_is_undefined() -> None:
-    assert cache().end_offset_for(0, 99) == (-1, -1)
 
 
 def test_a_copy_is_independent() -> None:

@@ -53,6 +53,11 @@ def marker(root: str) -> dict[str, Any] | None:
     return fields
 
 
+def run_of(root: str) -> object:
+    """The run that a marker names."""
+    return (marker(root) or {}).get("run")
+
+
 def put_marker(root: str, **fields: object) -> None:
     path = f"{root}/.kafka-index/lock"
     store_of(path).put(path, json.dumps(fields).encode())
@@ -95,9 +100,7 @@ def test_a_running_run_keeps_others_out_by_the_name_of_its_marker(root: str) -> 
             pytest.fail("two runs are in")
         assert raised.value.path == f"{root}/.kafka-index/lock"
         assert is_retriable(raised.value)
-        found = marker(root)
-        assert found is not None
-        assert found["run"] == "first"
+        assert run_of(root) == "first"
 
 
 @pytest.mark.usefixtures("_refreshed_often")
@@ -126,18 +129,14 @@ def test_a_silent_marker_of_another_host_is_taken_over_after_a_while(
     began = time.monotonic()
     with StoreLock(root, "ours"):
         assert time.monotonic() - began >= 0.3
-        found = marker(root)
-        assert found is not None
-        assert found["run"] == "ours"
+        assert run_of(root) == "ours"
     assert marker(root) is None
 
 
 def test_the_marker_of_an_ended_process_of_this_host_is_taken_over_at_once(root: str) -> None:
     put_marker_of_here(root, process=ended_process())
     with StoreLock(root, "ours"):
-        found = marker(root)
-        assert found is not None
-        assert found["run"] == "ours"
+        assert run_of(root) == "ours"
 
 
 @pytest.mark.parametrize("process", [os.getpid, os.getppid])
@@ -146,9 +145,7 @@ def test_a_killed_run_whose_process_number_is_another_ones_now_is_taken_over_at_
 ) -> None:
     put_marker_of_here(root, process=process(), started=1)
     with StoreLock(root, "ours"):
-        found = marker(root)
-        assert found is not None
-        assert found["run"] == "ours"
+        assert run_of(root) == "ours"
 
 
 @pytest.mark.parametrize("field", ["boot", "pid_namespace"])
@@ -265,9 +262,7 @@ def test_a_marker_that_is_not_one_is_taken_over_after_a_while(
     path = f"{root}/.kafka-index/lock"
     store_of(path).put(path, content)
     with StoreLock(root, "ours"):
-        found = marker(root)
-        assert found is not None
-        assert found["run"] == "ours"
+        assert run_of(root) == "ours"
 
 
 def test_a_marker_that_goes_while_it_is_watched_lets_the_run_in(root: str) -> None:
@@ -276,9 +271,7 @@ def test_a_marker_that_goes_while_it_is_watched_lets_the_run_in(root: str) -> No
     end = threading.Timer(0.1, store_of(path).delete, [[path]])
     end.start()
     with StoreLock(root, "ours"):
-        found = marker(root)
-        assert found is not None
-        assert found["run"] == "ours"
+        assert run_of(root) == "ours"
     end.join()
 
 

@@ -10,13 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from kafka_index.errors import (
-    ConfigError,
-    InputError,
-    KafkaIndexError,
-    ReadError,
-    is_retriable,
-)
+from kafka_index.errors import ConfigError, InputError, KafkaIndexError, ReadError, is_retriable
 from kafka_index.stores import StorageOptions
 from kafka_index.stores.object_store import ObjectStore, _all_quoted, _quoted
 from tests.servers.faults import Faults, fault_proxy

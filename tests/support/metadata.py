@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_index.layout.message_bytes import MessageWriter, uuid_text
-from kafka_index.layout.message_fields import Value
-from kafka_index.layout.message_schemas import MessageSchema
+from kafka_index.layout.message_schemas import MessageSchema, Value
 from kafka_index.layout.messages import CLUSTER_METADATA, REMOTE_LOG_METADATA
 from kafka_index.metadata.decoding import TopicLog
 from kafka_index.records.decompression import DecompressionBudget

@@ -6,14 +6,12 @@ those of the rule, not of any file.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import google_crc32c
-
 from kafka_index.reading.answers import Resolve
+from tests.support import twins, walk_twin
 from tests.support.partitions import Batch, Partition, Row, Segment
 from tests.support.walk_twin import OffsetEntry, TimeEntry
 
@@ -72,8 +70,7 @@ class Twin:
 
     def _time_in(self, segment: Segment, time: int, resolve: Resolve) -> Row:
         start = self.partition.log_start_offset
-        below = [entry for entry in self._entries_of(segment)[1] if entry.timestamp <= time]
-        entry = below[-1] if below else TimeEntry(-1, segment.base_offset)
+        entry = walk_twin.floor_time(self._entries_of(segment)[1], time, segment.base_offset)
         floor = self._floor_offset(segment, max(entry.offset, start))
         entered = Row("found", segment.base_offset, entry.offset, floor.position, entry.timestamp)
         if resolve is Resolve.INDEX:
@@ -134,8 +131,7 @@ class Twin:
         return self._entries[key]
 
     def _floor_offset(self, segment: Segment, offset: int) -> OffsetEntry:
-        below = [entry for entry in self._entries_of(segment)[0] if entry.offset <= offset]
-        return below[-1] if below else OffsetEntry(segment.base_offset, 0)
+        return walk_twin.floor_offset(self._entries_of(segment)[0], offset, segment.base_offset)
 
     def _largest(self, segment: Segment) -> TimeEntry:
         times = self._entries_of(segment)[1]
@@ -291,11 +287,10 @@ def _is_sound(entry: bytes) -> bool:
     length = _int(entry, 8, 4)
     if length is None or len(entry) < 26:
         return False
-    if _is_message(entry):
-        return int.from_bytes(entry[12:16], "big") == zlib.crc32(entry[16:])
-    return len(entry) >= _HEADER_BYTES and (
-        int.from_bytes(entry[17:21], "big") == google_crc32c.value(entry[21:])
-    )
+    if len(entry) < _HEADER_BYTES and not _is_message(entry):
+        return False
+    stored, computed = twins.checksums(entry)
+    return stored == computed
 
 
 class Expected(NamedTuple):

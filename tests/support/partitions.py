@@ -21,7 +21,7 @@ from kafka_index.reading.answers import Resolve, UpperBound
 from kafka_index.reading.partition_log import PartitionLog
 from kafka_index.storage import SegmentFile
 from tests.support import segments as build
-from tests.support import twins
+from tests.support import walk_twin
 from tests.support.segments import CODECS, WRAPPER_CODECS, packed_batch
 from tests.support.segments import wrapper as wrapped_messages
 from tests.support.walk_twin import OffsetEntry, TimeEntry
@@ -166,13 +166,7 @@ class Segment:
             (position, batch.last_offset, batch.max_timestamp)
             for position, batch in zip(self.positions, self.batches, strict=True)
         ]
-        chosen, (_, latest, latest_offset) = twins.choose_entries(columns, interval)
-        offsets = [OffsetEntry(columns[row][1], columns[row][0]) for row, _, _ in chosen]
-        times: list[TimeEntry] = []
-        for entry in (*(TimeEntry(*one[1:]) for one in chosen), TimeEntry(latest, latest_offset)):
-            if entry.timestamp > (times[-1].timestamp if times else -1):
-                times.append(entry)
-        return offsets, times
+        return walk_twin.index_entries(columns, interval)
 
 
 def offset_file(segment: Segment, entries: Iterable[OffsetEntry]) -> bytes:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kafka_index.scan import read_batches
 from tests.support.command_line import DUMP, SETTINGS, Argument, run_here
 
 MARKER = ".kafka_cleanshutdown"
@@ -40,6 +41,11 @@ class RestoreRun:
     def lost(self) -> list[dict[str, Any]]:
         """The rows of ranges that were lost."""
         return [row for row in self.rows if row["status"] == "lost"]
+
+    @property
+    def lost_offsets(self) -> list[tuple[str, int, int]]:
+        """The code, first and last offset of each lost range."""
+        return [(row["reason_code"], row["first_offset"], row["last_offset"]) for row in self.lost]
 
 
 def copy_dump(target: Path, *partitions: str) -> Path:
@@ -89,6 +95,28 @@ def partition_contents(root: Path, partition: str) -> dict[str, bytes]:
 def logs(directory: Path) -> list[Path]:
     """The logs of a partition, by base offset."""
     return sorted(directory.glob("*.log"))
+
+
+def batches(log: Path, *, verify_crc: bool = True) -> list[dict[str, Any]]:
+    """The batches of a log up to the first damaged one."""
+    tables = read_batches(log, verify_crc=verify_crc)
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def drop_batch(log: Path, number: int) -> dict[str, Any]:
+    """Take a batch out of a log; return what it was."""
+    batch, data = batches(log)[number], log.read_bytes()
+    start = batch["position_bytes"]
+    log.write_bytes(data[:start] + data[start + batch["size_bytes"] :])
+    return batch
+
+
+def damage_batch(log: Path, number: int) -> int:
+    """Change a byte in the records of a batch; return how many records it has."""
+    batch, data = batches(log)[number], bytearray(log.read_bytes())
+    data[batch["position_bytes"] + batch["size_bytes"] - 3] ^= 1
+    log.write_bytes(data)
+    return int(batch["record_count"])
 
 
 @dataclass(frozen=True)

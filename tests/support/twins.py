@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -123,7 +124,18 @@ class LongVarint(Exception):  # noqa: N818
     """Kafka's IllegalArgumentException about a varint."""
 
 
-class _Reader:
+class Record(NamedTuple):
+    """The fields of a record, but for its headers."""
+
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    value: bytes | None
+
+
+class RecordReader:
+    """Kafka's reading of the records of a batch."""
+
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
@@ -133,6 +145,10 @@ class _Reader:
             raise InvalidRecord
         self.at += 1
         return self.data[self.at - 1]
+
+    @property
+    def remaining(self) -> int:
+        return len(self.data) - self.at
 
     def varint(self, most_bytes: int = 5) -> int:
         raw = 0
@@ -148,10 +164,29 @@ class _Reader:
         size = self.varint()
         if size < 0:
             return None
-        if size > len(self.data) - self.at:
+        if size > self.remaining:
             raise InvalidRecord
         self.at += size
         return self.data[self.at - size : self.at]
+
+    def record(self, size: int) -> Record:
+        """Read a record whose size was read."""
+        if size > self.remaining:
+            raise InvalidRecord
+        start = self.at
+        self.byte()
+        deltas = self.varint(10), self.varint()
+        key, value = self.sized(), self.sized()
+        headers = self.varint()
+        if not 0 <= headers <= self.remaining:
+            raise InvalidRecord
+        for _ in range(headers):
+            if self.sized() is None:
+                raise InvalidRecord
+            self.sized()
+        if self.at - start != size:
+            raise InvalidRecord
+        return Record(*deltas, key, value)
 
 
 def control_type(entry: bytes) -> int:
@@ -166,21 +201,21 @@ def control_type(entry: bytes) -> int:
     if count < 0:
         return headers.CONTROL_INVALID
     try:
-        return _marker_type(_Reader(entry[BATCH_HEADER.size :]), only=count == 1)
+        return _marker_type(RecordReader(entry[BATCH_HEADER.size :]), only=count == 1)
     except InvalidRecord:
         return headers.CONTROL_INVALID
 
 
-def _marker_type(reader: _Reader, *, only: bool) -> int:
+def _marker_type(reader: RecordReader, *, only: bool) -> int:
     try:
         size = reader.varint()
     except LongVarint:
         return headers.CONTROL_REFUSED
     try:
-        key, value = _key_and_value(reader, size)
+        _, _, key, value = reader.record(size)
     except LongVarint:
         raise InvalidRecord from None
-    if only and reader.at != len(reader.data):
+    if only and reader.remaining:
         raise InvalidRecord
     if key is None:
         return headers.CONTROL_REFUSED
@@ -192,26 +227,6 @@ def _marker_type(reader: _Reader, *, only: bool) -> int:
     if struct.unpack_from(">h", value)[0] < 0:
         raise InvalidRecord
     return kind if len(value) >= 6 else headers.CONTROL_REFUSED
-
-
-def _key_and_value(reader: _Reader, size: int) -> tuple[bytes | None, bytes | None]:
-    if size > len(reader.data) - reader.at:
-        raise InvalidRecord
-    start = reader.at
-    reader.byte()
-    reader.varint(10)
-    reader.varint()
-    key, value = reader.sized(), reader.sized()
-    headers = reader.varint()
-    if not 0 <= headers <= len(reader.data) - reader.at:
-        raise InvalidRecord
-    for _ in range(headers):
-        if reader.sized() is None:
-            raise InvalidRecord
-        reader.sized()
-    if reader.at - start != size:
-        raise InvalidRecord
-    return key, value
 
 
 def choose_entries(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,14 +13,14 @@ import pytest
 
 from kafka_index import verify
 from kafka_index.cli.run_end import ExitCode
-from kafka_index.verification import VERIFY_SCHEMA, FileClass, Verification
-from tests.support.builds import small_disk
+from kafka_index.verification import VERIFY_SCHEMA, FileClass, FileKind, Verification
+from tests.support.builds import finish, small_disk, start
+from tests.support.child_processes import open_to_all
 from tests.support.command_line import (
     COMMAND,
     DUMP,
     Argument,
     copy_partitions,
-    environment,
     run_here,
     run_program,
 )
@@ -29,9 +28,9 @@ from tests.support.gates import Gate, Step
 from tests.support.remote import upload
 from tests.support.restoring import copy_dump
 from tests.support.tiered import SETTINGS, Setting, setting
-from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITION = "app-logs-0"
+Row = dict[str, object]
 
 
 @pytest.fixture
@@ -156,49 +155,102 @@ def test_a_log_that_changes_meanwhile_is_named_and_worth_a_retry(
 ) -> None:
     path = max((data / PARTITION).glob("*.log"))
     gate = Gate(tmp_path / "gate", Step("open", path.name, 1))
-    process = subprocess.Popen(
-        [*COMMAND, "verify", "--input", str(data), "--threads", "1"],
-        env=gate.on_the_way_of(environment()),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start("--input", data, "--threads", 1, command_name="verify", gate=gate)
     gate.wait(process)
     with path.open("ab") as file:
         file.write(b"x")
     gate.open()
-    out, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+    done = finish(process)
 
-    assert process.returncode == ExitCode.ENVIRONMENT, out
-    assert "could not be read, or changed meanwhile" in out
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stdout
+    assert "could not be read, or changed meanwhile" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        Step("open", ".log", 1),
-        Step("open", ".snapshot", 2),
-        Step("os.rename", "report.parquet", 1),
-    ],
-    ids=lambda step: f"{step.ending}-{step.count}",
-)
-def test_a_killed_run_leaves_no_report(data: Path, tmp_path: Path, step: Step) -> None:
-    report = tmp_path / "out" / "report.parquet"
-    report.parent.mkdir()
-    report.write_bytes(b"an older one")
-    gate = Gate(tmp_path / "gate", step)
-    process = subprocess.Popen(
-        [*COMMAND, "verify", "--input", str(data), "--report", str(report), "--threads", "1"],
-        env=gate.on_the_way_of(environment()),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def unprivileged(data: Path, tmp_path: Path) -> tuple[int, str, list[Row]]:
+    """Verify without privileges; return the exit code, what is printed, and the report."""
+    open_to_all(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    out.chmod(0o777)
+    report = out / "report.parquet"
+    arguments = ("--input", data, "--report", report)
+    done = finish(start(*arguments, command_name="verify", privileged=False))
+    assert report.exists(), done.stderr
+    return done.returncode, done.stdout, pq.read_table(report).to_pylist()
+
+
+def of_kind(rows: list[Row], kind: FileKind) -> list[Row]:
+    return [row for row in rows if row["kind"] == kind.value]
+
+
+@pytest.mark.parametrize(("number", "logs_only"), [(0, True), (1, True), (1, False), (-1, False)])
+def test_a_log_that_may_not_be_read_is_worth_a_retry_and_no_damage(
+    data: Path, tmp_path: Path, number: int, *, logs_only: bool
+) -> None:
+    if logs_only:
+        for path in (data / PARTITION).iterdir():
+            if path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+                path.unlink()
+    log = sorted((data / PARTITION).glob("*.log"))[number]
+    log.chmod(0)
+
+    code, printed, rows = unprivileged(data, tmp_path)
+
+    assert code == ExitCode.ENVIRONMENT, printed
+    assert [row["path"] for row in rows if row["harmful"]] == []
+    unread = [row["path"] for row in of_kind(rows, FileKind.LOG) if row["retriable"]]
+    assert unread == [str(log)]
+    (partition,) = of_kind(rows, FileKind.PARTITION)
+    assert (partition["class"], partition["retriable"]) == (FileClass.UNREADABLE, True)
+    assert f"{log.name}: log: unreadable" in printed
+
+
+def test_files_that_may_not_be_read_are_rows_and_the_run_continues(
+    data: Path, tmp_path: Path
+) -> None:
+    log = max((data / PARTITION).glob("*.log"))
+    paths = [log.with_suffix(each) for each in (".index", ".timeindex", ".txnindex", ".snapshot")]
+    for path in paths:
+        path.touch()
+        path.chmod(0)
+
+    code, printed, rows = unprivileged(data, tmp_path)
+
+    assert code == ExitCode.ENVIRONMENT, printed
+    found = {row["path"]: (row["class"], row["harmful"], row["retriable"]) for row in rows}
+    assert [found[str(path)] for path in paths] == [(FileClass.UNREADABLE, False, True)] * 4
+    assert of_kind(rows, FileKind.PARTITION)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_in_the_place_of_indexes_is_damage_and_not_waited_for(
+    data: Path, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    log = min((data / PARTITION).glob("*.log"))
+    paths = [log.with_suffix(each) for each in (".index", ".timeindex", ".txnindex")]
+    for path in paths:
+        path.unlink(missing_ok=True)
+        make(path)
+
+    code, printed, rows = unprivileged(data, tmp_path)
+
+    assert code == ExitCode.DAMAGE, printed
+    found = {(row["path"], row["class"], row["harmful"]) for row in rows}
+    assert {(str(path), FileClass.UNREADABLE, True) for path in paths} <= found
+    assert of_kind(rows, FileKind.PARTITION)
+
+
+def test_a_snapshot_that_vanishes_is_worth_a_retry(data: Path, tmp_path: Path) -> None:
+    path = max((data / PARTITION).glob("*.snapshot"))
+    gate = Gate(tmp_path / "gate", Step("open", path.name, 1))
+    process = start("--input", data, "--threads", 1, command_name="verify", gate=gate)
     gate.wait(process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=TIMEOUT_SECONDS)
+    path.unlink()
+    gate.open()
+    done = finish(process)
 
-    assert report.read_bytes() == b"an older one"
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
+    assert f"{path.name}: snapshot: unreadable" in done.stdout
 
 
 def test_a_report_that_finds_no_room_is_worth_a_retry_and_leaves_the_older_one(
@@ -249,18 +301,14 @@ def arguments(at: Setting) -> list[Argument]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_brokers_uploaded_is_right(name: str) -> None:
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_what_brokers_uploaded_is_right_with_their_directory_and_without(
+    name: str, *, has_directory: bool
+) -> None:
     at = setting(name)
+    local = ("--input", at.data) if has_directory else ()
 
-    done = run_here("verify", "--input", at.data, *arguments(at))
-
-    assert done.returncode == ExitCode.DONE, done.stdout
-    assert "identical" in done.stdout
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_remote_segments_are_verified_without_the_directory_of_a_broker(name: str) -> None:
-    done = run_here("verify", *arguments(setting(name)))
+    done = run_here("verify", *local, *arguments(at))
 
     assert done.returncode == ExitCode.DONE, done.stdout
     assert "identical" in done.stdout

@@ -48,6 +48,8 @@ COPIES: list[tuple[Batches, Batches, FileClass, str]] = [
     ({0: [A, B_OF_1]}, {0: [A, B_OF_2, C]}, FileClass.DIVERGED, "at offset 3 under epochs {2}"),
     ({0: [A, B]}, {0: [A, LATE_B]}, FileClass.DIVERGED, "at offset 3 under epochs 0 and 0"),
     ({0: [A, B, C, D]}, {0: [A, D]}, FileClass.GAP, "the {1} copy lacks 2 batches from offset 3"),
+    ({0: [A, B, D]}, {0: [A, C, D]}, FileClass.GAP, "the {1} copy lacks 1 batches from offset 3"),
+    ({0: [A, B, D]}, {0: [A, C, D]}, FileClass.GAP, "the {0} copy lacks 1 batches from offset 6"),
     ({0: [A, B]}, {9: [D]}, FileClass.GAP, "the copies share no offset: 6 to 8 are in neither"),
 ]
 

@@ -118,7 +118,7 @@ def test_a_time_that_is_not_known_exactly_is_refused(condition: str, time: str) 
         Condition.parse(condition.format(f"'{time}'"))
 
 
-@pytest.mark.parametrize("time", ["now", "today", "-7d"])
+@pytest.mark.parametrize("time", ["now", "today", "yesterday", "-7d"])
 def test_a_time_that_another_run_takes_for_another_is_refused(time: str) -> None:
     with pytest.raises(InputError, match="another one in each run"):
         Condition.parse(f"timestamp < '{time}'")
@@ -134,8 +134,19 @@ def test_a_time_that_another_run_takes_for_another_is_refused(time: str) -> None
         ("timestamp BETWEEN 0 AND key", "compares what cannot be compared"),
         ("key = 5", "compares what cannot be compared"),
         ("offset = 'a'", "compares what cannot be compared"),
+        ("header('a') = 5", "compares what cannot be compared"),
         ("0 < timestamp < '2024-05-01'", "not a condition"),
         ("offset = 1 = 1", "not a condition"),
+        ("", "the end of ''"),
+        ("offset", "the end of"),
+        ("header(key) = 'a'", "not a condition"),
+        ("value = 'a'", "not a condition"),
+        ("offset = 1; DROP TABLE x", "not a condition"),
+        ("1 = (SELECT 1)", "not a condition"),
+        ("lower(key) = 'a'", "not a condition"),
+        ("key = 'a", "not a condition"),
+        ("offset = 1 --", "not a condition"),
+        ('key = "a"', "not a condition"),
         ("offset = 1 AND", "the end of"),
         ("(offset = 1", "the end of"),
         ("offset = 1)", "not a condition"),

@@ -21,7 +21,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
@@ -30,6 +31,7 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from kafka_index.errors import CorruptObjectError, InputError
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
 from kafka_index.stores.backup.run_paths import RUN_PATTERN
 
@@ -37,33 +39,43 @@ FORMAT: Final = 2
 REPOSITORY_FILE: Final = "kafka-index-backup.json"
 DATA_FOLDER: Final = "data"
 RUNS_FOLDER: Final = "runs"
+#: Folder of the manifests that have expired, laid out as that of the runs is.
+EXPIRED_FOLDER: Final = "expired"
+ANNOUNCED_FOLDER: Final = "announced"
 BARRIERS_FOLDER: Final = "barriers"
 MANIFEST_SUFFIX: Final = ".json.zst"
 #: The largest piece.
 MAX_PIECE_BYTES: Final = 64 << 20
+#: The largest segment that pieces are joined to: Kafka's default of segment.bytes.
+MAX_SEGMENT_BYTES = 1 << 30
 
 _HASH_CHARACTERS = 22
 _RUN = re.compile(RUN_PATTERN)
 _MAX_MANIFEST_BYTES = 1 << 30
 
-_Object = TypeVar("_Object", bound=msgspec.Struct)
+
+class _Formatted(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that says which format it has."""
+
+    format: int = FORMAT
 
 
-class RepositoryFile(msgspec.Struct, frozen=True, kw_only=True):
+_Object = TypeVar("_Object", bound=_Formatted)
+
+
+class RepositoryFile(_Formatted, frozen=True, kw_only=True):
     """The file that makes a folder a repository: of which cluster, and which brokers are expected.
 
     Without `brokers`, a run expects the brokers of the run before it.
     """
 
-    format: int = FORMAT
     cluster_id: str
     brokers: tuple[int, ...] = ()
 
 
-class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+class Announcement(_Formatted, frozen=True, kw_only=True):
     """The names of objects that an expiring is about to delete, by their folders."""
 
-    format: int = FORMAT
     names: dict[str, tuple[str, ...]]
 
 
@@ -202,10 +214,9 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     met: tuple[int, ...] = ()
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class Manifest(_Formatted, frozen=True, kw_only=True):
     """The part of a run that one broker has; it is whole, not a difference to an earlier run."""
 
-    format: int = FORMAT
     run: str
     cluster_id: str
     node_id: int
@@ -216,6 +227,31 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     missed: tuple[Missed, ...] = ()
     new_bytes: int = 0
     tool_version: str = ""
+
+
+def joined_pieces(partition: PartitionBackup) -> Iterator[tuple[Piece, ...]]:
+    """Yield the pieces of each segment of a log.
+
+    A segment begins where the broker had one begin since the piece before, and where pieces would
+    be too large together, or too far from its base.
+    """
+    bases = sorted(each.base_offset for each in partition.segments)
+    joined: list[Piece] = []
+    size = home = 0
+    for piece in partition.pieces:
+        own = bisect_right(bases, piece.base_offset)
+        is_full = joined and (
+            size + piece.size_bytes > MAX_SEGMENT_BYTES
+            or piece.last_offset - joined[0].base_offset > INT32_MAX
+        )
+        if joined and (own != home or is_full):
+            yield tuple(joined)
+            joined, size = [], 0
+        joined.append(piece)
+        size += piece.size_bytes
+        home = own
+    if joined:
+        yield tuple(joined)
 
 
 def is_consistent(manifests: Sequence[Manifest]) -> bool:
@@ -284,12 +320,18 @@ def content_of(data: bytes | memoryview) -> tuple[int, str, int]:
     return len(data), hash_of(data), zlib_ng.crc32(data)
 
 
-def manifest_path(root: str, run: str, node_id: int) -> str:
+def manifest_path(root: str, run: str, node_id: int, folder: str = RUNS_FOLDER) -> str:
     """Return the path of a manifest in the repository with this root."""
-    return f"{root}/{RUNS_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}"
+    return f"{root}/{folder}/{run}/{node_id}{MANIFEST_SUFFIX}"
 
 
-def encode(value: RepositoryFile | Manifest | Announcement) -> bytes:
+def manifest_node(name: str) -> int | None:
+    """Return the broker whose manifest has this name in a run; None for other objects."""
+    digits = name.removesuffix(MANIFEST_SUFFIX)
+    return int(digits) if digits != name and digits.isdecimal() and digits.isascii() else None
+
+
+def encode(value: _Formatted) -> bytes:
     """Return the bytes of a repository's file, or of what is compressed."""
     data = msgspec.json.encode(value)
     if isinstance(value, RepositoryFile):
@@ -299,12 +341,7 @@ def encode(value: RepositoryFile | Manifest | Announcement) -> bytes:
 
 def parse_repository_file(data: bytes, path: str) -> RepositoryFile:
     """Return what a repository's file says; raises the errors of `parse_manifest`."""
-    try:
-        found = msgspec.json.decode(data, type=RepositoryFile)
-    except msgspec.MsgspecError as error:
-        raise _damaged("the file of a repository", error, path) from error
-    _check_format(found.format, path)
-    return found
+    return _decoded(data, path, RepositoryFile, "the file of a repository")
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -313,8 +350,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     Raises `CorruptObjectError` if it is cut or altered, or contradicts itself, and `InputError` if
     it has a later format.
     """
-    found = _decompressed(data, path, Manifest, "a manifest")
-    _check_format(found.format, path)
+    found = _decoded(data, path, Manifest, "a manifest")
     for each in found.partitions:
         _check_partition(each, len(found.directories), path)
     return found
@@ -322,34 +358,32 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
 
 def parse_announcement(data: bytes, path: str) -> Announcement:
     """Return what an announcement says; raises the errors of `parse_manifest`."""
-    found = _decompressed(data, path, Announcement, "an announcement")
-    _check_format(found.format, path)
+    return _decoded(data, path, Announcement, "an announcement")
+
+
+def _decoded(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
+    try:
+        text = data if kind is RepositoryFile else _decompressed(data, path, what)
+        found = msgspec.json.decode(text, type=kind)
+    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+        raise CorruptObjectError(f"not {what} of backups: {error}", path=path) from error
+    if found.format != FORMAT:
+        raise InputError(
+            "a repository of another format", path=path, expected=FORMAT, found=found.format
+        )
     return found
 
 
-def _decompressed(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
-    try:
-        size = zstandard.frame_content_size(data)
-        if not 0 <= size <= _MAX_MANIFEST_BYTES:
-            raise CorruptObjectError(
-                f"{what} of an impossible size",
-                path=path,
-                expected=f"at most {_MAX_MANIFEST_BYTES} bytes",
-                found=size,
-            )
-        text = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
-        return msgspec.json.decode(text, type=kind)
-    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
-        raise _damaged(what, error, path) from error
-
-
-def _damaged(what: str, error: Exception, path: str) -> CorruptObjectError:
-    return CorruptObjectError(f"not {what} of backups: {error}", path=path)
-
-
-def _check_format(found: int, path: str) -> None:
-    if found != FORMAT:
-        raise InputError("a repository of another format", path=path, expected=FORMAT, found=found)
+def _decompressed(data: bytes, path: str, what: str) -> bytes:
+    size = zstandard.frame_content_size(data)
+    if not 0 <= size <= _MAX_MANIFEST_BYTES:
+        raise CorruptObjectError(
+            f"{what} of an impossible size",
+            path=path,
+            expected=f"at most {_MAX_MANIFEST_BYTES} bytes",
+            found=size,
+        )
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
 
 
 def _check_partition(partition: PartitionBackup, directories: int, path: str) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +29,8 @@ from typing import Final
 from kafka_index.errors import CorruptObjectError, InputError, PublishError, plural
 from kafka_index.layout.times import now_ms, parse_time, time_text
 from kafka_index.stores.backup.manifest import (
+    ANNOUNCED_FOLDER,
+    EXPIRED_FOLDER,
     MANIFEST_SUFFIX,
     REPOSITORY_FILE,
     RUNS_FOLDER,
@@ -39,6 +41,7 @@ from kafka_index.stores.backup.manifest import (
     cut_time,
     encode,
     is_run_name,
+    manifest_node,
     manifest_path,
     parse_announcement,
     parse_manifest,
@@ -49,10 +52,6 @@ from kafka_index.stores.backup.manifest import (
 from kafka_index.stores.registry import store_of
 from kafka_index.stores.store import Store
 
-#: Folder of the manifests that have expired, laid out as that of the runs is.
-EXPIRED_FOLDER: Final = "expired"
-#: Folder of what expirings have announced.
-ANNOUNCED_FOLDER: Final = "announced"
 #: Time for which what a run builds on stays.
 LONGEST_RUN_S: Final = 24 * 3600
 #: Age at which an object that nothing names may be deleted.
@@ -132,51 +131,48 @@ class Repository:
     def brokers_of_runs(self, folder: str = RUNS_FOLDER) -> dict[str, tuple[int, ...]]:
         """Return the brokers that have manifests in each run, by one listing."""
         found: dict[str, list[int]] = {}
-        top = f"{self.root}/{folder}"
-        for page in self._store.list_tree(top):
-            for path in page["path"].to_pylist():
-                run, _, name = path.partition("/")
-                if is_run_name(run) and name:
-                    brokers = found.setdefault(run, [])
-                    node_id = _broker_of(name)
-                    if node_id is not None:
-                        brokers.append(node_id)
+        for path, _, _ in self.listed(folder):
+            run, _, name = path.partition("/")
+            if is_run_name(run) and name:
+                brokers = found.setdefault(run, [])
+                node_id = manifest_node(name)
+                if node_id is not None:
+                    brokers.append(node_id)
         return {run: tuple(sorted(found[run])) for run in sorted(found)}
+
+    def listed(self, folder: str) -> Iterator[tuple[str, int, int]]:
+        """Yield path, size and modification time in ns of each object below a folder."""
+        for page in self._store.list_tree(f"{self.root}/{folder}"):
+            columns = (page[name].to_pylist() for name in ("path", "size_bytes", "mtime_ns"))
+            yield from zip(*columns, strict=True)
 
     def brokers_of(self, run: str, folder: str = RUNS_FOLDER) -> tuple[int, ...]:
         """Return the brokers that have manifests in a run."""
         entries = self._store.list_directory(f"{self.root}/{folder}/{run}")
         names = (os.path.basename(entry.path) for entry in entries if not entry.is_directory)
-        return tuple(sorted(each for each in map(_broker_of, names) if each is not None))
+        return tuple(sorted(each for each in map(manifest_node, names) if each is not None))
 
-    def manifest(self, run: str, node_id: int, *, may_be_expired: bool = False) -> Manifest:
+    def manifest(self, run: str, node_id: int, folders: Iterable[str] = (RUNS_FOLDER,)) -> Manifest:
         """Return the manifest of a broker in a run; raises the errors of `StoredManifest`."""
-        return self.stored_manifest(run, node_id, may_be_expired=may_be_expired).parse()
+        return self.stored_manifest(run, node_id, folders).parse()
 
     def stored_manifest(
-        self, run: str, node_id: int, *, may_be_expired: bool = False
+        self, run: str, node_id: int, folders: Iterable[str] = (RUNS_FOLDER,)
     ) -> StoredManifest:
-        """Return the bytes of the manifest of a broker in a run.
+        """Return the bytes of the manifest of a broker in a run, from the first folder with one.
 
         Raises `MissingManifestError` if there is none.
         """
-        path = manifest_path(self.root, run, node_id)
-        try:
-            return StoredManifest(run, node_id, path, self._store.read(path))
-        except FileNotFoundError:
-            if not may_be_expired:
-                raise MissingManifestError(
-                    f"the run has no manifest of broker {node_id}", path=path
-                ) from None
-        path = expired_path(self.root, run, node_id)
-        try:
-            return StoredManifest(run, node_id, path, self._store.read(path))
-        except FileNotFoundError:
-            raise MissingManifestError(
-                f"the run {run} has no manifest of broker {node_id}; it may have expired",
-                path=path,
-                hint="kafka-index backups list names the runs that are there",
-            ) from None
+        path = ""
+        for folder in folders:
+            path = manifest_path(self.root, run, node_id, folder)
+            with suppress(FileNotFoundError):
+                return StoredManifest(run, node_id, path, self._store.read(path))
+        raise MissingManifestError(
+            f"the run {run} has no manifest of broker {node_id}; it may have expired",
+            path=path,
+            hint="kafka-index backups list names the runs that are there",
+        )
 
     def count_on(self, run: str, node_id: int) -> Manifest:
         """Return a manifest, whose objects a backup may name from then on."""
@@ -336,7 +332,7 @@ class Repository:
         """
         with suppress(FileNotFoundError):  # another expiring has moved it
             data = self._store.read(manifest_path(self.root, run, node_id))
-            self.put_again(_expired_name(run, node_id), data)
+            self.put_again(f"{EXPIRED_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}", data)
 
     def _is_kept(self, relative_path: str, data: bytes | memoryview) -> bool:
         """Return whether an object that is there has these bytes; put an old one again."""
@@ -411,7 +407,7 @@ class Repository:
             with suppress(FileNotFoundError):
                 self._store.info(manifest_path(self.root, run, node_id))
                 continue
-            path = expired_path(self.root, run, node_id)
+            path = manifest_path(self.root, run, node_id, EXPIRED_FOLDER)
             with suppress(FileNotFoundError):
                 if _is_recent(self._store.info(path).mtime_ns):
                     continue
@@ -475,15 +471,6 @@ class MissingManifestError(InputError):
     """A run has no manifest of a broker."""
 
 
-def expired_path(root: str, run: str, node_id: int) -> str:
-    """Return the path of a manifest that has expired."""
-    return f"{root}/{_expired_name(run, node_id)}"
-
-
-def _expired_name(run: str, node_id: int) -> str:
-    return f"{EXPIRED_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}"
-
-
 def _beside_others(path: str, put: Callable[[], bool]) -> bool:
     """Put an object that others put or delete, and folders that they remove, at this moment.
 
@@ -511,9 +498,3 @@ def _beside_others(path: str, put: Callable[[], bool]) -> bool:
 def _is_recent(mtime_ns: int) -> bool:
     """Return whether what is as old as this will stay for as long as a run takes."""
     return mtime_ns > (now_ms() - int((LONGEST_RUN_S - CLOCKS_S) * 1000)) * _MS_NS
-
-
-def _broker_of(name: str) -> int | None:
-    """Return the broker whose manifest has this name in a run; None for other objects."""
-    digits = name.removesuffix(MANIFEST_SUFFIX)
-    return int(digits) if digits != name and digits.isdecimal() and digits.isascii() else None

@@ -15,25 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from kafka_index.errors import (
-    CorruptObjectError,
-    InputError,
-    KafkaIndexError,
-    ReadError,
-)
+from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError, ReadError
 from kafka_index.layout.checkpoints import (
     EpochEntry,
     format_leader_epoch_checkpoint,
     format_offset_checkpoint,
 )
-from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
@@ -48,54 +41,49 @@ from kafka_index.layout.names import (
     TopicPartition,
     segment_file_name,
 )
-from kafka_index.stores.backup.manifest import cut_time
-from kafka_index.stores.backup.repository import EXPIRED_FOLDER, Repository
+from kafka_index.stores.backup.manifest import (
+    EXPIRED_FOLDER,
+    RUNS_FOLDER,
+    cut_time,
+    joined_pieces,
+)
+from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.backup.run_paths import inner_root, parse_run_path
 from kafka_index.stores.local_store import MappedFile
 from kafka_index.stores.registry import store_of
 from kafka_index.stores.remote_file import PIECE_BYTES, read_ahead
 from kafka_index.stores.store import (
-    LISTING_SCHEMA,
     DirectoryEntry,
     FileInfo,
     ReadOnlyStore,
     is_remote,
+    list_by_directory,
 )
 
 if TYPE_CHECKING:
-    from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, Piece
+    import pyarrow as pa
+
+    from kafka_index.stores.backup.manifest import KeptFile, Manifest, PartitionBackup, Piece
     from kafka_index.stores.store import Bytes, ByteSource, Store
 
-#: The largest segment that pieces are joined to: Kafka's default of segment.bytes.
-MAX_SEGMENT_BYTES = 1 << 30
-
 _MAX_RUNS = 4
-_ROWS_OF_PAGE = 10_000
 _MS_NS = 1_000_000
 # Read at a time of a local piece, so that its checksum is of bytes in the cache.
 _LOCAL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPart:
-    """An object that is a part of a file, with what the manifest says of it."""
-
-    path: str
-    size_bytes: int
-    crc32: int
-
-
-@dataclass(frozen=True, slots=True)
 class RunFile:
-    """A file of a run: objects one after the other, or bytes that the manifest has."""
+    """A file of a run: objects of a folder one after the other, or bytes that the manifest has."""
 
-    parts: tuple[StoredPart, ...] = ()
+    folder: str = ""
+    objects: tuple[Piece | KeptFile, ...] = ()
     data: bytes = b""
 
     @property
     def size_bytes(self) -> int:
         """Size of the file."""
-        return len(self.data) + sum(part.size_bytes for part in self.parts)
+        return len(self.data) + sum(each.size_bytes for each in self.objects)
 
 
 class Run:
@@ -107,11 +95,11 @@ class Run:
     def __init__(self, root: str, name: str) -> None:
         repository = Repository(root)
         # In this order, as a manifest is put there before it is deleted here.
-        brokers = {*repository.brokers_of(name)}
-        brokers.update(repository.brokers_of(name, EXPIRED_FOLDER))
+        folders = RUNS_FOLDER, EXPIRED_FOLDER
+        brokers = {node for folder in folders for node in repository.brokers_of(name, folder)}
         self.root, self.name = root, name
         self.manifests: tuple[Manifest, ...] = tuple(
-            repository.manifest(name, node_id, may_be_expired=True) for node_id in sorted(brokers)
+            repository.manifest(name, node_id, folders) for node_id in sorted(brokers)
         )
         if not self.manifests:
             raise InputError(
@@ -196,21 +184,13 @@ class Run:
 
     def _files(self, partition: PartitionBackup) -> dict[str, RunFile]:
         folder = f"{self.root}/{partition.folder}"
-        files = {
-            each.name: RunFile(
-                (StoredPart(f"{folder}/{each.object_name}", each.size_bytes, each.crc32),)
-            )
-            for each in partition.files
-        }
+        files = {each.name: RunFile(folder, (each,)) for each in partition.files}
         first = partition.pieces[0].base_offset if partition.pieces else partition.end_offset
         if not partition.pieces:
             files[segment_file_name(first, LOG_SUFFIX)] = RunFile()
         for pieces in joined_pieces(partition):
-            parts = tuple(
-                StoredPart(f"{folder}/{piece.object_name}", piece.size_bytes, piece.crc32)
-                for piece in pieces
-            )
-            files[segment_file_name(pieces[0].base_offset, LOG_SUFFIX)] = RunFile(parts)
+            name = segment_file_name(pieces[0].base_offset, LOG_SUFFIX)
+            files[name] = RunFile(folder, pieces)
         if partition.topic_id:
             text = f"version: 0\ntopic_id: {partition.topic_id}\n"
             files[PARTITION_METADATA] = RunFile(data=text.encode())
@@ -232,31 +212,6 @@ def _order(manifest: Manifest, partition: PartitionBackup) -> tuple[bool, int, i
     return partition.is_leader is True, last_epoch, partition.end_offset, -manifest.node_id
 
 
-def joined_pieces(partition: PartitionBackup) -> Iterator[tuple[Piece, ...]]:
-    """Yield the pieces of each segment of a log.
-
-    A segment begins where the broker had one begin since the piece before, and where pieces would
-    be too large together, or too far from its base.
-    """
-    bases = sorted(each.base_offset for each in partition.segments)
-    joined: list[Piece] = []
-    size = home = 0
-    for piece in partition.pieces:
-        own = bisect_right(bases, piece.base_offset)
-        is_full = joined and (
-            size + piece.size_bytes > MAX_SEGMENT_BYTES
-            or piece.last_offset - joined[0].base_offset > INT32_MAX
-        )
-        if joined and (own != home or is_full):
-            yield tuple(joined)
-            joined, size = [], 0
-        joined.append(piece)
-        size += piece.size_bytes
-        home = own
-    if joined:
-        yield tuple(joined)
-
-
 class JoinedFile:
     """A file of a run, open for reading (`ByteSource`).
 
@@ -270,12 +225,13 @@ class JoinedFile:
         self.mtime_ns = run.mtime_ns
         self._run = run.name
         self._objects = objects
+        self._folder = file.folder
         self._data = np.frombuffer(file.data, np.uint8)
-        self._parts = tuple(part for part in file.parts if part.size_bytes)
+        self._parts = tuple(part for part in file.objects if part.size_bytes)
         self._starts = [0, *accumulate(part.size_bytes for part in self._parts)]
-        self._is_far = bool(self._parts) and is_remote(self._parts[0].path)
-        # The object that a stream has begun and not ended.
-        self._begun: StoredPart | None = None
+        self._is_far = is_remote(run.root)
+        # The number of the object that a stream has begun and not ended.
+        self._begun: int | None = None
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
         """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
@@ -303,25 +259,25 @@ class JoinedFile:
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
         """Yield the bytes from a position to the end, read ahead of the caller."""
-        if not self._parts:
-            yield from (self._data[start_bytes:],) if start_bytes < self.size_bytes else ()
-            return
+        if self._parts:
+            yield from self._stream(start_bytes, self.size_bytes)
+        elif start_bytes < self.size_bytes:
+            yield self._data[start_bytes:]
+
+    def _stream(self, start: int, end: int) -> Iterator[Bytes]:
+        """Yield the bytes of objects, each of which is checked where all of it is read."""
         most = PIECE_BYTES if self._is_far else _LOCAL_BYTES
         reads = (
-            (partial(self._read, self._parts[number], [first], [first + size]), size)
-            for number, first, size in self._within(start_bytes, self.size_bytes, most)
+            (partial(self._read_part, number, first, size), size)
+            for number, first, size in self._within(start, end, most)
         )
-        arriving = (
-            read_ahead((partial(_only, read), size) for read, size in reads)
-            if self._is_far
-            else (read()[0] for read, _ in reads)
-        )
+        arriving = read_ahead(reads) if self._is_far else (read() for read, _ in reads)
         crc32 = None
-        for number, first, size in self._within(start_bytes, self.size_bytes, most):
+        for number, first, size in self._within(start, end, most):
             data = next(arriving)
             part = self._parts[number]
             if first == 0:
-                crc32, self._begun = 0, part
+                crc32, self._begun = 0, number
             if crc32 is not None:
                 crc32 = zlib_ng.crc32(data, crc32)
                 if first + size == part.size_bytes:
@@ -329,18 +285,18 @@ class JoinedFile:
                     crc32, self._begun = None, None
             yield data
 
+    def _read_part(self, number: int, first: int, size: int) -> Bytes:
+        return self._read(self._parts[number], [first], [first + size])[0]
+
     def changed(self) -> None:
         """Return None: objects never change.
 
         Where a stream was left within an object, as at damage, the object is checked first.
         """
-        part, self._begun = self._begun, None
-        if part is not None:
-            crc32 = 0
-            for first in range(0, part.size_bytes, PIECE_BYTES):
-                end = min(first + PIECE_BYTES, part.size_bytes)
-                crc32 = zlib_ng.crc32(self._read(part, [first], [end])[0], crc32)
-            self._check(part, crc32)
+        number, self._begun = self._begun, None
+        if number is not None:
+            for _ in self._stream(self._starts[number], self._starts[number + 1]):
+                pass
 
     def close(self) -> None:
         """Do nothing: objects are open only while they are read."""
@@ -357,40 +313,38 @@ class JoinedFile:
 
     def _read_each(self, wanted: dict[int, list[tuple[int, int, int]]]) -> Iterator[list[Bytes]]:
         """Yield the ranges of each object: small ones of several objects are read at a time."""
-        reads = [
-            partial(
-                self._read_checked,
-                self._parts[number],
-                [start for _, start, _ in ranges],
-                [end for _, _, end in ranges],
+        reads = []
+        for number, ranges in wanted.items():
+            _, starts, ends = zip(*ranges, strict=True)
+            reads.append(partial(self._read_checked, self._parts[number], starts, ends))
+        sizes = [ranges[0][2] - ranges[0][1] for ranges in wanted.values() if len(ranges) == 1]
+        are_small = len(sizes) == len(reads) > 1 and max(sizes) <= PIECE_BYTES
+        if self._is_far and are_small:
+            one_each = (
+                (partial(_only, read), size) for read, size in zip(reads, sizes, strict=True)
             )
-            for number, ranges in wanted.items()
-        ]
-        are_small = all(
-            len(ranges) == 1 and ranges[0][2] - ranges[0][1] <= PIECE_BYTES
-            for ranges in wanted.values()
-        )
-        if not (self._is_far and are_small and len(reads) > 1):
+            yield from ([data] for data in read_ahead(one_each))
+        else:
             yield from (read() for read in reads)
-            return
-        sizes = [ranges[0][2] - ranges[0][1] for ranges in wanted.values()]
-        one_each = ((partial(_only, read), size) for read, size in zip(reads, sizes, strict=True))
-        yield from ([data] for data in read_ahead(one_each))
 
-    def _read_checked(self, part: StoredPart, starts: list[int], ends: list[int]) -> list[Bytes]:
+    def _read_checked(
+        self, part: Piece | KeptFile, starts: Sequence[int], ends: Sequence[int]
+    ) -> list[Bytes]:
         found = self._read(part, starts, ends)
         for start, end, data in zip(starts, ends, found, strict=True):
             if start == 0 and end == part.size_bytes:
                 self._check(part, zlib_ng.crc32(data))
         return found
 
-    def _read(self, part: StoredPart, starts: list[int], ends: list[int]) -> list[Bytes]:
+    def _read(
+        self, part: Piece | KeptFile, starts: Sequence[int], ends: Sequence[int]
+    ) -> list[Bytes]:
         """Return ranges of an object, which is not checked."""
+        path = self._path_of(part)
         try:
             # In an object store no request is needed before the first read.
-            known = FileInfo(part.path, part.size_bytes, 0)
-            info = None if self._objects.has_rename else known
-            with closing(self._objects.open(part.path, info)) as source:
+            info = None if self._objects.has_rename else FileInfo(path, part.size_bytes, 0)
+            with closing(self._objects.open(path, info)) as source:
                 if source.size_bytes != part.size_bytes:
                     raise self._altered(part, part.size_bytes, source.size_bytes, "bytes")
                 if not isinstance(source, MappedFile):
@@ -401,7 +355,7 @@ class JoinedFile:
                 ]
                 for start, data in zip(starts, found, strict=True):
                     if source.read_into(start, data) < len(data):
-                        raise ReadError("the object was cut while it was read", path=part.path)
+                        raise ReadError("the object was cut while it was read", path=path)
                 return found
         except CorruptObjectError:
             raise
@@ -409,30 +363,34 @@ class JoinedFile:
             self._explain(part)
             raise error from None
 
-    def _explain(self, part: StoredPart) -> None:
+    def _explain(self, part: Piece | KeptFile) -> None:
         """Raise `CorruptObjectError` if an object that could not be read is missing or altered."""
+        path = self._path_of(part)
         try:
-            found = self._objects.info(part.path).size_bytes
+            found = self._objects.info(path).size_bytes
         except FileNotFoundError:
             raise CorruptObjectError(
                 f"an object of run {self._run} is missing",
-                path=part.path,
+                path=path,
                 expected=f"{part.size_bytes} bytes",
                 found="no object",
             ) from None
         if found != part.size_bytes:
             raise self._altered(part, part.size_bytes, found, "bytes")
 
-    def _check(self, part: StoredPart, crc32: int) -> None:
+    def _check(self, part: Piece | KeptFile, crc32: int) -> None:
         if crc32 != part.crc32:
             raise self._altered(part, f"{part.crc32:08x}", f"{crc32:08x}", "as CRC-32")
 
+    def _path_of(self, part: Piece | KeptFile) -> str:
+        return f"{self._folder}/{part.object_name}"
+
     def _altered(
-        self, part: StoredPart, expected: object, found: object, unit: str
+        self, part: Piece | KeptFile, expected: object, found: object, unit: str
     ) -> CorruptObjectError:
         return CorruptObjectError(
             f"an object of run {self._run} is altered",
-            path=part.path,
+            path=self._path_of(part),
             expected=f"{expected} {unit}",
             found=f"{found} {unit}",
         )
@@ -512,20 +470,8 @@ class BackupStore(ReadOnlyStore):
         return sorted(entries, key=lambda entry: entry.path)
 
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Yield the files below a directory, by path."""
-        run, below = self.run(path)
-        if below:
-            sizes = {name: file.size_bytes for name, file in run.directory(below).items()}
-        else:
-            sizes = {name: file.size_bytes for name, file in run.root_files.items()}
-            for directory in run.partitions:
-                for name, file in run.directory(directory).items():
-                    sizes[f"{directory}/{name}"] = file.size_bytes
-        rows = iter(sorted(sizes.items()))
-        while page := list(islice(rows, _ROWS_OF_PAGE)):
-            names, found = zip(*page, strict=True)
-            columns = [names, found, [run.mtime_ns] * len(page), [""] * len(page)]
-            yield pa.record_batch([pa.array(each) for each in columns], schema=LISTING_SCHEMA)
+        """Return the files below a directory, by path."""
+        return list_by_directory(self, path)
 
     def _file(self, path: str) -> tuple[Run, RunFile]:
         run, below = self.run(path)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,38 +19,47 @@ from kafka_index.stores.store import Bytes, ByteSource
 from kafka_index.stores.tiered.encryption import OVERHEAD_BYTES, Decryption
 from kafka_index.stores.tiered.manifest import SegmentManifest
 
-#: What the cache of all logs of a store holds.
-CACHE_BYTES = 64 << 20
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
-class ChunkCache:
-    """The chunks that were read last, of all segments of a store, up to `max_bytes`."""
+class RecentCache(Generic[_Key, _Value]):
+    """The values that were used last, as many as a limit allows for the sum of their sizes.
 
-    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._chunks: OrderedDict[tuple[str, int], Bytes] = OrderedDict()
+    By default the size of each is 1. Threads may share it.
+    """
+
+    def __init__(self, limit: int, size_of: Callable[[_Value], int] = lambda _: 1) -> None:
+        self._limit = limit
+        self._size_of = size_of
+        self._used = 0
+        self._values: OrderedDict[_Key, _Value] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, path: str, chunk: int) -> Bytes | None:
-        """Return a chunk, if it is there."""
+    def get(self, key: _Key) -> _Value | None:
+        """Return a value, if it is there."""
         with self._lock:
-            found = self._chunks.get((path, chunk))
-            if found is not None:
-                self._chunks.move_to_end((path, chunk))
-            return found
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
 
-    def put(self, path: str, chunk: int, data: Bytes) -> None:
-        """Keep a chunk, in the place of the least recently used ones."""
-        if len(data) > self._max_bytes:
+    def put(self, key: _Key, value: _Value) -> None:
+        """Keep a value, in the place of the least recently used ones."""
+        size = self._size_of(value)
+        if size > self._limit:
             return
         with self._lock:
-            before = self._chunks.pop((path, chunk), None)
-            self._bytes += len(data) - (0 if before is None else len(before))
-            self._chunks[path, chunk] = data
-            while self._bytes > self._max_bytes:
-                _, oldest = self._chunks.popitem(last=False)
-                self._bytes -= len(oldest)
+            if key in self._values:
+                self._used -= self._size_of(self._values.pop(key))
+            self._values[key] = value
+            self._used += size
+            while self._used > self._limit:
+                self._used -= self._size_of(self._values.popitem(last=False)[1])
+
+
+#: The chunks of all logs of a store, by path and number.
+ChunkCache: TypeAlias = RecentCache[tuple[str, int], Bytes]
 
 
 class ChunkedLog:
@@ -139,7 +149,7 @@ class ChunkedLog:
         found: dict[int, Bytes] = {}
         missing = []
         for chunk in numbers:
-            cached = self._cache.get(self.path, chunk)
+            cached = self._cache.get((self.path, chunk))
             if cached is None:
                 missing.append(chunk)
             else:
@@ -151,7 +161,7 @@ class ChunkedLog:
         )
         for chunk, data in zip(missing, stored, strict=True):
             found[chunk] = self._decode(chunk, data)
-            self._cache.put(self.path, chunk, found[chunk])
+            self._cache.put((self.path, chunk), found[chunk])
         return found
 
     def _join(self, chunks: dict[int, Bytes], start: int, end: int) -> Bytes:

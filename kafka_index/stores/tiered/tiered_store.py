@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -12,7 +10,7 @@ import pyarrow as pa
 from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError
 from kafka_index.layout.names import LOG_SUFFIX
 from kafka_index.stores.store import ByteSource, DirectoryEntry, FileInfo, ReadOnlyStore, Store
-from kafka_index.stores.tiered.chunked_log import ChunkCache, ChunkedLog, LimitedLog
+from kafka_index.stores.tiered.chunked_log import ChunkCache, ChunkedLog, LimitedLog, RecentCache
 from kafka_index.stores.tiered.encryption import Decryption, KeyRing
 from kafka_index.stores.tiered.manifest import SegmentManifest, parse_manifest
 from kafka_index.stores.tiered.segment_paths import Layout, parse_segment_path
@@ -23,6 +21,7 @@ INDEXES_SUFFIX = ".indexes"
 _MAX_MANIFESTS = 1024
 # The indexes of a segment are asked for one after the other; whoever needs them longer keeps them.
 _MAX_INDEXES = 16
+_CHUNKS_BYTES = 64 << 20
 
 
 class TieredStore(ReadOnlyStore):
@@ -37,10 +36,10 @@ class TieredStore(ReadOnlyStore):
         self._layout = layout
         self._objects = objects
         self._keys = keys
-        self._segments: OrderedDict[str, tuple[SegmentManifest, Decryption | None]] = OrderedDict()
-        self._indexes: OrderedDict[str, bytes] = OrderedDict()
-        self._cache = ChunkCache()
-        self._lock = threading.Lock()
+        self._segments: RecentCache[str, tuple[SegmentManifest, Decryption | None]]
+        self._segments = RecentCache(_MAX_MANIFESTS)
+        self._indexes: RecentCache[str, bytes] = RecentCache(_MAX_INDEXES)
+        self._chunks: ChunkCache = RecentCache(_CHUNKS_BYTES, len)
 
     def info(self, path: str) -> FileInfo:
         """Return the size of a file of a segment, and its object's modification time."""
@@ -62,7 +61,7 @@ class TieredStore(ReadOnlyStore):
         try:
             log = stored
             if self._layout is Layout.AIVEN:
-                log = ChunkedLog(path, stored, *self._segment(file.name), self._cache)
+                log = ChunkedLog(path, stored, *self._segment(file.name), self._chunks)
             if file.limit_bytes is not None:
                 return LimitedLog(path, log, file.limit_bytes)
             if info is not None and info.size_bytes != log.size_bytes:
@@ -110,19 +109,14 @@ class TieredStore(ReadOnlyStore):
         return self._segment(name)[0]
 
     def _segment(self, name: str) -> tuple[SegmentManifest, Decryption | None]:
-        with self._lock:
-            found = self._segments.get(name)
-            if found is not None:
-                self._segments.move_to_end(name)
-                return found
+        found = self._segments.get(name)
+        if found is not None:
+            return found
         manifest = read_manifest(self._objects, name)
         decryption = None
         if manifest.encryption is not None:
             decryption = self._keys.open(manifest.encryption, manifest.path)
-        with self._lock:
-            self._segments[name] = manifest, decryption
-            while len(self._segments) > _MAX_MANIFESTS:
-                self._segments.popitem(last=False)
+        self._segments.put(name, (manifest, decryption))
         return manifest, decryption
 
     def _read_index(self, name: str, suffix: str) -> bytes:
@@ -155,18 +149,14 @@ class TieredStore(ReadOnlyStore):
 
     def _indexes_object(self, path: str) -> bytes:
         """Return all indexes of a segment: one request for all costs what one for each would."""
-        with self._lock:
-            kept = self._indexes.get(path)
+        kept = self._indexes.get(path)
         if kept is not None:
             return kept
         try:
             data = self._objects.read(path)
         except FileNotFoundError:
             raise CorruptObjectError("the indexes of the segment are missing", path=path) from None
-        with self._lock:
-            self._indexes[path] = data
-            while len(self._indexes) > _MAX_INDEXES:
-                self._indexes.popitem(last=False)
+        self._indexes.put(path, data)
         return data
 
     @staticmethod

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_index.stores.backup.repository import Repository
 
-from .backed_up import SECOND
 from .broker import Broker, Home
 from .client import Client
 from .three_brokers import (
@@ -121,7 +120,7 @@ def _cluster(
 
 
 def _directories(home: Home) -> list[Path]:
-    return [home.data, home.root / SECOND]
+    return [home.data, home.second]
 
 
 @contextmanager

@@ -62,6 +62,11 @@ class Home:
         return self.root / "data"
 
     @property
+    def second(self) -> Path:
+        """Another data directory, of a broker that has two."""
+        return self.root / "data2"
+
+    @property
     def metadata(self) -> Path:
         """The cluster's metadata log, which is not a topic."""
         return self.root / "metadata"

@@ -1,4 +1,4 @@
-"""Files of a data directory that follow from its logs: found, compared, taken away."""
+"""Files of a data directory that follow from its logs: built, found, compared, taken away."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from kafka_index.layout.names import (
     parse_partition_directory,
 )
 from kafka_index.reading import PartitionLog
+from tests.support.builds import with_rows
+from tests.support.command_line import build_here
 
 from .broker import CLEAN_SHUTDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import Any
 
 #: How the names end of files that the product writes and a broker's have to equal.
 COMPARED_SUFFIXES = (
@@ -34,6 +37,14 @@ COMPARED_SUFFIXES = (
 )
 
 _TRANSIENT = ("*/*.deleted", "*/*.cleaned", "*/*.swap", "*-delete")
+
+
+def build(data: Path, config: Path, output: Path | None = None) -> list[dict[str, Any]]:
+    """Build into a folder, or in place; return the rows of the report."""
+    target = ("--in-place",) if output is None else ("--output", output)
+    done, rows = with_rows(build_here, config.parent, "--input", data, *target, "--config", config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return rows
 
 
 def partition_files(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from typing import Self
 import google_crc32c
 
 from kafka_index.layout.checkpoints import java_lines
+from kafka_index.metadata import ClusterImage
 
 # Java's \s.
 _ENTRY = re.compile(r"(\S+)[ \t\v\f]+(\d+)[ \t\v\f]+([+-]?\d+)")
@@ -55,6 +56,15 @@ class Started:
             elif len(words) > 3:
                 faults[name] = f"fails: {text[-80:]}"
         return faults
+
+
+def topic_fields(cluster: ClusterImage, node_id: int) -> list[str]:
+    """Return the metadata of one broker as the judge takes it for a start."""
+    return [
+        f"{topic.name}={topic_id}={len(topic.partitions)}={node_id}="
+        + ",".join(topic.partitions[one].directories[0] for one in sorted(topic.partitions))
+        for topic_id, topic in cluster.topics.items()
+    ]
 
 
 def visible(

@@ -29,7 +29,7 @@ from tests.support.campaign import drawn
 from .broker import Broker, BrokerError, Home
 from .client import Client
 from .drawn_directories import Drawn, draw_directory
-from .started_directories import Started, readable, visible
+from .started_directories import Started, readable, topic_fields, visible
 from .topics import Topic, Traffic, Transactions
 
 _SMALL = {"internal.segment.bytes": "20480"}
@@ -66,14 +66,6 @@ class Stopped:
     cluster: ClusterImage
     written: dict[str, set[int]]
 
-    def topic_fields(self) -> list[str]:
-        """Return the metadata as the judge takes it."""
-        return [
-            f"{topic.name}={topic_id}={len(topic.partitions)}={NODE}="
-            + ",".join(topic.partitions[one].directories[0] for one in sorted(topic.partitions))
-            for topic_id, topic in self.cluster.topics.items()
-        ]
-
     def draw(self, seed: str, room: Path) -> tuple[Drawn, dict[str, set[int]], Verdict | str]:
         """Draw a directory; return it, the offsets that are to be served, and what is predicted."""
         topic_ids = {topic.name: topic_id for topic_id, topic in self.cluster.topics.items()}
@@ -90,9 +82,8 @@ class Stopped:
                 for number in range(first, min(first + _PER_JUDGE, DIRECTORIES)):
                     copy, expected, verdict = self.draw(f"{seed}-{number}", room)
                     directories = ",".join(map(str, copy.data))
-                    reply = judge.demand(
-                        "start", NODE, copy.metadata, directories, *self.topic_fields()
-                    )
+                    fields = topic_fields(self.cluster, NODE)
+                    reply = judge.demand("start", NODE, copy.metadata, directories, *fields)
                     started = Started.of(reply[1:])
                     # What a start deletes later may still be under way.
                     shutil.rmtree(copy.root, ignore_errors=True)

@@ -8,7 +8,7 @@ What a broker rebuilds has no exceptions. What it wrote has these:
 
 - An epoch in which no record came yet is in its checkpoint alone (``differences``).
 - Snapshots and transaction indexes of compacted topics, and snapshots below a moved log start
-  (``expected.py``).
+  (`is_known_to_live_brokers_alone`).
 - A follower may note a later last stable offset with an aborted transaction than its leader.
 - When a broker is killed, the indexes of last segments end in zeros, the time index may lack the
   entry that is made when a segment is closed, and the snapshot at the log's end is not made yet.
@@ -27,15 +27,21 @@ from kafka_index.layout.names import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    parse_partition_directory,
 )
 from kafka_index.layout.records import ABORTED_TXN
 from kafka_index.reading import PartitionLog
 from kafka_index.state.snapshots import decode_snapshot
 
-from .commands import build
-from .expected import is_known_to_live_brokers_alone, is_remembered_past_compaction
-from .files import changed_logs, differences, last_logs, partition_files, segments_by_partition
-from .topics import FOLLOWED, KILLED, TOPICS
+from .files import (
+    build,
+    changed_logs,
+    differences,
+    last_logs,
+    partition_files,
+    segments_by_partition,
+)
+from .topics import FOLLOWED, KILLED, TOPICS, TRIMMED, TRIMMED_TO
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +53,33 @@ if TYPE_CHECKING:
 ROOM_BYTES = {OFFSET_INDEX_SUFFIX: 10_485_760, TIME_INDEX_SUFFIX: 10_485_756}
 TIME_ENTRY_BYTES = 12
 STATE_SUFFIXES = (SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
+COMPACTED = {topic.name for topic in (*TOPICS, *FOLLOWED) if topic.is_compacted}
+
+
+def is_remembered_past_compaction(name: Path) -> bool:
+    """Whether a file holds producers and transactions that compaction may have removed.
+
+    Snapshots and transaction indexes were written when the batches were there. Compaction removes
+    batches of a producer, its last one in a segment and the first one of a transaction too.
+    """
+    return name.suffix in STATE_SUFFIXES and topic_of(name) in COMPACTED
+
+
+def is_known_to_live_brokers_alone(name: Path) -> bool:
+    """Whether a live broker's file may differ from what its logs give.
+
+    A snapshot from before the records that were deleted may, too: a broker drops it at its next
+    start, where it would make none.
+    """
+    is_snapshot = name.suffix == SNAPSHOT_SUFFIX and topic_of(name) == TRIMMED.name
+    is_before_start = is_snapshot and int(name.stem) <= TRIMMED_TO
+    return is_before_start or is_remembered_past_compaction(name)
+
+
+def topic_of(name: Path) -> str:
+    directory = parse_partition_directory(name.parent.name)
+    assert directory is not None
+    return directory.topic
 
 
 def aborted(path: Path) -> np.ndarray:
@@ -67,7 +100,7 @@ def test_every_topic_has_rolled_on_leader_and_follower(written: Written) -> None
 
 
 def test_files_of_a_live_leader_are_ours(written: Written, tmp_path: Path) -> None:
-    build(written.leader.data, tmp_path, written.config)
+    build(written.leader.data, written.config, tmp_path)
     assert not differences(written.leader.data, tmp_path, is_known_to_live_brokers_alone)
 
 
@@ -81,7 +114,7 @@ def test_files_of_a_live_leader_are_ours_with_the_settings_in_its_metadata_log(
 
 
 def test_files_of_a_live_follower_are_ours(written: Written, tmp_path: Path) -> None:
-    build(written.follower.data, tmp_path, written.config)
+    build(written.follower.data, written.config, tmp_path)
 
     def excluded(name: Path) -> bool:
         return name.suffix == TXN_INDEX_SUFFIX or is_known_to_live_brokers_alone(name)
@@ -93,7 +126,7 @@ def test_aborted_transactions_of_a_live_follower_are_ours_but_for_later_last_sta
     written: Written, tmp_path: Path
 ) -> None:
     # It appends several batches at once, and sees transactions that begin after a marker.
-    build(written.follower.data, tmp_path, written.config)
+    build(written.follower.data, written.config, tmp_path)
     names = {*partition_files(written.follower.data, (TXN_INDEX_SUFFIX,))}
     names |= {*partition_files(tmp_path, (TXN_INDEX_SUFFIX,))}
     names = {name for name in names if not is_remembered_past_compaction(name)}
@@ -109,7 +142,7 @@ def test_a_live_broker_remembers_producers_and_transactions_that_compaction_took
     written: Written, tmp_path: Path
 ) -> None:
     data = written.leader.data
-    build(data, tmp_path, written.config)
+    build(data, written.config, tmp_path)
     different = differences(data, tmp_path, lambda name: not is_remembered_past_compaction(name))
     assert different
     for name in filter(is_remembered_past_compaction, partition_files(tmp_path, STATE_SUFFIXES)):
@@ -127,7 +160,7 @@ def test_files_of_a_live_broker_of_an_older_version_are_ours(
     written: Written, older: Home, tmp_path: Path
 ) -> None:
     assert set(segments_by_partition(older.data)) >= {f"{topic.name}-0" for topic in TOPICS}
-    build(older.data, tmp_path, written.config)
+    build(older.data, written.config, tmp_path)
     assert not differences(older.data, tmp_path, is_known_to_live_brokers_alone)
 
 
@@ -135,7 +168,7 @@ def test_files_that_a_broker_rebuilds_from_logs_alone_are_ours(
     written: Written, rebuilt: Recovered, tmp_path: Path
 ) -> None:
     assert not changed_logs(rebuilt.before.data, rebuilt.after.data)
-    build(rebuilt.before.data, tmp_path, written.config)
+    build(rebuilt.before.data, written.config, tmp_path)
     assert not differences(rebuilt.after.data, tmp_path)
 
 
@@ -152,7 +185,7 @@ def test_compaction_took_records_away(written: Written) -> None:
 def test_a_killed_broker_leaves_room_after_the_last_entries_and_records(
     written: Written, killed: Recovered, tmp_path: Path
 ) -> None:
-    rows = build(killed.before.data, tmp_path, written.config)
+    rows = build(killed.before.data, written.config, tmp_path)
     in_room = {row["topic"] for row in rows if row["reason"] == "preallocated_tail"}
     assert in_room == {topic.name for topic in KILLED if "preallocate" in topic.settings}
     for log in last_logs(killed.before.data):
@@ -163,7 +196,7 @@ def test_a_killed_broker_leaves_room_after_the_last_entries_and_records(
 def test_files_of_a_killed_broker_are_ours_and_what_it_had_written_of_the_last_ones(
     written: Written, killed: Recovered, tmp_path: Path
 ) -> None:
-    build(killed.before.data, tmp_path, written.config)
+    build(killed.before.data, written.config, tmp_path)
     last = last_logs(killed.before.data)
     at_close = {log.with_suffix(suffix) for log in last for suffix in ROOM_BYTES}
     at_close |= {
@@ -186,5 +219,5 @@ def test_files_that_a_broker_recovers_after_it_was_killed_are_ours(
     written: Written, killed: Recovered, tmp_path: Path
 ) -> None:
     assert not changed_logs(killed.before.data, killed.after.data)
-    build(killed.before.data, tmp_path, written.config)
+    build(killed.before.data, written.config, tmp_path)
     assert not differences(killed.after.data, tmp_path)

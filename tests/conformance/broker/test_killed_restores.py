@@ -30,7 +30,7 @@ from tests.support.restoring import MARKER, contents
 
 from .broker import Broker, BrokerError, Home
 from .client import ISOLATIONS, Client, Digest
-from .started_directories import Started, readable
+from .started_directories import Started, readable, topic_fields
 from .topics import Topic, Traffic, Transactions
 
 TOPICS = (
@@ -115,11 +115,7 @@ def judged(judge: Judge, dump: Dump, root: Path) -> Started:
     """Start a copy of an output."""
     copy = root.with_name(f"{root.name}-judged")
     shutil.copytree(root, copy)
-    topics = [
-        f"{topic.name}={topic_id}={len(topic.partitions)}={NODE}="
-        + ",".join(topic.partitions[one].directories[0] for one in sorted(topic.partitions))
-        for topic_id, topic in dump.cluster.topics.items()
-    ]
+    topics = topic_fields(dump.cluster, NODE)
     (copy / "data").mkdir(exist_ok=True)
     reply = judge.demand("start", NODE, copy / "metadata", copy / "data", *topics)
     shutil.rmtree(copy)

@@ -7,33 +7,44 @@ answers questions as our lookups do.
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
+from kafka_index.layout.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    parse_partition_directory,
+)
+from kafka_index.reading import PartitionLog
+from kafka_index.scan import read_batches
+from tests.conformance.kafka_answers import INT64_MAX, SPECIAL_TIMES
+from tests.support.command_line import run_here
 
 from .broker import CLEAN_SHUTDOWN, Broker
 from .client import ISOLATIONS, Client, Digest, Producer
-from .commands import build_in_place, lookup
 from .files import (
     COMPARED_SUFFIXES,
+    build,
     epochs_with_records,
     partition_files,
     remove_index_files,
     segments_by_partition,
 )
-from .questions import SPECIAL_TIMES, offset_queries, time_queries
 from .topics import FOLLOWED, TOPICS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .commands import Query
     from .conftest import Recovered, Written
+
+Query = tuple[str, int, int]
 
 _MOUNTED = (*TOPICS, *FOLLOWED)
 # A fetch brings no control records, which a lookup counts.
@@ -54,6 +65,62 @@ _READ_AGAIN = (
 _BELIEVED = "since clean shutdown file was found"
 # The cluster's own log is read again at every start.
 _CLUSTER_METADATA = "partition=__cluster_metadata-0"
+_SEED = 20240229
+
+
+def time_queries(partition: Path, count: int) -> list[Query]:
+    """The special times, those before and after all, and so many near the times of batches."""
+    random_numbers = random.Random(f"{_SEED} {partition.name}")
+    edges = [
+        time
+        for log in sorted(partition.glob(f"*{LOG_SUFFIX}"))
+        for batches in read_batches(log)
+        for name in ("base_timestamp_ms", "max_timestamp_ms")
+        for time in batches.column(name).to_pylist()
+    ]
+    near = {0, INT64_MAX, *edges[:1], max(edges), min(max(edges) + 1, INT64_MAX)}
+    while len(near) < min(count, 3 * len(set(edges))):
+        near.add(random_numbers.choice(edges) + random_numbers.choice((-1, 0, 1)))
+    times = sorted(time for time in near if 0 <= time <= INT64_MAX)
+    return _queries(partition, [*SPECIAL_TIMES, *times])
+
+
+def offset_queries(partition: Path, count: int) -> list[Query]:
+    """Both ends, their neighbours, one far beyond, and so many between."""
+    random_numbers = random.Random(f"{_SEED} {partition.name}")
+    with PartitionLog.open(partition) as log:
+        start, end = log.log_start_offset, log.log_end_offset
+    edges = {0, start - 1, start, start + 1, end - 1, end, end + 1, end + 100_000}
+    between = {random_numbers.randrange(start, end) for _ in range(count)}
+    return _queries(partition, sorted(offset for offset in edges | between if offset >= 0))
+
+
+def _queries(partition: Path, targets: list[int]) -> list[Query]:
+    name = parse_partition_directory(partition.name)
+    assert name is not None
+    return [(name.topic, name.partition, target) for target in targets]
+
+
+def lookup(data: Path, by: str, queries: list[Query], config: Path) -> list[dict[str, object]]:
+    """Run ``kafka-index lookup`` down to the record; the answers in the order of the queries."""
+    topics, partitions, targets = zip(*queries, strict=True)
+    table = pa.table(
+        {
+            "topic": pa.array(topics),
+            "partition": pa.array(partitions, pa.int32()),
+            by: pa.array(targets, pa.int64()),
+        }
+    )
+    asked, answered = (config.with_name(f"{by}s{end}.parquet") for end in ("", "-answered"))
+    pq.write_table(table, asked)
+    answered.unlink(missing_ok=True)
+    done = run_here(
+        *("lookup", "--logs", data, "--queries", asked, "--by", by, "--resolve", "record"),
+        *("--output", answered, "--config", config),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows: list[dict[str, object]] = pq.read_table(answered).to_pylist()
+    return rows
 
 
 @dataclass(frozen=True)
@@ -73,7 +140,7 @@ class Mounted:
 def mounted(written: Written, room: Path) -> Mounted:
     home = written.leader.copy_to(room / "mounted")
     remove_index_files(home.data)
-    assert {row["status"] for row in build_in_place(home.data, written.config)} == {"built"}
+    assert {row["status"] for row in build(home.data, written.config)} == {"built"}
     assert (home.data / CLEAN_SHUTDOWN).exists()
     files_before = _index_files(home.data)
 

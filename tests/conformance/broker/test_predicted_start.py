@@ -1,9 +1,15 @@
-"""A broker starts on damaged directories, and finds what was predicted."""
+"""A broker starts on data directories, or does not, and finds what was predicted.
+
+Each partition is in one of the states that a crash, a copy or a restore leaves. ``make campaign``
+draws a hundred directories; other runs start on the first two, which have all states between them,
+one with the marker of a clean stop and one without.
+"""
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
+import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,21 +20,25 @@ from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.startup import (
     Outcome,
     PartitionPrediction,
+    Prediction,
     StartConditions,
     Verdict,
     predict_directories,
 )
+from kafka_index.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
+from tests.support.campaign import drawn
 from tests.support.timeouts import wait_for
 
-from .broker import CLEAN_SHUTDOWN, Broker, Home
+from .broker import CLEAN_SHUTDOWN, Broker, BrokerError, Home
 from .client import Client
 from .topics import Topic, Traffic, Transactions
 
-TOPIC = Topic("started", (Traffic(batches=700),), {"internal.segment.bytes": "24576"}, 8)
+_SMALL = {"internal.segment.bytes": "24576"}
+TOPIC = Topic("started", (Traffic(batches=500),), _SMALL, 8)
 PAYMENTS = Topic("started.payments", (Transactions(batches=160, left_open="true"),), {}, 2)
 #: Retention deletes what is too much, or too old.
 RETAINED = tuple(
-    Topic(f"started.{name}", (Traffic(batches=300),), {"internal.segment.bytes": "24576", **limit})
+    Topic(f"started.{name}", (Traffic(batches=300),), {**_SMALL, **limit})
     for name, limit in (
         ("sized", {"retention.bytes": "40000"}),
         ("aged", {"retention.ms": "1"}),
@@ -38,17 +48,123 @@ RETAINED = tuple(
 # Retention does its work at once, or not at all.
 RETAINING = {"log.initial.task.delay.ms": "0", "log.retention.check.interval.ms": "200"}
 NOT_RETAINING = {"log.initial.task.delay.ms": "86400000"}
-EARLIEST, LATEST = ENDS = (-2, -1)
+NAMES = [(topic.name, number) for topic in (TOPIC, PAYMENTS) for number in range(topic.partitions)]
+_IN_TURN = 2
+DIRECTORIES = 100 if drawn(100) == 100 else _IN_TURN
+#: One directory in so many may hold what keeps the whole broker from starting.
+_ONE_IN = 5
+_SEED = 4_3_1
+
+State = Callable[[Path, random.Random], None]
 
 
-@dataclass(frozen=True)
-class Started:
-    """The prediction, the answers of a broker, and the directory after its stop."""
+def logs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
 
-    predicted: dict[str, PartitionPrediction]
-    answers: dict[str, tuple[int, int]]
-    data: Path
-    retained: dict[str, int]
+
+def torn(folder: Path, draw: random.Random) -> None:
+    last = logs(folder)[-1]
+    last.write_bytes(last.read_bytes()[: draw.randrange(last.stat().st_size + 1)])
+
+
+def flipped(folder: Path, draw: random.Random) -> None:
+    """Change a byte inside the records of a batch: its checksum is wrong."""
+    path = draw.choice(logs(folder))
+    data = bytearray(path.read_bytes())
+    if len(data) > 100:
+        data[-draw.randrange(1, 8)] ^= 1
+        path.write_bytes(data)
+
+
+def shortened(folder: Path, draw: random.Random) -> None:
+    path = draw.choice(logs(folder)[:-1] or logs(folder))
+    path.write_bytes(path.read_bytes()[: -draw.randrange(1, 200)])
+
+
+def without_segment(folder: Path, draw: random.Random) -> None:
+    stem = draw.choice(logs(folder)).stem
+    for path in folder.glob(f"{stem}.*"):
+        path.unlink()
+
+
+def without_log(folder: Path, draw: random.Random) -> None:
+    draw.choice(logs(folder)).unlink()
+
+
+def without_index(folder: Path, draw: random.Random) -> None:
+    draw.choice(logs(folder)).with_suffix(draw.choice((".index", ".timeindex"))).unlink()
+
+
+def without_snapshots(folder: Path, _draw: random.Random) -> None:
+    for path in folder.glob("*.snapshot"):
+        path.unlink()
+
+
+def with_bad_snapshot(folder: Path, draw: random.Random) -> None:
+    path = draw.choice(sorted(folder.glob("*.snapshot")) or logs(folder))
+    if path.suffix == ".snapshot":
+        path.write_bytes(path.read_bytes()[: draw.randrange(10)])
+
+
+def without_epochs(folder: Path, draw: random.Random) -> None:
+    path = folder / "leader-epoch-checkpoint"
+    if draw.random() < 0.5:
+        path.unlink()
+    else:
+        path.write_text("")
+
+
+def with_leftovers(folder: Path, draw: random.Random) -> None:
+    path = draw.choice(logs(folder))
+    ending = draw.choice((".deleted", ".cleaned"))
+    shutil.copy(path, path.with_name(path.name + ending))
+
+
+def swapped(folder: Path, draw: random.Random) -> None:
+    """Leave a log as a compaction does that was stopped before it renamed its files."""
+    path = draw.choice(logs(folder))
+    endings = (".log",) if draw.random() < 0.5 else (".log", ".index", ".timeindex")
+    for ending in endings:
+        file = path.with_suffix(ending)
+        file.rename(file.with_name(f"{file.name}.swap"))
+
+
+def stray(folder: Path, _draw: random.Random) -> None:
+    (folder / "partition.metadata").unlink()
+
+
+def missing(folder: Path, _draw: random.Random) -> None:
+    shutil.rmtree(folder)
+
+
+def intact(_folder: Path, _draw: random.Random) -> None:
+    """Leave it as it is."""
+
+
+def with_zeros(folder: Path, draw: random.Random) -> None:
+    last = logs(folder)[-1]
+    last.write_bytes(last.read_bytes() + bytes(draw.randrange(1, 100)))
+
+
+def with_bad_epochs(folder: Path, _draw: random.Random) -> None:
+    (folder / "leader-epoch-checkpoint").write_text("0\n1\n0\n")
+
+
+STATES: tuple[State, ...] = (
+    *(
+        intact,
+        torn,
+        flipped,
+        shortened,
+        without_segment,
+        without_log,
+        without_index,
+        stray,
+        missing,
+    ),
+    *(without_snapshots, with_bad_snapshot, without_epochs, with_leftovers, swapped),
+)
+REFUSED: tuple[State, ...] = (with_zeros, with_bad_epochs)
 
 
 @pytest.fixture(scope="module")
@@ -62,114 +178,119 @@ def stopped(room: Path) -> Home:
     return broker.home
 
 
-@pytest.fixture(scope="module", params=["clean", "unclean"])
-def started(request: pytest.FixtureRequest, room: Path, stopped: Home) -> Started:
-    """A broker on a copy with a different damage in each partition."""
-    home = stopped.copy_to(room / f"started-{request.param}")
-    damage(home.data)
-    if request.param == "unclean":
-        (home.data / CLEAN_SHUTDOWN).unlink()
-        (home.data / "recovery-point-offset-checkpoint").unlink()
+def change(data: Path, draw: random.Random, number: int) -> dict[str, State]:
+    """Bring each partition into a state, in the first directories in turn; return the states."""
+    states = {}
+    for at, (topic, partition) in enumerate(NAMES, number * len(NAMES)):
+        state = STATES[at % len(STATES)] if number < _IN_TURN else draw.choice(STATES)
+        state(data / f"{topic}-{partition}", draw)
+        states[f"{topic}-{partition}"] = state
+    if number % _ONE_IN == _ONE_IN - 1:
+        folders = [data / name for name in states]
+        some = draw.choice([folder for folder in folders if folder.exists() and logs(folder)])
+        states[some.name] = draw.choice(REFUSED)
+        states[some.name](some, draw)
+    drawn_freely = number >= _IN_TURN
+    if number == 1 or (drawn_freely and draw.random() < 0.5):
+        (data / CLEAN_SHUTDOWN).unlink()
+    if number == 1 or (drawn_freely and draw.random() < 0.3):
+        (data / "recovery-point-offset-checkpoint").unlink()
+    if number == 0 or (drawn_freely and draw.random() < 0.3):
+        topic, partition = draw.choice(NAMES) if drawn_freely else NAMES[0]
+        offset = draw.choice((5, 300, 10_000_000)) if drawn_freely else 10_000_000
+        text = f"0\n1\n{topic} {partition} {offset}\n"
+        (data / "log-start-offset-checkpoint").write_text(text)
+    return states
+
+
+def predicted(home: Home) -> Prediction:
     metadata = read_metadata([str(home.metadata)], budget=DecompressionBudget(2**24))
-    prediction = predict_directories(
-        [str(home.data)], StartConditions(LogConfig(), metadata.cluster, properties={})
-    )
+    conditions = StartConditions(LogConfig(), metadata.cluster, properties={})
+    return predict_directories([str(home.data)], conditions)
+
+
+def ask(home: Home, room: Path) -> dict[str, tuple[int, int]]:
+    """Start a broker; return log start and end of each partition, as a client gets them."""
+    broker = Broker(home, more_settings=NOT_RETAINING)
+    with broker, Client(broker.bootstrap, room) as client:
+        lines = client.times([(*name, end) for name in NAMES for end in (-2, -1)])
+    found = [int(line.split()[0]) for line in lines]
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return {f"{topic}-{n}": pair for (topic, n), pair in zip(NAMES, pairs, strict=True)}
+
+
+@pytest.mark.parametrize("number", range(DIRECTORIES))
+def test_a_directory_starts_as_predicted(room: Path, stopped: Home, number: int) -> None:
+    draw = random.Random(_SEED + number)
+    home = stopped.copy_to(room / f"started-{number}")
+    states = change(home.data, draw, number)
+    prediction = predicted(home)
     # A stray partition comes before the empty log that takes its place.
-    predicted = {f"{one.topic}-{one.partition}": one for one in reversed(prediction.partitions)}
-    assert prediction.verdict is Verdict.LOSES, prediction.refused
-    names = [(topic.name, n) for topic in (TOPIC, PAYMENTS) for n in range(topic.partitions)]
+    expected = {f"{one.topic}-{one.partition}": one for one in reversed(prediction.partitions)}
+    try:
+        answers = ask(home, room)
+    except BrokerError:
+        assert prediction.verdict is Verdict.DOES_NOT_START, states
+        shutil.rmtree(home.root)
+        return
+    assert prediction.verdict is not Verdict.DOES_NOT_START, (states, prediction.refused)
+    for name, offsets in answers.items():
+        one = expected[name]
+        is_replaced = one.loaded is None or one.outcome is Outcome.STRAY
+        assert (one.outcome is Outcome.STRAY) == (states[name] is stray), name
+        assert states[name] is not missing or one.outcome is Outcome.EMPTIED, name
+        assert offsets == ((0, 0) if is_replaced else served(one)), (name, states)
+        if not is_replaced:
+            assert_state(home.data / name, one)
+        elif states[name] is stray:
+            assert [*home.data.glob(f"{name}.*-stray")]
+    shutil.rmtree(home.root)
+
+
+def test_retention_deletes_what_was_predicted(room: Path, stopped: Home) -> None:
+    home = stopped.copy_to(room / "retained")
+    partitions = {one.topic: one for one in predicted(home).partitions}
+    sized, aged, kept = (partitions[topic.name] for topic in RETAINED)
+    expected = [one.log_start_retained for one in (sized, aged, kept)]
     with Broker(home, more_settings=RETAINING) as broker, Client(broker.bootstrap, room) as client:
-        lines = client.times([(*name, end) for name in names for end in ENDS])
-        wanted = {f"{topic.name}-0": predicted[f"{topic.name}-0"] for topic in RETAINED}
-        starts = {name: one.log_start_retained for name, one in wanted.items()}
-        wait_for(lambda: log_starts(client) == starts, 60, "retention")
-        retained = log_starts(client)
-    offsets = [int(line.split()[0]) for line in lines]
-    return Started(
-        predicted,
-        {
-            f"{topic}-{number}": (offsets[2 * at], offsets[2 * at + 1])
-            for at, (topic, number) in enumerate(names)
-        },
-        home.data,
-        retained,
-    )
 
+        def log_starts() -> list[int]:
+            lines = client.times([(topic.name, 0, -2) for topic in RETAINED])
+            return [int(line.split()[0]) for line in lines]
 
-def log_starts(client: Client) -> dict[str, int]:
-    """The starts of the logs that retention deletes from."""
-    lines = client.times([(topic.name, 0, EARLIEST) for topic in RETAINED])
-    return {
-        f"{topic.name}-0": int(line.split()[0]) for topic, line in zip(RETAINED, lines, strict=True)
-    }
-
-
-def damage(data: Path) -> None:
-    """Damage the partitions, each in another way; the last ones stay as they are."""
-    folders = [data / f"{TOPIC.name}-{number}" for number in range(TOPIC.partitions)]
-    logs = [sorted(folder.glob("*.log")) for folder in folders]
-    last = logs[0][-1]
-    _, position = struct.unpack(">ii", last.with_suffix(".index").read_bytes()[-8:])
-    last.write_bytes(last.read_bytes()[: position + 50])
-    for path in folders[1].glob(f"{logs[1][-1].stem}.*"):
-        path.unlink()
-    middle = bytearray(logs[2][1].read_bytes())
-    middle[len(middle) // 2] ^= 1
-    logs[2][1].write_bytes(middle)
-    (folders[3] / "partition.metadata").unlink()
-    checkpoint = data / "log-start-offset-checkpoint"
-    checkpoint.write_text(f"0\n1\n{TOPIC.name} 4 10000000\n")
-    for path in folders[5].glob("*.index"):
-        path.unlink()
-    for path in folders[6].iterdir():
-        path.unlink()
-    folders[6].rmdir()
-
-
-def test_outcomes_are_those_that_were_damaged_for(started: Started) -> None:
-    outcomes = {name: one.outcome for name, one in started.predicted.items()}
-
-    assert outcomes["started-3"] is Outcome.STRAY
-    assert outcomes["started-4"] is Outcome.EMPTIED
-    assert outcomes["started-6"] is Outcome.EMPTIED
-    assert outcomes["started-7"] is Outcome.LOADED
-    assert outcomes["started.payments-0"] is Outcome.LOADED
-
-
-def test_retention_deletes_what_was_predicted(started: Started) -> None:
-    sized, aged, kept = (started.predicted[f"{topic.name}-0"] for topic in RETAINED)
-
+        wait_for(lambda: log_starts() == expected, 60, "retention")
     assert sized.loaded is not None
     assert aged.loaded is not None
-    assert started.retained["started.sized-0"] == sized.log_start_retained
     assert 0 < (sized.log_start_retained or 0) < sized.loaded.log_end_offset
-    assert started.retained["started.aged-0"] == aged.loaded.log_end_offset
+    assert aged.log_start_retained == aged.loaded.log_end_offset
     assert (kept.log_start_retained, kept.notes) == (0, ())
-
-
-def test_log_starts_and_ends_are_as_predicted(started: Started) -> None:
-    predicted = {
-        name: (one.loaded.log_start_offset, one.loaded.log_end_offset)
-        for name, one in started.predicted.items()
-        if one.loaded is not None and name in started.answers and one.outcome is not Outcome.STRAY
-    }
-
-    assert len(predicted) >= 8
-    assert {name: started.answers[name] for name in predicted} == predicted
-
-
-def test_an_empty_log_takes_the_place_of_a_stray_or_missing_partition(started: Started) -> None:
-    assert started.answers["started-3"] == (0, 0)
-    assert started.answers["started-6"] == (0, 0)
-    assert [path.name for path in started.data.glob("started-3.*-stray")] != []
-
-
-def test_segments_that_are_left_are_those_that_were_predicted(started: Started) -> None:
-    for name, one in started.predicted.items():
-        if one.loaded is None or one.outcome is not Outcome.LOADED:
-            continue
-        found = {int(path.stem) for path in (started.data / name).glob("*.log")}
-        kept_from = one.log_start_retained or 0
+    for one in (sized, aged, kept):
+        left = {int(path.stem) for path in logs(home.data / f"{one.topic}-0")}
+        assert one.loaded is not None
         # The broker may have rolled since, and retention has deleted whole segments.
-        left = {base for base in one.loaded.base_offsets if base >= kept_from}
-        assert left <= found, name
+        assert {b for b in one.loaded.base_offsets if b >= (one.log_start_retained or 0)} <= left
+
+
+def served(one: PartitionPrediction) -> tuple[int, int]:
+    assert one.loaded is not None
+    return one.loaded.log_start_offset, one.loaded.log_end_offset
+
+
+def assert_state(folder: Path, one: PartitionPrediction) -> None:
+    """Compare segments, epochs and producers with what the broker has left when it stopped."""
+    assert one.loaded is not None
+    left = {int(path.stem) for path in logs(folder)}
+    # Segments before the log start are deleted soon.
+    kept = [base for base in one.loaded.base_offsets if base >= one.loaded.log_start_offset]
+    assert set(kept) <= left, folder
+    lines = (folder / "leader-epoch-checkpoint").read_text().splitlines()[2:]
+    epochs = [tuple(map(int, line.split())) for line in lines]
+    predicted = [(entry.epoch, entry.start_offset) for entry in one.loaded.epochs]
+    # The leader adds its own epoch, at the log end.
+    assert epochs[: len(predicted)] == predicted, folder
+    assert all(start >= one.loaded.log_end_offset for _, start in epochs[len(predicted) :]), folder
+    last = max(list_snapshots(str(folder)), default=None)
+    producers = set(one.loaded.producers["producer_id"].tolist())
+    if last is not None and last == one.loaded.log_end_offset:
+        entries = decode_snapshot(Path(snapshot_path(str(folder), last)).read_bytes())
+        assert set(entries["producer_id"].tolist()) == producers, folder

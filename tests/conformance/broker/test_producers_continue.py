@@ -13,8 +13,7 @@ import pytest
 
 from .broker import Broker, Home
 from .client import ISOLATIONS, Client, Digest, Producer
-from .commands import build_in_place
-from .files import remove_index_files, segments_by_partition
+from .files import build, remove_index_files, segments_by_partition
 from .topics import Topic, write_index_settings
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def went_on(room: Path) -> WentOn:
 
         broker.stop()
         remove_index_files(broker.home.data)
-        assert {row["status"] for row in build_in_place(broker.home.data, config)} == {"built"}
+        assert {row["status"] for row in build(broker.home.data, config)} == {"built"}
         segments = segments_by_partition(broker.home.data)[PARTITION]
         broker.start()
         client.await_in_sync(1, [TOPIC.name])

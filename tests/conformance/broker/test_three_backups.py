@@ -2,34 +2,37 @@
 
 Each run that all brokers are in has every record that was acknowledged before it, once, at its
 offset, in the leaders' copies, which nobody else stores; transactions are whole in it, as all
-brokers met. ``make campaign`` kills far more of them.
+brokers met. The checks read manifests and pieces, without anything that restores. ``make campaign``
+kills far more of them.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
+import subprocess
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import kafka_index
+from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, content_of, is_consistent
 from kafka_index.stores.backup.repository import Repository
 from tests.support.campaign import drawn
+from tests.support.command_line import COMMAND, environment
+from tests.support.timeouts import TIMEOUT_SECONDS
 
-from .backed_up import (
-    Round,
-    back_up,
-    check,
-    complete_runs,
-    drawn_kills,
-    leaders_copies,
-    own_settings,
-)
-from .broker import Broker
+from .broker import Broker, Home
 from .client import Client
-from .three_brokers import NODES, Three, await_load, create_topics, loading
+from .three_brokers import NODES, Ledger, Three, await_load, crc_of, create_topics, loading
 from .topics import Topic
 
 _LOOSE = Topic(
@@ -39,6 +42,162 @@ _ROUNDS = drawn(36, one_in=36)
 _RECORDS = 300
 #: A process imports, looks, meets, cuts, waits up to ten seconds, and stores.
 _LONGEST_S = 14.0
+#: The broker that has two data directories, and the setting for it.
+TWO_DIRECTORIES = 2
+
+
+def own_settings(root: Path) -> dict[int, dict[str, str]]:
+    """Settings of the nodes of a cluster below a folder."""
+    home = Home(root / str(TWO_DIRECTORIES))
+    return {TWO_DIRECTORIES: {"log.dirs": f"{home.data},{home.second}"}}
+
+
+def inputs(home: Home) -> list[str]:
+    """Return all directories of a node."""
+    found = [home.data, home.second, home.metadata]
+    return [str(path) for path in found if path.exists()]
+
+
+@dataclass
+class Round:
+    """Runs of all brokers that were begun together; what had been acknowledged by then."""
+
+    began_ms: int
+    ledger_bytes: int
+    killed: set[int] = field(default_factory=set)
+    codes: dict[int, int] = field(default_factory=dict)
+    outputs: dict[int, str] = field(default_factory=dict)
+
+
+def back_up(
+    homes: Mapping[int, Home],
+    repository: Path | str,
+    ledger: Path,
+    *options: str,
+    kills: Mapping[int, float] | None = None,
+) -> Round:
+    """Back up brokers at once; `kills`: seconds after which their processes are killed."""
+    found = Round(time.time_ns() // 1_000_000, ledger.stat().st_size)
+    processes = {
+        node: subprocess.Popen(
+            [
+                *(*COMMAND, "backup", "--input", *inputs(home), "--output", str(repository)),
+                *("--brokers", ",".join(map(str, NODES)), *options),
+            ],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node, home in homes.items()
+    }
+    began = time.monotonic()
+    for node, after in sorted((kills or {}).items(), key=lambda each: each[1]):
+        time.sleep(max(began + after - time.monotonic(), 0))
+        if processes[node].poll() is None:
+            processes[node].send_signal(signal.SIGKILL)
+            found.killed.add(node)
+    for node, process in processes.items():
+        found.outputs[node], _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        found.codes[node] = process.returncode
+    return found
+
+
+def drawn_kills(rng: random.Random, longest_s: float) -> dict[int, float]:
+    """Draw which processes are killed, and when."""
+    nodes = rng.sample(NODES, rng.choice((1, 1, 2)))
+    return {node: rng.random() * longest_s for node in nodes}
+
+
+def complete_runs(repository: Repository) -> Iterator[list[Manifest]]:
+    """Yield the manifests of each run that has those of all brokers."""
+    for run, brokers in repository.brokers_of_runs().items():
+        if set(brokers) >= set(NODES):
+            yield [repository.manifest(run, node) for node in brokers]
+
+
+def leaders_copies(manifests: Sequence[Manifest]) -> dict[tuple[str, int], PartitionBackup]:
+    """Return for each partition the copy of its leader, else the copy that ends furthest."""
+    found: dict[tuple[str, int], PartitionBackup] = {}
+    for each in (each for manifest in manifests for each in manifest.partitions):
+        key = each.topic, each.partition
+        rank = bool(each.is_leader), each.end_offset
+        if key not in found or rank > (bool(found[key].is_leader), found[key].end_offset):
+            found[key] = each
+    return found
+
+
+def check_objects(root: Path, manifests: Sequence[Manifest]) -> None:
+    """All objects that manifests name are there, with the bytes that they name."""
+    for each in (each for manifest in manifests for each in manifest.partitions):
+        assert each.end_offset <= each.high_watermark, each
+        for named in each.objects:
+            data = (root / each.folder / named.object_name).read_bytes()
+            content = named.size_bytes, named.sha256, named.crc32
+            assert content_of(data) == content, (each.folder, named)
+
+
+def check_records(
+    root: Path, manifests: Sequence[Manifest], ledger: Ledger, scratch: Path
+) -> dict[str, int]:
+    """Every acknowledged record is there, once, at its offset; return how many, by topic.
+
+    The load has no records that are deleted; of a compacted topic, the last record of each key has
+    to be there.
+    """
+    copies = leaders_copies(manifests)
+    dump = scratch / manifests[0].run
+    for each in copies.values():
+        folder = dump / f"{each.topic}-{each.partition}"
+        folder.mkdir(parents=True)
+        for piece in each.pieces:
+            os.link(
+                root / each.folder / piece.object_name, folder / f"{piece.base_offset:020d}.log"
+            )
+    there: dict[tuple[str, int], dict[int, tuple[bytes | None, int]]] = defaultdict(dict)
+    columns = ["topic", "partition", "offset", "key", "value"]
+    topics = sorted({topic for topic, _ in ledger.acknowledged()})
+    for row in pa.table(
+        kafka_index.read_records(str(dump), topics=topics, columns=columns)
+    ).to_pylist():
+        found = there[row["topic"], row["partition"]]
+        assert row["offset"] not in found, row
+        found[row["offset"]] = row["key"], zlib.crc32(row["value"] or b"")
+    counts: dict[str, int] = defaultdict(int)
+    for (topic, partition), records in ledger.acknowledged().items():
+        copy, found = copies[topic, partition], there[topic, partition]
+        last = {key: offset for offset, (key, _) in sorted(found.items())}
+        for record in records:
+            key = record.id.partition("-key-")[2]
+            if copy.is_compacted and last[f"key-{key}".encode()] > record.offset:
+                continue  # it may have been cleaned away
+            assert record.offset >= copy.start_offset
+            crc = found[record.offset][1]
+            assert crc == record.crc == crc_of(record.id), (copy, record)
+            counts[topic] += 1
+    return counts
+
+
+def check(root: Path, rounds: Sequence[Round], ledger: Path, scratch: Path) -> dict[str, int]:
+    """Check all runs; return counts of complete ones and of what was in them."""
+    repository = Repository(str(root))
+    counts: dict[str, int] = defaultdict(int)
+    for manifests in complete_runs(repository):
+        assert is_consistent(manifests), [each.cut for each in manifests]
+        assert max(each.cut.coordinators_cut_ms for each in manifests) <= min(
+            each.cut.others_begun_ms for each in manifests
+        )
+        check_objects(root, manifests)
+        begun = min(each.cut.begun_ms for each in manifests)
+        before = [each for each in rounds if each.began_ms <= begun]
+        known = Ledger.read(ledger, before[-1].ledger_bytes)
+        for topic, count in check_records(root, manifests, known, scratch).items():
+            counts[topic] += count
+        counts["runs"] += 1
+    for run, brokers in repository.brokers_of_runs().items():
+        check_objects(root, [repository.manifest(run, node) for node in brokers])
+        counts["all runs"] += 1
+    return dict(counts)
 
 
 def test_runs_of_three_brokers_hold_what_was_acknowledged(room: Path) -> None:

@@ -10,7 +10,6 @@ import kafka.log.LogToClean;
 import kafka.log.UnifiedLog;
 import kafka.server.BrokerTopicStats;
 import kafka.server.RequestLocal;
-import scala.Console;
 import scala.Option;
 import scala.jdk.javaapi.OptionConverters;
 import scala.runtime.BoxedUnit;
@@ -20,7 +19,6 @@ import org.apache.kafka.common.record.MemoryRecords;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.common.MetadataVersion;
 import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
-import org.apache.kafka.storage.internals.log.AbortedTxn;
 import org.apache.kafka.storage.internals.log.AppendOrigin;
 import org.apache.kafka.storage.internals.log.EpochEntry;
 import org.apache.kafka.storage.internals.log.FetchDataInfo;
@@ -31,7 +29,6 @@ import org.apache.kafka.storage.internals.log.LogOffsetsListener;
 import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.ProducerStateManager;
 import org.apache.kafka.storage.internals.log.SkimpyOffsetMap;
-import org.apache.kafka.storage.internals.log.TxnIndexSearchResult;
 import org.apache.kafka.storage.internals.log.VerificationGuard;
 import org.apache.kafka.storage.internals.utils.Throttler;
 
@@ -62,14 +59,6 @@ final class KafkaLog {
         return entry.epoch;
     }
 
-    static boolean isComplete(TxnIndexSearchResult found) {
-        return found.isComplete;
-    }
-
-    static List<AbortedTxn> abortedTransactions(TxnIndexSearchResult found) {
-        return found.abortedTransactions;
-    }
-
     /** The offset by which what was read is called: that of its batch, or the one that was asked for. */
     static long nameOfRead(long offset, long baseOffset) {
         return offset;
@@ -81,14 +70,6 @@ final class KafkaLog {
 
     static String startRaft(String[] fields) {
         return start(fields);
-    }
-
-    static void dumpLog(String[] arguments) {
-        // Scala keeps the streams that it saw first.
-        Console.withOut(System.out, () -> {
-            kafka.tools.DumpLogSegments.main(arguments);
-            return null;
-        });
     }
 
     static KafkaLog create(File directory, LogConfig config, Loading loading) {
@@ -165,10 +146,6 @@ final class KafkaLog {
 
     void truncateTo(long offset) {
         log.truncateTo(offset);
-    }
-
-    void takeProducerSnapshot() {
-        log.takeProducerSnapshot();
     }
 
     /** The first offset that is not cleaned, once the cleaner has been over all below an offset. */

@@ -11,7 +11,6 @@ import org.apache.kafka.server.common.RequestLocal;
 import org.apache.kafka.server.common.TransactionVersion;
 import org.apache.kafka.server.storage.log.FetchIsolation;
 import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
-import org.apache.kafka.storage.internals.log.AbortedTxn;
 import org.apache.kafka.storage.internals.log.AppendOrigin;
 import org.apache.kafka.storage.internals.log.Cleaner;
 import org.apache.kafka.storage.internals.log.EpochEntry;
@@ -22,7 +21,6 @@ import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.LogToClean;
 import org.apache.kafka.storage.internals.log.ProducerStateManager;
 import org.apache.kafka.storage.internals.log.SkimpyOffsetMap;
-import org.apache.kafka.storage.internals.log.TxnIndexSearchResult;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
 import org.apache.kafka.storage.internals.log.VerificationGuard;
 import org.apache.kafka.storage.internals.utils.Throttler;
@@ -55,14 +53,6 @@ final class KafkaLog {
         return entry.epoch();
     }
 
-    static boolean isComplete(TxnIndexSearchResult found) {
-        return found.isComplete();
-    }
-
-    static List<AbortedTxn> abortedTransactions(TxnIndexSearchResult found) {
-        return found.abortedTransactions();
-    }
-
     /** The offset by which what was read is called: that of its batch, or the one that was asked for. */
     static long nameOfRead(long offset, long baseOffset) {
         return baseOffset;
@@ -74,10 +64,6 @@ final class KafkaLog {
 
     static String startRaft(String[] fields) {
         return StartingRaft.run(fields);
-    }
-
-    static void dumpLog(String[] arguments) throws IOException {
-        org.apache.kafka.tools.DumpLogSegments.main(arguments);
     }
 
     static KafkaLog create(File directory, LogConfig config, Loading loading) throws IOException {
@@ -153,10 +139,6 @@ final class KafkaLog {
 
     void truncateTo(long offset) {
         log.truncateTo(offset);
-    }
-
-    void takeProducerSnapshot() throws IOException {
-        log.takeProducerSnapshot();
     }
 
     /** The first offset that is not cleaned, once the cleaner has been over all below an offset. */

@@ -85,11 +85,6 @@ final class BrokerLog {
         return describe();
     }
 
-    String takeSnapshot() throws IOException {
-        log.takeProducerSnapshot();
-        return "";
-    }
-
     /**
      * Base offset of the segment, position, size and the offset that Kafka calls it by; then producer and first offset
      * of each aborted transaction.

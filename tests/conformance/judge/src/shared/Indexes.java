@@ -1,18 +1,14 @@
 import java.io.Closeable;
 import java.io.File;
 import java.io.IOException;
-import java.util.List;
 import java.util.Optional;
 import java.util.StringJoiner;
 
-import org.apache.kafka.storage.internals.log.AbortedTxn;
 import org.apache.kafka.storage.internals.log.AbstractIndex;
 import org.apache.kafka.storage.internals.log.LazyIndex;
 import org.apache.kafka.storage.internals.log.OffsetIndex;
 import org.apache.kafka.storage.internals.log.OffsetPosition;
 import org.apache.kafka.storage.internals.log.TimeIndex;
-import org.apache.kafka.storage.internals.log.TransactionIndex;
-import org.apache.kafka.storage.internals.log.TxnIndexSearchResult;
 
 /**
  * One index file of Kafka's and what is done with it, one operation after the other.
@@ -27,14 +23,13 @@ final class Indexes {
     private Indexes() {
     }
 
-    /** Kinds are {@code offset}, {@code time}, {@code txn}, and {@code lazy-offset} and {@code lazy-time}. */
+    /** Kinds are {@code offset}, {@code time}, and {@code lazy-offset} and {@code lazy-time}. */
     static String run(String kind, File file, long baseOffset, String[] fields, int from) throws IOException {
         Operations operations = switch (kind) {
             case "offset" -> new OffsetOperations(file, baseOffset, false);
             case "time" -> new TimeOperations(file, baseOffset, false);
             case "lazy-offset" -> new OffsetOperations(file, baseOffset, true);
             case "lazy-time" -> new TimeOperations(file, baseOffset, true);
-            case "txn" -> new TransactionOperations(file, baseOffset);
             default -> throw new IllegalArgumentException("Unknown kind of index " + kind);
         };
         StringJoiner reply = new StringJoiner("\t", "\t", "");
@@ -211,70 +206,6 @@ final class Indexes {
                 default:
                     throw new AssertionError("Unknown operation " + name);
             }
-        }
-    }
-
-    /** A transaction is producer id, first offset, last offset, last stable offset. */
-    private static final class TransactionOperations implements Operations {
-        private final File file;
-        private final long baseOffset;
-        private TransactionIndex index;
-
-        private TransactionOperations(File file, long baseOffset) {
-            this.file = file;
-            this.baseOffset = baseOffset;
-        }
-
-        @Override
-        public String run(String name, String[] words) throws IOException {
-            switch (name) {
-                case "open":
-                    release();
-                    index = new TransactionIndex(baseOffset, file);
-                    return DONE;
-                case "append":
-                    index.append(new AbortedTxn(Long.parseLong(words[1]), Long.parseLong(words[2]),
-                        Long.parseLong(words[3]), Long.parseLong(words[4])));
-                    return DONE;
-                case "collect":
-                    TxnIndexSearchResult found =
-                        index.collectAbortedTxns(Long.parseLong(words[1]), Long.parseLong(words[2]));
-                    return (KafkaLog.isComplete(found) ? "complete" : "open") + " "
-                        + transactions(KafkaLog.abortedTransactions(found));
-                case "entries":
-                    return transactions(index.allAbortedTxns());
-                case "truncate-to":
-                    index.truncateTo(Long.parseLong(words[1]));
-                    return DONE;
-                case "reset":
-                    index.reset();
-                    return DONE;
-                case "sanity-check":
-                    index.sanityCheck();
-                    return DONE;
-                case "close":
-                    release();
-                    return DONE;
-                default:
-                    throw new AssertionError("Unknown operation " + name);
-            }
-        }
-
-        @Override
-        public void release() throws IOException {
-            if (index != null)
-                index.close();
-            index = null;
-        }
-
-        private static String transactions(List<AbortedTxn> all) {
-            if (all.isEmpty())
-                return Answers.NOTHING;
-            StringJoiner numbers = new StringJoiner(" ");
-            for (AbortedTxn one : all)
-                numbers.add(one.producerId() + " " + one.firstOffset() + " " + one.lastOffset() + " "
-                    + one.lastStableOffset());
-            return numbers.toString();
         }
     }
 }

@@ -48,20 +48,18 @@ import java.util.Arrays;
  * log-read OFFSET MAX_BYTES MIN_ONE_MESSAGE ISOLATION  -> ok BATCHES ABORTED_TRANSACTION...
  * log-consume OFFSET COMMITTED MAX_BYTES  -> ok RECORD... END
  * log-clean UNCLEANABLE_OFFSET     -> ok FIRST_DIRTY_OFFSET LOG
- * log-flush | log-snapshot         -> ok
+ * log-flush                        -> ok
  * log-close | log-drop | log-kill  -> ok
  * </pre>
  *
- * On files ({@link Indexes}, {@link BatchWriter}, Filtering, {@link LogFiles} and {@link BatchReads} say what the fields
+ * On files ({@link Indexes}, {@link BatchWriter}, Filtering, and {@link BatchReads} say what the fields
  * are):
  *
  * <pre>
  * index KIND FILE BASE_OFFSET OPERATION...   -> ok ANSWER...
  * write FILE BATCH...                        -> ok SIZE...
  * filter FILE OUTPUT_FILE KEY LAST_OFFSET... -> ok SIZE
- * records FILE                               -> ok BATCH...
  * read-batches FILE                          -> ok BATCH... END
- * dump-log OUTPUT_FILE ARGUMENT...           -> ok
  * start NODE_ID METADATA_DIR DIRS TOPIC...   -> ok exits REASON, or ok starts PARTITION... (Starting)
  * start-raft NODE_ID METADATA_DIR DIRS       -> ok exits REASON, or ok starts (StartingRaft)
  * </pre>
@@ -110,11 +108,9 @@ public final class Judge {
                 case "index" -> Indexes.run(fields[1], new File(fields[2]), Long.parseLong(fields[3]), fields, 4);
                 case "write" -> BatchWriter.write(Path.of(fields[1]), fields, 2);
                 case "filter" -> Filtering.run(Path.of(fields[1]), Path.of(fields[2]), fields[3], fields, 4);
-                case "records" -> LogFiles.records(new File(fields[1]));
                 case "read-batches" -> BatchReads.read(new File(fields[1]));
                 case "start" -> KafkaLog.start(fields);
                 case "start-raft" -> KafkaLog.startRaft(fields);
-                case "dump-log" -> LogFiles.dump(new File(fields[1]), fields, 2);
                 default -> logAnswer(fields);
             };
         } catch (Throwable refusal) {
@@ -140,7 +136,6 @@ public final class Judge {
                 Integer.parseInt(fields[3]));
             case "log-clean" -> log.clean(Long.parseLong(fields[1]));
             case "log-flush" -> log.flush();
-            case "log-snapshot" -> log.takeSnapshot();
             case "log-close" -> letGo().close();
             case "log-drop" -> letGo().drop();
             case "log-kill" -> letGo().kill();

@@ -1,4 +1,4 @@
-"""``lookup`` with URIs: logs, indexes, queries and everything that is written."""
+"""``lookup`` with URIs of S3 and HDFS: logs, queries and everything that is written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.stores import store_of
+from tests.servers.hdfs import HdfsServer
 from tests.support.command_line import DUMP, copy_partitions, lookup
 from tests.support.remote import download, upload
 
@@ -23,6 +24,17 @@ ROWS = [(TOPIC, partition % 2, offset) for partition, offset in enumerate(range(
 @pytest.fixture
 def remote(bucket: str) -> str:
     return upload(DUMP, f"{bucket}/dump")
+
+
+def check_same(here: Path, there: str) -> None:
+    """Check that a folder of a store has the files of a local one, records of runs apart."""
+    local = {
+        str(path.relative_to(here)): path.read_bytes()
+        for path in here.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+    stored = download(there)
+    assert {name: data for name, data in stored.items() if not name.startswith(".")} == local
 
 
 @pytest.mark.parametrize("key", [["--offset", 777], ["--timestamp", 0], ["--timestamp", -1]])
@@ -55,13 +67,7 @@ def test_answers_are_the_bytes_of_a_local_run(
             *("--output", f"{root}/out/{output}", "--report", f"{root}/out.report.json"),
         )
         assert done.returncode == 0, done.stderr
-    local = {
-        str(path.relative_to(here / "out")): path.read_bytes()
-        for path in (here / "out").rglob("*")
-        if path.is_file() and not path.name.startswith(".")
-    }
-    stored = download(f"{there}/out")
-    assert {name: data for name, data in stored.items() if not name.startswith(".")} == local
+    check_same(here / "out", f"{there}/out")
     report = (here / "out.report.json").read_text()
     assert store_of(there).read(f"{there}/out.report.json").decode() == report
 
@@ -110,3 +116,23 @@ def test_a_run_says_before_what_it_reads_whole(tmp_path: Path, bucket: str) -> N
     done = lookup("--logs", remote, "--topic", TOPIC, "--partition", 0, "--offset", 5)
     assert done.returncode == 0
     assert "without index files: those that are asked are read whole" in done.stderr
+
+
+def test_answers_in_hdfs_are_the_bytes_of_a_local_run(hdfs: HdfsServer, tmp_path: Path) -> None:
+    root = f"{hdfs.uri}/lookups"
+    asked, here = tmp_path / "queries", tmp_path / "out"
+    asked.mkdir()
+    for number in (1, 2):
+        write_queries(asked / f"q{number}.csv", queries("offset", ROWS[:: number + 1]))
+    there = upload(asked, f"{root}/queries")
+    for partition in (0, 1):
+        upload(DUMP / f"{TOPIC}-{partition}", f"{root}/dump/{TOPIC}-{partition}")
+    common = ("--by", "offset", "--resolve", "record", "--overwrite", "--output")
+    for output in ("answers", "answers.csv", "answers"):
+        done = lookup("--logs", DUMP, "--queries", asked, *common, here / output)
+        assert done.returncode == 0, done.stderr
+        done = lookup("--logs", f"{root}/dump", "--queries", there, *common, f"{root}/out/{output}")
+        assert done.returncode == 0, done.stderr
+    check_same(here, f"{root}/out")
+    names = [entry.path for entry in store_of(root).list_directory(f"{root}/out")]
+    assert not any(".tmp" in name for name in names)

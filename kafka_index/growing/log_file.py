@@ -1,6 +1,6 @@
-"""The files of a segment that grows: its log, and its indexes, which are opened on first use.
+"""The log of a segment that grows, and the search for an offset in a log.
 
-Sources: Kafka's ``FileRecords`` and ``LogSegment``.
+Sources: Kafka's ``FileRecords`` and ``LogSegment.translateOffset``.
 """
 
 from __future__ import annotations
@@ -8,27 +8,21 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from typing import NoReturn
 
 import numpy as np
 
-from kafka_index.closing import SelfClosing
-from kafka_index.errors import InputError
-from kafka_index.growing.settings import LogSettings
-from kafka_index.index import OffsetIndex, TimeIndex, TransactionIndex
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.index import OffsetIndex
+from kafka_index.kernels.batch_header import AT_END
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.names import (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_file_name,
-)
+from kafka_index.records.decompression import shared_budget
+from kafka_index.scan.file_records import LogOffsetPosition, read_batch_fields, search_for_offsets
 from kafka_index.storage import Bytes, publish_error
 
 _MODE = 0o644
 _NOTHING = np.empty(0, np.uint8)
-
-_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class LogFile:
@@ -129,80 +123,47 @@ class LogFile:
         self._view = _NOTHING
 
 
-class SegmentFiles(SelfClosing):
-    """The files of one segment; without `create` the log must exist."""
+def translate_offset(
+    log: Bytes, path: str, offset_index: OffsetIndex, offset: int, *, verify_entry: bool = True
+) -> LogOffsetPosition | None:
+    """Find the batch of a log that holds an offset, or the next one; None when there is neither.
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        base_offset: int,
-        settings: LogSettings,
-        *,
-        create: bool,
-    ) -> None:
-        self.directory = os.fspath(directory)
-        self.base_offset = base_offset
-        self.settings = settings
-        log_path = self.path(LOG_SUFFIX)
-        if not create and not os.path.isfile(log_path):
-            raise InputError("there is no such log", path=log_path)
-        reserved = settings.segment_bytes if create and settings.preallocate else 0
-        self.log = LogFile(log_path, preallocated_bytes=reserved)
-        self.transaction_index = TransactionIndex(self.path(TXN_INDEX_SUFFIX), base_offset)
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
+    With `verify_entry` the index has to fit the log, which a broker does not check. Raises
+    `CorruptLogError` if it does not fit, or the log cannot be read. Source:
+    LogSegment.translateOffset.
+    """
+    floor = offset_index.lookup(offset)
+    # An entry that is not one may lead before the log.
+    start = max(floor.position, 0)
 
-    def path(self, suffix: str) -> str:
-        """Return the path of one of its files."""
-        return os.path.join(self.directory, segment_file_name(self.base_offset, suffix))
+    def unreadable() -> NoReturn:
+        raise CorruptLogError(
+            "the log cannot be read, or its index does not fit it",
+            path=path,
+            position_bytes=floor.position,
+            hint="rebuild the index files of the partition",
+        )
 
-    @property
-    def offset_index(self) -> OffsetIndex:
-        """The ``.index``."""
-        if self._offset_index is None:
-            self._offset_index = OffsetIndex(
-                self.path(OFFSET_INDEX_SUFFIX), self.base_offset, self.settings.segment_index_bytes
-            )
-        return self._offset_index
+    def misfit(_query: int) -> int:
+        if verify_entry:
+            unreadable()
+        return start
 
-    @property
-    def time_index(self) -> TimeIndex:
-        """The ``.timeindex``."""
-        if self._time_index is None:
-            self._time_index = TimeIndex(
-                self.path(TIME_INDEX_SUFFIX), self.base_offset, self.settings.segment_index_bytes
-            )
-        return self._time_index
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the log, without preallocated space."""
-        return self.log.size_bytes
-
-    def resize_indexes(self) -> None:
-        """Set the indexes to their maximum size, as in an active segment."""
-        self.offset_index.resize(self.settings.segment_index_bytes)
-        self.time_index.resize(self.settings.segment_index_bytes)
-
-    def flush(self) -> None:
-        """Make everything written durable."""
-        self.log.flush()
-        self.offset_index.flush()
-        self.time_index.flush()
-        self.transaction_index.flush()
-
-    def close_handlers(self) -> None:
-        """Close all files as they are."""
-        for index in (self._offset_index, self._time_index):
-            if index is not None:
-                index.close_handler()
-        self.log.close_handler()
-        self.transaction_index.close()
-        self._offset_index = self._time_index = None
-
-    def delete(self) -> None:
-        """Close and remove all files."""
-        self.close_handlers()
-        for suffix in _SUFFIXES:
-            if os.path.exists(self.path(suffix)):
-                os.unlink(self.path(suffix))
+    found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
+    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    search_for_offsets(
+        log,
+        len(log),
+        np.array([offset], np.int64),
+        np.array([floor.offset], np.int64),
+        np.array([start], np.int64),
+        found,
+        misfit=misfit,
+        budget=budget,
+    )
+    read_batch_fields(log, found, base_offset, last_offset, size, budget=budget)
+    if found[0] < AT_END:
+        unreadable()
+    if found[0] == AT_END:
+        return None
+    return LogOffsetPosition(int(base_offset[0]), int(found[0]), int(size[0]))

@@ -1,7 +1,11 @@
-"""``cat`` prints, to the byte, what kcat prints of the broker that serves the same logs."""
+"""Kafka's tools and kcat print of a broker on the example what we do of the logs below it.
+
+``cat`` prints, to the byte, what kcat prints; docs/comparison.md says what the tools print.
+"""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from itertools import product
@@ -10,16 +14,26 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.kafka_jars import JudgeUnavailable, needing_kafka
-from tests.support.command_line import DUMP, run_here
+from tests.support.command_line import DUMP, ROOT, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS
+from tools.docs.console_blocks import OURS, fits, steps_of
 
-from .broker import Broker, Home
+from .broker import Broker, Home, java
 from .client import ISOLATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+_TOOLS = {
+    "kafka-get-offsets.sh": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-dump-log.sh": "org.apache.kafka.tools.DumpLogSegments",
+}
+_KCAT = "kcat"
+_BROKER = "broker:9092"
+PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+#: The command of the page that damages the copy.
+_CHANGING = "cp"
 PARTITIONS = (
     *((name, 0) for name in ("customer-profiles", "gateway.access-log", "imported-history")),
     *(("orders.eu-west", number) for number in range(3)),
@@ -38,10 +52,7 @@ FORMATS = (
 @pytest.fixture(scope="module")
 def broker(room: Path) -> Iterator[Broker]:
     """A broker on a copy of the example, whose metadata log lies among the others."""
-    with needing_kafka():
-        if shutil.which("kcat") is None:
-            raise JudgeUnavailable("kcat is missing: install Debian's package kcat")
-    home = Home(room / "kcat")
+    home = Home(room / "example")
     shutil.copytree(DUMP, home.data)
     settings = {
         "metadata.log.dir": str(home.data),
@@ -53,9 +64,58 @@ def broker(room: Path) -> Iterator[Broker]:
         yield running
 
 
-def kcat(broker: Broker, *arguments: object, given: bytes = b"") -> bytes:
+def test_all_tools_are_asked() -> None:
+    asked = {step.command.split()[0] for step in steps_of(PAGE) if step.language != OURS}
+    assert asked == {*_TOOLS, _KCAT}
+
+
+def test_kcat_is_required_where_kafka_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("KAFKA_INDEX_REQUIRE_JUDGE", "1")
+    with pytest.raises(pytest.fail.Exception, match="package kcat"), needing_kafka():
+        _program(_KCAT)
+
+
+@pytest.mark.parametrize("tool", [*_TOOLS, _KCAT])
+def test_a_tool_prints_what_the_page_says(tool: str, broker: Broker, tmp_path: Path) -> None:
+    with needing_kafka():
+        program = _program(tool)
+    shutil.copytree(DUMP, tmp_path / "dump")
+    for step in steps_of(PAGE):
+        name, *arguments = shlex.split(step.command.replace(_BROKER, broker.bootstrap))
+        if name == _CHANGING:
+            subprocess.run([name, *arguments], cwd=tmp_path, check=True)
+        elif name == tool:
+            printed = _printed(tmp_path, *program, *arguments)
+            assert fits(step.output, printed), (step.command, printed)
+
+
+def _program(tool: str) -> list[str]:
+    if tool == _KCAT:
+        if shutil.which(tool) is None:
+            raise JudgeUnavailable("kcat is missing: install Debian's package kcat")
+        return [tool]
+    return java(_TOOLS[tool], level="error")
+
+
+def _printed(folder: Path, *command: str) -> tuple[str, ...]:
     done = subprocess.run(
-        ["kcat", "-b", broker.bootstrap, "-q", *map(str, arguments)],
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    return tuple(line.rstrip() for line in done.stdout.splitlines())
+
+
+def kcat(broker: Broker, *arguments: object, given: bytes = b"") -> bytes:
+    with needing_kafka():
+        program = _program(_KCAT)
+    done = subprocess.run(
+        [*program, "-b", broker.bootstrap, "-q", *map(str, arguments)],
         input=given,
         capture_output=True,
         check=True,
