@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kafka_index.stores.backup.repository import Repository
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home
 from .client import Client
@@ -62,7 +63,6 @@ _SETTINGS = {
 }
 _MOVED = (PLAIN, PROFILES, BANK)
 _PRODUCERS = "6"
-_RUN_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _attempt(backed: Backed, brokers: Sequence[Broker], client: Client, rng: ran
             backed.changes["agents killed"] += 1
             time.sleep(rng.uniform(0.5, 6))
             rng.choice(agents).send_signal(signal.SIGKILL)
-        said = [agent.communicate(timeout=_RUN_SECONDS)[0].decode() for agent in agents]
+        said = [agent.communicate(timeout=TIMEOUT_SECONDS)[0].decode() for agent in agents]
         change.result()
     for agent, text in zip(agents, said, strict=True):
         assert agent.returncode in (0, -signal.SIGKILL), text
