@@ -24,7 +24,7 @@ import pytest
 
 import kafka_index
 from kafka_index import KafkaIndexError, Record
-from kafka_index.stores.backup.repository import Repository
+from kafka_index.storage.paths import repository_of
 from tests.support.command_line import DUMP, copy_partitions
 
 PARTITION = "payments-0"
@@ -65,7 +65,9 @@ VALID: dict[str, Callable[[Places], dict[str, Any]]] = {
         "paths": at.dump,
         "queries": [{"topic": "payments", "partition": 0, "timestamp": 0}],
     },
-    "open_backup": lambda at: {"uri": Repository.create(str(at.folder / "repo"), "cluster").root},
+    "open_backup": lambda at: {
+        "uri": repository_of(str(at.folder / "repo")).create("cluster").root
+    },
     "predict": lambda at: {"paths": at.dump},
     "read_metadata": lambda _: {"paths": DUMP},
     "read_records": lambda at: {"paths": at.dump},

@@ -22,8 +22,7 @@ from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.texts import parse_bytes
 from kafka_index.layout.times import Time, now_ms, parse_time, time_range
 from kafka_index.layout.uri_passwords import PATH_EXPECTED, path_of
-from kafka_index.storage.paths import absolute_path
-from kafka_index.stores.backup.run_paths import pinned_run
+from kafka_index.storage.paths import pinned_run
 from kafka_index.stores.inputs import Skipped
 from kafka_index.tables.bounds import (
     EARLIEST,
@@ -88,7 +87,7 @@ def wrong(message: str, expected: str, given: object) -> ConfigError:
 
 def input_of(path: object, name: str) -> str:
     """Return what `path_of` does; a run of a backup is chosen once, for all that reads it."""
-    return pinned_run(path_of(path, name), absolute_path)
+    return pinned_run(path_of(path, name))
 
 
 def optional_path(path: object, name: str) -> str | None:

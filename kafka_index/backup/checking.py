@@ -19,6 +19,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import Time, now_ms, parse_time
 from kafka_index.results import RunOutcome, TableResult, report_schema
 from kafka_index.scan.file_records import LogBatches
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores import Bytes, store_of
 from kafka_index.stores.backup.manifest import (
     DATA_FOLDER,
@@ -209,12 +210,12 @@ class Backup(TableResult):
             There is no such run.
         """
         selector = "" if time is None else f"ms:{parse_time(time)}"
-        return run_path(self.root, Repository(self.root).find_run(selector))
+        return run_path(self.root, repository_of(self.root).find_run(selector))
 
 
 def list_runs(root: str, last: int | None = None) -> Backup:
     """Return the runs of a repository, by default all; raises `InputError` if it is none."""
-    repository = Repository(root)
+    repository = repository_of(root)
     repository.file()
     brokers = {run: own for run, own in repository.brokers_of_runs().items() if own}
     chosen = dict(list(brokers.items())[-last:] if last else brokers.items())
@@ -344,7 +345,7 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
     percent; then its hash is compared, and the checksums and offsets of its batches. Raises
     `InputError` if there is no such repository or run.
     """
-    repository = Repository(root)
+    repository = repository_of(root)
     repository.file()
     if run is None:
         brokers = repository.brokers_of_runs()

@@ -22,6 +22,7 @@ from kafka_index.errors import ConfigError, CorruptObjectError, plural
 from kafka_index.execution import map_requests
 from kafka_index.layout.times import now_ms
 from kafka_index.results import RunOutcome, TableResult
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.backup import repository as rules
 from kafka_index.stores.backup.manifest import (
@@ -211,7 +212,7 @@ def expire_backup(root: str, retention: Retention, *, dry_run: bool = False) -> 
     Raises `InputError` if there is no such repository, and `CorruptObjectError` if a manifest
     cannot be read: the objects that it names are not known.
     """
-    repository = Repository(root)
+    repository = repository_of(root)
     repository.file()
     now = now_ms()
     runs = [*map(_brokers_of, read_runs(repository, repository.brokers_of_runs()))]

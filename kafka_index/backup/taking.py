@@ -52,7 +52,7 @@ from kafka_index.layout.times import now_ms
 from kafka_index.metadata import read_metadata
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.records.decompression import shared_budget
-from kafka_index.storage.paths import absolute_path, refuse_overlap
+from kafka_index.storage.paths import absolute_path, refuse_overlap, repository_of
 from kafka_index.stores.backup.manifest import (
     Cut,
     KeptFile,
@@ -62,7 +62,7 @@ from kafka_index.stores.backup.manifest import (
     content_of,
     partition_folder,
 )
-from kafka_index.stores.backup.repository import MissingManifestError, Repository
+from kafka_index.stores.backup.repository import MissingManifestError
 
 # From so many bytes on, objects are looked for that a killed run has left.
 _WORTH_LISTING_BYTES = 1 << 20
@@ -85,7 +85,7 @@ class Taking:
         self.broker = Broker.of(request)
         root = absolute_path(request.output)
         refuse_overlap(root, request.output, self.broker.paths)
-        self.repository = Repository.create(root, self.broker.cluster_id, request.brokers)
+        self.repository = repository_of(root).create(self.broker.cluster_id, request.brokers)
         self.previous = self.repository.newest(self.broker.node_id)
         self._earlier = {
             (each.topic_partition, each.topic_id): each

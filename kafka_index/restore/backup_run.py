@@ -22,6 +22,7 @@ from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.seed import NOT_IN_DUMP
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores.backup.manifest import (
     Manifest,
     Missed,
@@ -65,7 +66,7 @@ class BackupRun:
                 "a run of a backup is restored alone: another input is of another time",
                 found=", ".join(request.inputs),
             )
-        return cls(Run(root, name), run_path(root, name))
+        return cls(Run(repository_of(root), name), run_path(root, name))
 
     def prepare(self, request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreRequest:
         """Return the request with the ends of the run's logs; notes are those of the old cluster.
@@ -178,8 +179,9 @@ class BackupRun:
 
     def _settled_before(self, time_ms: int) -> _Settled:
         """Return what an earlier run had before it cut anything, which was before a time."""
-        name = Repository(self.run.root).newest_complete(time_ms)
-        return {} if name is None else _settled(Run(self.run.root, name))
+        repository = self.run.repository
+        name = repository.newest_complete(time_ms)
+        return {} if name is None else _settled(Run(repository, name))
 
     def _states(self) -> list[Replica]:
         """Return ``__transaction_state``, which the request leaves out."""
@@ -276,7 +278,7 @@ def _following(path: str, time_ms: int) -> str:
     parsed = parse_run_path(path)
     if parsed is None:
         return path
-    repository = Repository(parsed.root)
+    repository = repository_of(parsed.root)
     if parsed.run != repository.newest_complete():
         return path
     below = f"/{parsed.below}" if parsed.below else ""

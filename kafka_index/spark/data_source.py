@@ -50,9 +50,8 @@ from kafka_index.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
 from kafka_index.spark.source_options import SourceOptions, check_partitions, parse_options
 from kafka_index.spark.workers import arrow_schema
 from kafka_index.storage import expand_directories
-from kafka_index.storage.paths import absolute_path
+from kafka_index.storage.paths import pinned_run
 from kafka_index.stores import configure_stores, is_remote
-from kafka_index.stores.backup.run_paths import pinned_run
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
 from kafka_index.tables.record_reader import BatchReader, batch_schema
@@ -127,7 +126,7 @@ class KafkaLogReader(DataSourceReader):
         # Chosen once: tasks read what was planned.
         self._options = replace(
             options,
-            paths=tuple(pinned_run(path, absolute_path) for path in options.paths),
+            paths=tuple(map(pinned_run, options.paths)),
         )
         self._schema = schema
         self._settings = _settings_of(options, schema)

@@ -8,16 +8,25 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.storage.directories import directory_exists, list_stored_input, matches
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.backup.run_paths import parse_run_path, pinned_run
+from kafka_index.stores.backup.run_paths import (
+    is_run_input,
+    parse_run_path,
+    run_path,
+    split_run_input,
+)
 from kafka_index.stores.durable_files import publish_error
 from kafka_index.stores.inputs import admit_inputs, is_within
 from kafka_index.stores.store import SAME_SCHEMES, split_uri
+
+if TYPE_CHECKING:
+    from kafka_index.stores.backup.repository import Repository
 
 _PROBE = ".kafka-index.probe"
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<short>file:)(?=/)")
@@ -30,12 +39,33 @@ def absolute_path(path: str) -> str:
     Raises the errors of `local_path` and `pinned_run`, and `InputError` if paths of this scheme are
     not supported, or its extra is missing.
     """
-    path = pinned_run(path, absolute_path)
+    path = pinned_run(path)
     if not is_remote(path):
         return os.path.abspath(local_path(path))
     store_of(path)
     root, key = split_uri(path)
     return f"{root}/{key}" if key else root
+
+
+def pinned_run(path: str) -> str:
+    """Return an input that names a run of a backup as the path of the run; others stay as they are.
+
+    Raises `InputError` if there is no such repository or run, and the errors of
+    `kafka_index.layout.times.parse_time`.
+    """
+    if not is_run_input(path) or parse_run_path(path) is not None:
+        return path
+    given, selector, below = split_run_input(path)
+    root = absolute_path(given)
+    return run_path(root, repository_of(root).find_run(selector)) + below
+
+
+def repository_of(root: str) -> Repository:
+    """Return the repository of backups at an absolute path or URI, whether or not one is there."""
+    # Commands without backups import nothing of it.
+    from kafka_index.stores.backup.repository import Repository  # noqa: PLC0415
+
+    return Repository(root, store_of(root))
 
 
 def index_root_of(path: str) -> str:

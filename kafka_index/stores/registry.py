@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import EngineError, InputError, PublishError
-from kafka_index.stores.backup.run_paths import is_run_path
+from kafka_index.stores.backup.run_paths import is_run_path, objects_root
 from kafka_index.stores.durable_files import AtomicFile, publish_error
 from kafka_index.stores.inputs import admit_sent, admitted_inputs
 from kafka_index.stores.local_store import LocalStore
@@ -97,7 +97,7 @@ def _open(root: str) -> Store:
     if is_run_path(root):
         from kafka_index.stores.backup.store import BackupStore  # noqa: PLC0415
 
-        return BackupStore(root)
+        return BackupStore(store_of(objects_root(root)))
     if scheme in OBJECT_SCHEMES:
         try:
             from kafka_index.stores.object_store import ObjectStore  # noqa: PLC0415

@@ -18,8 +18,8 @@ import pytest
 
 import kafka_index
 from kafka_index.backup.checking import verify_backup
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores import store_of
-from kafka_index.stores.backup.repository import Repository
 from tests.backup.hasty_rules import HastyRules
 from tests.backup.stand_in import PARTITIONS, StoppedBroker
 from tests.servers.faults import MANY, NONE, FaultProxy, fault_proxy
@@ -105,14 +105,14 @@ class _Faulty:
     def checked(self) -> dict[str, tuple[int, ...]]:
         """Return the runs with their brokers, all of which are sound."""
         assert verify_backup(self.root).ok
-        return Repository(self.root).brokers_of_runs()
+        return repository_of(self.root).brokers_of_runs()
 
     def next_takes_all(self) -> None:
         """Check that a backup of each broker takes what it has."""
         for broker in self.brokers:
             assert self.back_up(broker.node_id) == [_DONE], self.complaints[-1]
             run = kafka_index.open_backup(self.root).rows["run"].to_pylist()[-1]
-            found = Repository(self.root).manifest(run, broker.node_id)
+            found = repository_of(self.root).manifest(run, broker.node_id)
             for each in found.partitions:
                 data = b"".join(
                     store_of(self.root).read(f"{self.root}/{each.folder}/{piece.object_name}")

@@ -18,6 +18,7 @@ from kafka_index.backup import expiring
 from kafka_index.backup.expiring import Retention, expire_backup
 from kafka_index.errors import CorruptObjectError, InputError, PublishError
 from kafka_index.layout.times import now_ms
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores import store_of
 from kafka_index.stores.backup import repository as rules
 from kafka_index.stores.backup.manifest import (
@@ -49,7 +50,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def repository(root: str) -> Repository:
     """A repository of the cluster of the example, without runs."""
-    return Repository.create(root, cluster_id_of(DUMP))
+    return repository_of(root).create(cluster_id_of(DUMP))
 
 
 def data_of(time_ms: int) -> tuple[bytes, bytes]:
@@ -70,7 +71,7 @@ def put_run(
     backup makes it: of brokers that have no directories, at any time, and of bytes that are no
     batches.
     """
-    found = Repository(repository.root)
+    found = repository_of(repository.root)
     found.newest(node_id)
     partition = manifest().partitions[0]
     pieces = []
@@ -156,7 +157,7 @@ def test_brokers_that_did_not_cut_together_and_missed_partitions_are_told(
 ) -> None:
     root = repository.root
     for node_id, later in ((1, 0), (2, 90_000)):
-        own = put_run(Repository(root), NOON + later, node_id, (1, 2))
+        own = put_run(repository_of(root), NOON + later, node_id, (1, 2))
         store_of(root).delete([manifest_path(root, own.run, node_id)])
         missed = Missed(topic="new", partition=0, topic_id=None, reason="it has no id yet", runs=1)
         repository.put_manifest(msgspec.structs.replace(own, run=run_name(NOON), missed=(missed,)))
@@ -334,7 +335,7 @@ def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
 
 
 def test_a_run_is_of_the_day_of_its_cut(local: str) -> None:
-    repository = Repository(local)
+    repository = repository_of(local)
     midnight = NOON + DAY_MS // 2
     evening, night, noon = midnight - 60_000, midnight + 20_000, midnight + DAY_MS // 2
     put_run(repository, evening - 60_000)
@@ -365,13 +366,13 @@ def aged(root: str, seconds: float) -> None:
 @pytest.fixture
 def local(tmp_path: Path) -> str:
     """A repository in a folder, whose objects can be made older."""
-    return Repository.create(str(tmp_path), cluster_id_of(DUMP)).root
+    return repository_of(str(tmp_path)).create(cluster_id_of(DUMP)).root
 
 
 @pytest.fixture
 def orphans(local: str) -> Manifest:
     """A run that was killed long ago, before its manifest was there, in that repository."""
-    own = put_run(Repository(local), NOON - 2)
+    own = put_run(repository_of(local), NOON - 2)
     store_of(local).delete([manifest_path(local, own.run, 1)])
     aged(local, 3 * rules.SPARED_S)
     return own
@@ -385,7 +386,7 @@ def put_back(repository: Repository, own: Manifest) -> None:
 
 
 def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(local: str) -> None:
-    root, repository = local, Repository(local)
+    root, repository = local, repository_of(local)
     for hours in (3, 2, 1):
         put_run(repository, NOON - hours * 3_600_000)
     repository.put("data/t-0-AAAAAAAAAAAAAAAAAAAAAQ/orphan.log", b"of a killed run")
@@ -442,14 +443,14 @@ def test_incomplete_runs_are_kept_where_no_complete_one_is_newer(repository: Rep
 
 def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(local: str) -> None:
     root = local
-    own = put_run(Repository(root), NOON - 2)
+    own = put_run(repository_of(root), NOON - 2)
     aged(root, 3 * rules.SPARED_S)
-    slow = Repository(root)
+    slow = repository_of(root)
     assert slow.newest(1) == own
-    put_run(Repository(root), NOON - 1)
+    put_run(repository_of(root), NOON - 1)
     for _ in range(2):
         expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
-    assert Repository(root).runs() == [run_name(NOON - 1)]
+    assert repository_of(root).runs() == [run_name(NOON - 1)]
     slow.put_manifest(msgspec.structs.replace(own, run=run_name(NOON)))
     expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
@@ -457,7 +458,7 @@ def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(local: str) -> N
 
 
 def test_an_old_object_that_comes_back_stays(local: str, orphans: Manifest) -> None:
-    again = Repository(local)
+    again = repository_of(local)
     assert again.newest(1) is None
     folder = orphans.partitions[0].folder
     assert again.names(folder) == set()
@@ -471,7 +472,7 @@ def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
 ) -> None:
     root, own = local, orphans
     monkeypatch.setattr(rules, "SETTLED_S", 0.1)
-    killed, again = Repository(root), Repository(root)
+    killed, again = repository_of(root), repository_of(root)
     folder = own.partitions[0].folder
     path = f"{folder}/{own.partitions[0].pieces[0].object_name}"
     store = type(store_of(root))
@@ -498,7 +499,7 @@ def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
     local: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = local
-    own = put_run(Repository(root), NOON - 2)
+    own = put_run(repository_of(root), NOON - 2)
     path = manifest_path(root, own.run, 1)
     data = store_of(root).read(path)
     store_of(root).delete([path])
@@ -521,7 +522,7 @@ def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
 def test_what_comes_back_before_it_is_looked_at_again_stays(
     local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = Repository(local)
+    again = repository_of(local)
     announce = Repository.announce
 
     def commit_first(self: Repository, names: Mapping[str, Iterable[str]]) -> None:
@@ -538,10 +539,10 @@ def test_what_comes_back_before_it_is_looked_at_again_stays(
 
 def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(local: str) -> None:
     root = local
-    put_run(Repository(root), NOON - 2)
-    put_run(Repository(root), NOON - 1)
+    put_run(repository_of(root), NOON - 2)
+    put_run(repository_of(root), NOON - 1)
     # It has put the manifest there, and not deleted it here.
-    Repository(root).expire(run_name(NOON - 2), 1)
+    repository_of(root).expire(run_name(NOON - 2), 1)
     aged(root, 3 * rules.SPARED_S)
     reading = f"backup:{root}@{run_name(NOON - 2)}"
     for _ in range(2):
@@ -559,10 +560,10 @@ def test_what_another_expiring_moves_meanwhile_stays(
     local: str, monkeypatch: pytest.MonkeyPatch, *, was_killed_before: bool
 ) -> None:
     root = local
-    put_run(Repository(root), NOON - 2)
-    put_run(Repository(root), NOON - 1)
+    put_run(repository_of(root), NOON - 2)
+    put_run(repository_of(root), NOON - 1)
     if was_killed_before:
-        Repository(root).expire(run_name(NOON - 2), 1)
+        repository_of(root).expire(run_name(NOON - 2), 1)
     aged(root, 3 * rules.SPARED_S)
     listings = iter(range(9))
     brokers_of_runs = Repository.brokers_of_runs

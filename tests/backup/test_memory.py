@@ -13,6 +13,7 @@ import pytest
 from kafka_index.backup import pieces
 from kafka_index.layout.times import now_ms
 from kafka_index.records import BatchFields, Record, write_record_batch
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores.backup.manifest import (
     MAX_PIECE_BYTES,
     Piece,
@@ -22,7 +23,6 @@ from kafka_index.stores.backup.manifest import (
     manifest_path,
     run_name,
 )
-from kafka_index.stores.backup.repository import Repository
 from tests.backup.test_manifest import manifest
 from tests.support.command_line import environment
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -95,7 +95,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     found = []
     for runs in (_FEW_RUNS, _MANY_RUNS):
         root = str(tmp_path_factory.mktemp("repository"))
-        Repository.create(root, whole.cluster_id)
+        repository_of(root).create(whole.cluster_id)
         for number in range(runs):
             run = run_name(first_ms + number * 60_000)
             path = Path(manifest_path(root, run, 1))

@@ -25,8 +25,8 @@ import kafka_index
 from kafka_index.backup.checking import verify_backup
 from kafka_index.backup.expiring import Retention, expire_backup
 from kafka_index.errors import KafkaIndexError
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores import store_of
-from kafka_index.stores.backup.repository import Repository
 from tests.backup.hasty_rules import HastyRules
 from tests.backup.stand_in import PARTITIONS, StoppedBroker
 from tests.support.campaign import drawn
@@ -200,7 +200,7 @@ class _Race:
         self.longest_pause_s = max(self.longest_pause_s, time.monotonic() - began - 0.05)
 
     def read(self) -> None:
-        found = Repository(self.root).find_run()
+        found = repository_of(self.root).find_run()
         assert found >= self._newest, "a run is gone, and none is newer"
         self._newest = found
         for offsets in _records_of(f"backup:{self.root}").values():
@@ -209,7 +209,7 @@ class _Race:
         time.sleep(0.05)
 
     def read_slowly(self) -> None:
-        repository = Repository(self.root)
+        repository = repository_of(self.root)
         run, brokers = self._draw.choice([*repository.brokers_of_runs().items()])
         # A run that is not complete may become so meanwhile.
         if repository.complete_manifests(run, brokers):
@@ -258,7 +258,7 @@ def test_nothing_that_is_listed_is_ever_missing(
         time.sleep(rules.spared + 1.1)
     for _ in range(2):
         expire_backup(root, _NEWEST_ONLY)
-    repository = Repository(root)
+    repository = repository_of(root)
     named = {
         f"{each.folder}/{own.object_name}".removeprefix("data/")
         for run, nodes in repository.brokers_of_runs().items()

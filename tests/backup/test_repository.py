@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from kafka_index.errors import CorruptObjectError, InputError, PublishError
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores import object_store, store_of
 from kafka_index.stores.backup import repository
 from kafka_index.stores.backup.manifest import Manifest, manifest_path, run_name
@@ -42,17 +43,17 @@ def of_run(time_ms: int, node_id: int = 1, brokers: tuple[int, ...] = (1,)) -> M
 
 
 def test_a_repository_is_made_once(root: str) -> None:
-    Repository.create(root, "cluster", (1, 2))
-    assert Repository.create(root, "cluster").file().brokers == (1, 2)
+    repository_of(root).create("cluster", (1, 2))
+    assert repository_of(root).create("cluster").file().brokers == (1, 2)
     with pytest.raises(InputError, match=r"that of another cluster.*expected other, found cluster"):
-        Repository.create(root, "other")
+        repository_of(root).create("other")
     below = [path for page in store_of(root).list_tree(root) for path in page["path"].to_pylist()]
     assert below == ["kafka-index-backup.json"]
 
 
 def test_a_folder_that_is_not_a_repository(root: str) -> None:
     with pytest.raises(NotARepositoryError, match=r"it has no kafka-index-backup\.json"):
-        Repository(root).file()
+        repository_of(root).file()
 
 
 def test_a_store_that_overwrites_is_refused(
@@ -65,13 +66,13 @@ def test_a_store_that_overwrites_is_refused(
 
     monkeypatch.setattr(LocalStore, "put", overwrite)
     with pytest.raises(InputError, match="overwrites an object") as raised:
-        Repository.create(str(tmp_path / "repo"), "cluster")
+        repository_of(str(tmp_path / "repo")).create("cluster")
     assert raised.value.path == str(tmp_path / "repo")
     assert os.listdir(tmp_path / "repo") == []
 
 
 def test_runs_and_their_manifests(root: str) -> None:
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     assert found.runs() == []
     assert found.newest(1) is None
     assert found.newest_complete() is None
@@ -94,7 +95,7 @@ def test_runs_and_their_manifests(root: str) -> None:
 
 
 def test_a_time_chooses_by_the_cut_and_not_by_the_opening(root: str) -> None:
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     found.put_manifest(of_run(1_000))
     # Opened before the time, and cut by the last of its brokers after it.
     for node_id, begun_ms in ((1, 5_000), (2, 62_000)):
@@ -108,7 +109,7 @@ def test_a_time_chooses_by_the_cut_and_not_by_the_opening(root: str) -> None:
 
 
 def test_a_manifest_is_put_once(root: str) -> None:
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     found.put_manifest(of_run(1_000))
     found.put_manifest(of_run(1_000))
     with pytest.raises(PublishError, match="a manifest of this broker already"):
@@ -116,7 +117,7 @@ def test_a_manifest_is_put_once(root: str) -> None:
 
 
 def test_a_manifest_under_another_name_is_damage(root: str) -> None:
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     found.put_manifest(of_run(1_000))
     path = manifest_path(found.root, run_name(1_000), 1)
     other = manifest_path(found.root, run_name(1_000), 2)
@@ -126,7 +127,7 @@ def test_a_manifest_under_another_name_is_damage(root: str) -> None:
 
 
 def test_an_object_is_put_where_there_is_none(root: str) -> None:
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     assert found.names(FOLDER) == set()
     assert found.put(f"{FOLDER}/a.log", b"batches")
     assert found.put(f"{FOLDER}/a.log", memoryview(b"batches"))
@@ -138,7 +139,7 @@ def test_an_object_is_put_where_there_is_none(root: str) -> None:
 
 def test_a_link_to_nowhere_is_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repository, "_OTHERS_S", 0.2)
-    found = Repository.create(str(tmp_path), "cluster")
+    found = repository_of(str(tmp_path)).create("cluster")
     found.put(f"{FOLDER}/a.log", b"batches")
     (tmp_path / FOLDER / "b.log").symlink_to(tmp_path / "gone")
     with pytest.raises(PublishError, match="one is there that cannot be found") as raised:
@@ -147,7 +148,7 @@ def test_a_link_to_nowhere_is_no_object(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_many_put_the_same_object_at_once(root: str) -> None:
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     data = os.urandom(1 << 20)
     put: list[bool] = []
     threads = [
@@ -163,7 +164,7 @@ def test_many_put_the_same_object_at_once(root: str) -> None:
 
 
 def test_old_objects_in_no_manifest_are_put_again(tmp_path: Path) -> None:
-    found = Repository.create(str(tmp_path), "cluster")
+    found = repository_of(str(tmp_path)).create("cluster")
     named = manifest().partitions[0].pieces[0].object_name
     for name in (named, "old.log", "new.log"):
         found.put(f"{FOLDER}/{name}", b"batches")
@@ -172,7 +173,7 @@ def test_old_objects_in_no_manifest_are_put_again(tmp_path: Path) -> None:
         os.utime(tmp_path / FOLDER / name, (old, old))
     found.put_manifest(of_run(1_000))
 
-    found = Repository(str(tmp_path))
+    found = repository_of(str(tmp_path))
     assert found.names(FOLDER) == {"new.log"}
     found.newest(1)
     assert found.names(FOLDER) == {"new.log", named}
@@ -186,7 +187,7 @@ def test_old_objects_in_no_manifest_are_put_again(tmp_path: Path) -> None:
 def test_an_old_object_is_put_again_though_nobody_has_looked_for_it(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Repository.create(root, "cluster").put(f"{FOLDER}/old.log", b"batches")
+    repository_of(root).create("cluster").put(f"{FOLDER}/old.log", b"batches")
     now = time.time()
     monkeypatch.setattr(repository, "now_ms", lambda: int((now + LONGEST_RUN_S) * 1000))
     # What was written an hour ago is not that of a request without an answer.
@@ -200,7 +201,7 @@ def test_an_old_object_is_put_again_though_nobody_has_looked_for_it(
         return kept(self, path, data, if_absent=if_absent)
 
     monkeypatch.setattr(store, "put", counted)
-    found = Repository(root)
+    found = repository_of(root)
     assert found.put(f"{FOLDER}/old.log", b"batches")
     assert put == [True, False]
     assert not found.put(f"{FOLDER}/old.log", b"others!")
@@ -218,15 +219,15 @@ def test_what_is_announced_is_looked_for_before_the_manifest(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "SETTLED_S", 0.5)
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     path = named_object(found)
     folder, _, name = path.rpartition("/")
-    Repository(root).announce({folder: ["another.log"], "data/other-0-x": [name]})
+    repository_of(root).announce({folder: ["another.log"], "data/other-0-x": [name]})
     begun = time.monotonic()
     found.put_manifest(of_run(1_000))
     assert time.monotonic() - begun < 0.5
 
-    Repository(root).announce({folder: [name]})
+    repository_of(root).announce({folder: [name]})
     found.put(path, b"batches")
     begun = time.monotonic()
     found.put_manifest(of_run(2_000))
@@ -242,7 +243,7 @@ def test_what_is_announced_is_looked_for_before_the_manifest(
 
 
 def test_a_damaged_announcement_is_told(root: str) -> None:
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     found.put("announced/a.json.zst", b"no such thing")
     with pytest.raises(CorruptObjectError, match="not an announcement of backups"):
         found.put_manifest(of_run(1_000))
@@ -255,7 +256,7 @@ def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
         monkeypatch.setattr(repository, "now_ms", lambda: int((now + hours * 3600) * 1000))
 
     now = time.time()
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     path = named_object(found)
     passed(46)
     found.put_manifest(of_run(1_000))
@@ -263,12 +264,12 @@ def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
     with pytest.raises(PublishError, match="is about to"):
         found.put_manifest(of_run(2_000))
     passed(0)
-    slow = Repository(root)
+    slow = repository_of(root)
     assert slow.newest(1) == of_run(1_000)
     store_of(root).delete([f"{root}/{path}"])  # of no interest: the manifest of before names it
     passed(46)
     slow.put_manifest(of_run(3_000))
-    Repository(root).expire(run_name(1_000), 1)
+    repository_of(root).expire(run_name(1_000), 1)
     store_of(root).delete([manifest_path(root, run_name(1_000), 1)])
     with pytest.raises(PublishError, match="expired while this one built on it"):
         slow.put_manifest(of_run(4_000))
@@ -279,7 +280,7 @@ def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
 def test_the_newest_run_is_found_though_runs_expire_meanwhile(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Repository.create(root, "cluster")
+    found = repository_of(root).create("cluster")
     found.put_manifest(of_run(1_000))
     kept = Repository.manifest
 

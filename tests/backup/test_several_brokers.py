@@ -26,8 +26,8 @@ from kafka_index.backup.taking import Taking
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafka_index.layout.times import now_ms
 from kafka_index.records import BatchFields, Record, write_record_batch
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores.backup.manifest import is_consistent, run_name
-from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.backup.store import Run
 from tests.backup.test_unchanged_directories import SETTLED_S
 from tests.support.command_line import COMMAND, DUMP, environment, run_here
@@ -100,7 +100,7 @@ def test_brokers_share_a_run_which_the_leader_stores(
     assert is_consistent([each.manifest for each in first])
     assert len(topics(first[0])) == 17
     assert topics(first[1]) == topics(first[2]) == {"__cluster_metadata"}
-    repository = Repository(str(tmp_path / "r"))
+    repository = repository_of(str(tmp_path / "r"))
     assert repository.newest_complete() == first[0].manifest.run
     again = back_up(brokers, tmp_path / "r")
     assert [each.manifest.new_bytes for each in again] == [0, 0, 0]
@@ -126,7 +126,7 @@ def test_others_store_what_a_killed_leader_had(brokers: dict[int, Path], tmp_pat
         "log end",
         "log end",
     ]
-    copies = Run(str(tmp_path / "r"), taken[0].manifest.run).copies.values()
+    copies = Run(repository_of(str(tmp_path / "r")), taken[0].manifest.run).copies.values()
     found = {
         (each.topic, str(each.partition)): each.end_offset
         for _, each in copies
@@ -138,7 +138,7 @@ def test_others_store_what_a_killed_leader_had(brokers: dict[int, Path], tmp_pat
 def test_the_copy_of_the_later_leader_is_read(brokers: dict[int, Path], tmp_path: Path) -> None:
     """The old one, which was cut off, says that it leads, and has the longer log."""
     (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.1)
-    repository, manifest = Repository(str(tmp_path / "r")), taken.manifest
+    repository, manifest = repository_of(str(tmp_path / "r")), taken.manifest
     old = next(each for each in manifest.partitions if each.topic == "payments")
     shorter = old.pieces[:-1]
     later = structs.replace(
@@ -150,7 +150,7 @@ def test_the_copy_of_the_later_leader_is_read(brokers: dict[int, Path], tmp_path
     elected = structs.replace(manifest, node_id=2, partitions=(later,))
     repository.put_manifest(elected)
 
-    copies = Run(str(tmp_path / "r"), manifest.run).copies
+    copies = Run(repository, manifest.run).copies
 
     node_ids = {key: found.node_id for key, (found, _) in copies.items()}
     assert node_ids.pop(later.topic_partition) == 2
@@ -163,7 +163,7 @@ def test_others_store_what_an_absent_leader_does_not(
     without = back_up(brokers, tmp_path / "r", (2, 3), patience_s=1.0)
     assert [len(topics(each)) for each in without] == [17, 17]
     assert all(each.manifest.cut.met == (2, 3) for each in without)
-    assert Repository(str(tmp_path / "r")).newest_complete() is None
+    assert repository_of(str(tmp_path / "r")).newest_complete() is None
     pieces = {
         (each.folder, piece.object_name)
         for taken in without
@@ -177,7 +177,7 @@ def test_others_store_what_an_absent_leader_does_not(
     assert len(topics(together[0])) == 17
     new = {row.topic for row in together[0].result.partitions if row.new_bytes}
     assert new <= {CLUSTER_METADATA_TOPIC}
-    assert Repository(str(tmp_path / "r")).newest_complete() == together[0].manifest.run
+    assert repository_of(str(tmp_path / "r")).newest_complete() == together[0].manifest.run
 
 
 def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led(
@@ -201,7 +201,7 @@ def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led
         patched.setattr(Taking, "commit", commit)
         with pytest.raises(KilledError):
             back_up(brokers, root, patience_s=5.0)
-    repository = Repository(str(root))
+    repository = repository_of(str(root))
     ((run, there),) = repository.brokers_of_runs().items()
     assert there == (2, 3)
     assert repository.newest_complete() is None
@@ -259,11 +259,11 @@ def test_a_broker_that_cuts_late_takes_a_run_of_its_own(
     monkeypatch.setattr(Barrier, "await_others", await_others)
     (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.3)
     assert taken.manifest.cut.met == (LEADER,)
-    assert Repository(str(tmp_path / "r")).runs() == [taken.manifest.run]
+    assert repository_of(str(tmp_path / "r")).runs() == [taken.manifest.run]
     left += [LateError("too late")] * agent.MAX_RUNS_LATE
     with pytest.raises(LateError):
         back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.3)
-    assert Repository(str(tmp_path / "r")).runs() == [taken.manifest.run]
+    assert repository_of(str(tmp_path / "r")).runs() == [taken.manifest.run]
 
 
 def test_brokers_cut_at_an_agreed_time(brokers: dict[int, Path], tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def agents(brokers: dict[int, Path], tmp_path: Path) -> Iterator[list[subprocess
 def test_processes_that_keep_running_meet_and_end_when_they_are_told_to(
     agents: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    repository = Repository(str(tmp_path / "r"))
+    repository = repository_of(str(tmp_path / "r"))
     wait_for(
         lambda: list(repository.brokers_of_runs().values()).count((1, 2)) >= 3, 60, "three runs"
     )

@@ -18,6 +18,7 @@ from kafka_index.backup.cut import Cutting
 from kafka_index.backup.result import BackupStatus
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.results import RunOutcome
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores.backup.manifest import Manifest
 from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.local_store import LocalStore
@@ -647,7 +648,7 @@ def test_what_a_killed_run_has_put_is_used(broker: StandIn, repository: Path) ->
 
     with pytest.raises(KeyboardInterrupt):
         back_up(broker, repository, before={"commit": die})
-    assert Repository(str(repository)).newest(1) is None
+    assert repository_of(str(repository)).newest(1) is None
     put: list[str] = []
 
     def note(_: Repository, path: str, __: bytes) -> bool:
@@ -683,7 +684,7 @@ def test_a_store_that_fails_leaves_the_repository_as_it_was(
         patch.setattr(LocalStore, "put", fail)
         with pytest.raises(KafkaIndexError, match="no space"):
             back_up(broker, repository)
-    newest = Repository(str(repository)).newest(1)
+    newest = repository_of(str(repository)).newest(1)
     assert (newest == first) is True
     _, manifest = back_up(broker, repository)
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
@@ -691,7 +692,7 @@ def test_a_store_that_fails_leaves_the_repository_as_it_was(
 
 def test_a_directory_that_is_gone_ends_the_run(broker: StandIn, repository: Path) -> None:
     back_up(broker, repository)
-    runs = Repository(str(repository)).runs()
+    runs = repository_of(str(repository)).runs()
 
     def remove() -> None:
         broker.is_paused = True
@@ -699,4 +700,4 @@ def test_a_directory_that_is_gone_ends_the_run(broker: StandIn, repository: Path
 
     with pytest.raises(InputError, match="cannot read the directory"):
         back_up(broker, repository, before={"cut_others": remove})
-    assert Repository(str(repository)).runs() == runs
+    assert repository_of(str(repository)).runs() == runs

@@ -11,8 +11,8 @@ import pytest
 from msgspec import structs
 
 from kafka_index.layout.names import CLEAN_SHUTDOWN
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores.backup.manifest import Manifest, Missed, run_name
-from kafka_index.stores.backup.repository import Repository
 from tests.backup.repositories import take_run
 from tests.support.command_line import DUMP
 from tests.support.restoring import RestoreRun, copy_dump, restore
@@ -36,7 +36,7 @@ class _Backed:
         rng = random.Random(seed)
         self.history = History(rng)
         self.root = root
-        self.repository = Repository(str(root / "repository"))
+        self.repository = repository_of(str(root / "repository"))
         self.data = root / "data"
         self.data.mkdir()
         (self.data / "meta.properties").write_text(_IDENTITY)
@@ -196,7 +196,7 @@ def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
     (tmp_path / "scratch").rename(tmp_path / "repository")
     for path in (tmp_path / "repository" / "runs").rglob("*.zst"):
         path.unlink()
-    Repository(str(tmp_path / "repository")).put_manifest(changed)
+    repository_of(str(tmp_path / "repository")).put_manifest(changed)
     return f"backup:{tmp_path / 'repository'}@{changed.run}"
 
 

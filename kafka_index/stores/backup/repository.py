@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from kafka_index.errors import CorruptObjectError, InputError, PublishError, plural
 from kafka_index.layout.times import now_ms, parse_time, time_text
@@ -49,7 +49,6 @@ from kafka_index.stores.backup.manifest import (
     run_name,
     run_time,
 )
-from kafka_index.stores.registry import store_of
 from kafka_index.stores.store import Store
 
 #: Time for which what a run builds on stays.
@@ -72,8 +71,9 @@ _OTHERS_S = 10.0
 class Repository:
     """A repository below a root, which is an absolute path or a URI."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, store: Store) -> None:
         self.root = root.rstrip("/") or "/"
+        self._store = store
         # Manifests that are counted on, and their partitions by folder.
         self._counted: list[tuple[str, int]] = []
         self._named: dict[str, list[PartitionBackup]] = {}
@@ -81,24 +81,22 @@ class Repository:
         # When objects were put, or looked for.
         self._last_at = time.monotonic()
 
-    @classmethod
-    def create(cls, root: str, cluster_id: str, brokers: tuple[int, ...] = ()) -> Repository:
-        """Return the repository of a cluster, made if there is none.
+    def create(self, cluster_id: str, brokers: tuple[int, ...] = ()) -> Self:
+        """Make it the repository of a cluster, if there is none, and return it.
 
         Raises `InputError` if it is that of another cluster, or the store overwrites objects that
         are there.
         """
-        found = cls(root)
-        path = f"{found.root}/{REPOSITORY_FILE}"
+        path = f"{self.root}/{REPOSITORY_FILE}"
         try:
-            is_of = found.file()
+            is_of = self.file()
         except NotARepositoryError:
-            found._refuse_overwriting_store()
+            self._refuse_overwriting_store()
             # The first of several brokers that begin at once makes it.
-            found.put(
+            self.put(
                 REPOSITORY_FILE, encode(RepositoryFile(cluster_id=cluster_id, brokers=brokers))
             )
-            is_of = found.file()
+            is_of = self.file()
         if is_of.cluster_id != cluster_id:
             raise InputError(
                 "the repository is that of another cluster",
@@ -107,7 +105,7 @@ class Repository:
                 found=is_of.cluster_id,
                 hint="give each cluster a repository of its own",
             )
-        return found
+        return self
 
     def file(self) -> RepositoryFile:
         """Return what the repository's file says.
@@ -320,10 +318,6 @@ class Repository:
                 path=path,
                 hint="run one backup of a broker at a time",
             )
-
-    @property
-    def _store(self) -> Store:
-        return store_of(self.root)
 
     def expire(self, run: str, node_id: int) -> None:
         """Put a manifest into the expired ones, too: what it names stays for a while from then on.

@@ -15,7 +15,6 @@ last slash: containers and users of stores have one before.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 #: The names of runs.
@@ -66,14 +65,14 @@ def run_path(root: str, run: str) -> str:
     return f"{place.rstrip('/')}/@{run}"
 
 
-def inner_root(root: str) -> str:
+def objects_root(root: str) -> str:
     """Return the scheme and authority of the store under those of a run; ``/`` is the disk."""
     scheme, _, authority = root.partition("://")
     _, _, inner = scheme.partition("+")
     return f"{inner}://{authority}" if inner else "/"
 
 
-def _split(path: str) -> tuple[str, str, str]:
+def split_run_input(path: str) -> tuple[str, str, str]:
     """Return the root of a repository as a user wrote it, the run or time, and the path in it."""
     rest = path.removeprefix(_INPUT)
     if path.startswith(_PREFIXES[0]):
@@ -86,19 +85,3 @@ def _split(path: str) -> tuple[str, str, str]:
         return named["root"], named["run"], named["below"] or ""
     at = rest.find("@", max(rest.rfind("/"), authority.end() if authority else 0))
     return (rest, "", "") if at < 0 else (rest[:at], rest[at + 1 :], "")
-
-
-def pinned_run(path: str, absolute: Callable[[str], str]) -> str:
-    """Return an input that names a run as the path of the run; others stay as they are.
-
-    `absolute` makes the root of a repository absolute. Raises `InputError` if there is no such
-    repository or run, and the errors of `kafka_index.layout.times.parse_time`.
-    """
-    if not is_run_input(path) or parse_run_path(path) is not None:
-        return path
-    # Runs without backups import nothing of it.
-    from kafka_index.stores.backup.repository import Repository  # noqa: PLC0415
-
-    given, selector, below = _split(path)
-    root = absolute(given)
-    return run_path(root, Repository(root).find_run(selector)) + below

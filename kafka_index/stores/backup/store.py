@@ -48,9 +48,8 @@ from kafka_index.stores.backup.manifest import (
     joined_pieces,
 )
 from kafka_index.stores.backup.repository import Repository
-from kafka_index.stores.backup.run_paths import inner_root, parse_run_path
+from kafka_index.stores.backup.run_paths import parse_run_path
 from kafka_index.stores.local_store import MappedFile
-from kafka_index.stores.registry import store_of
 from kafka_index.stores.remote_file import PIECE_BYTES, read_ahead
 from kafka_index.stores.store import (
     DirectoryEntry,
@@ -92,19 +91,18 @@ class Run:
     Raises `InputError` if the repository has no such run.
     """
 
-    def __init__(self, root: str, name: str) -> None:
-        repository = Repository(root)
+    def __init__(self, repository: Repository, name: str) -> None:
         # In this order, as a manifest is put there before it is deleted here.
         folders = RUNS_FOLDER, EXPIRED_FOLDER
         brokers = {node for folder in folders for node in repository.brokers_of(name, folder)}
-        self.root, self.name = root, name
+        self.repository, self.root, self.name = repository, repository.root, name
         self.manifests: tuple[Manifest, ...] = tuple(
             repository.manifest(name, node_id, folders) for node_id in sorted(brokers)
         )
         if not self.manifests:
             raise InputError(
                 f"the repository has no run {name}",
-                path=root,
+                path=self.root,
                 hint="kafka-index backups list names the runs that are there",
             )
         self.copies: dict[TopicPartition, tuple[Manifest, PartitionBackup]] = {}
@@ -403,13 +401,13 @@ def _only(read: Callable[[], list[Bytes]]) -> Bytes:
 class BackupStore(ReadOnlyStore):
     """The runs of the repositories in a store, as data directories that are only read.
 
-    The root is the scheme and authority of paths in runs.
+    Its objects are those of the store that the repositories are in.
     """
 
     _NAME = "the runs of a backup are"
 
-    def __init__(self, root: str) -> None:
-        self._objects = store_of(inner_root(root))
+    def __init__(self, objects: Store) -> None:
+        self._objects = objects
         self._runs: OrderedDict[tuple[str, str], Run] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -429,7 +427,7 @@ class BackupStore(ReadOnlyStore):
         with self._lock:
             found = self._runs.get(key)
             if found is None:
-                found = self._runs[key] = Run(*key)
+                found = self._runs[key] = Run(Repository(parsed.root, self._objects), parsed.run)
             self._runs.move_to_end(key)
             while len(self._runs) > _MAX_RUNS:
                 self._runs.popitem(last=False)

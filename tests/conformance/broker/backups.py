@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kafka_index.stores.backup.repository import Repository
+from kafka_index.storage.paths import repository_of
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home
@@ -181,7 +181,7 @@ def _attempt(backed: Backed, brokers: Sequence[Broker], client: Client, rng: ran
     for agent, text in zip(agents, said, strict=True):
         assert agent.returncode in (0, -signal.SIGKILL), text
     before = {each.name for each in backed.runs}
-    repository = Repository(backed.repository)
+    repository = repository_of(backed.repository)
     for name, found in sorted(repository.brokers_of_runs().items()):
         if name not in before and repository.complete_manifests(name, found):
             backed.runs.append(Taken(name, (sizes[0], sizes[1])))

@@ -17,8 +17,8 @@ from aiokafka.structs import TopicPartition
 
 import kafka_index
 from kafka_index.backup.high_watermarks import INTERVAL_SETTING
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores.backup.manifest import PartitionBackup
-from kafka_index.stores.backup.repository import Repository
 
 from .broker import Broker, Home
 
@@ -237,7 +237,7 @@ async def _go_on(bootstrap: str) -> None:
 
 def of_test(repository: Path, run: str) -> list[PartitionBackup]:
     """The partitions of a run whose topics stay."""
-    manifest = Repository(str(repository)).manifest(run, 1)
+    manifest = repository_of(str(repository)).manifest(run, 1)
     return [each for each in manifest.partitions if each.topic in _TOPICS]
 
 
@@ -247,7 +247,7 @@ def check(
     acknowledged: dict[tuple[str, int], list[tuple[float, int, bytes]]],
 ) -> None:
     """Compare the records of a run with what was acknowledged before its cut."""
-    manifest = Repository(str(repository)).manifest(run, 1)
+    manifest = repository_of(str(repository)).manifest(run, 1)
     bounds = {(each.topic, each.partition): each for each in manifest.partitions}
     for topic in _TOPICS:
         found = records_of(repository, run, topic)

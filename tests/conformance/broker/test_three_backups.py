@@ -24,6 +24,7 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
+from kafka_index.storage.paths import repository_of
 from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, content_of, is_consistent
 from kafka_index.stores.backup.repository import Repository
 from tests.support.campaign import drawn
@@ -180,7 +181,7 @@ def check_records(
 
 def check(root: Path, rounds: Sequence[Round], ledger: Path, scratch: Path) -> dict[str, int]:
     """Check all runs; return counts of complete ones and of what was in them."""
-    repository = Repository(str(root))
+    repository = repository_of(str(root))
     counts: dict[str, int] = defaultdict(int)
     for manifests in complete_runs(repository):
         assert is_consistent(manifests), [each.cut for each in manifests]
@@ -222,7 +223,7 @@ def test_runs_of_three_brokers_hold_what_was_acknowledged(room: Path) -> None:
     undisturbed = sum(not each.killed for each in rounds)
     assert counts.pop("runs") >= undisturbed
     assert set(counts) > {"load.plain", "load.payments", "load.copies"}
-    *_, last = complete_runs(Repository(str(repository)))
+    *_, last = complete_runs(repository_of(str(repository)))
     copies = sum(len(each.partitions) for each in last)
     metadata = len(NODES) - 1
     # A broker that does not see in time what another one has stored, stores it, too.
@@ -270,7 +271,7 @@ def test_an_unclean_election_begins_another_history(room: Path) -> None:
         client.send("second", _LOOSE.name, 5)
         back_up_log(new)
     counts = []
-    for run, log in zip(Repository(str(repository)).brokers_of_runs(), logs, strict=True):
+    for run, log in zip(repository_of(str(repository)).brokers_of_runs(), logs, strict=True):
         found, expected = (
             pa.table(kafka_index.read_records(path, topics=_LOOSE.name)).select(
                 ["offset", "timestamp", "value"]
