@@ -328,10 +328,7 @@ class AlignedRows:
     def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
         """Yield a line per row, and the header before the first batch."""
         first = not self._widths
-        texts = {
-            name: _printable(pc.fill_null(column.cast(pa.string()), _NULL))
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        }
+        texts = dict(zip(batch.schema.names, map(_texts, batch.columns), strict=True))
         widths = {
             name: max(self._widths.get(name, len(name)), pc.max(pc.utf8_length(cells)).as_py() or 0)
             for name, cells in texts.items()
@@ -348,8 +345,12 @@ class AlignedRows:
         yield from pc.binary_join_element_wise(*cells, _GAP).to_pylist()
 
 
-def _printable(cells: pa.Array) -> pa.Array:
-    """Return cells whose text ends no line and controls no terminal."""
+def _texts(column: pa.Array) -> pa.Array:
+    """Return a column as texts that end no line and control no terminal."""
+    cells = pc.fill_null(column.cast(pa.string()), _NULL)
+    # Numbers hold no such characters.
+    if pa.types.is_primitive(column.type):
+        return cells
     if not pc.any(pc.match_substring_regex(cells, _CONTROLS)).as_py():
         return cells
     return pa.array(map(printable, cells.to_pylist()), pa.string())
