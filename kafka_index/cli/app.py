@@ -69,6 +69,7 @@ _GROUPS = {
     },
 }
 COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
+_WITHOUT_KERNELS = ("help", "warm-up")
 
 
 class _LazyGroup(click.Group):
@@ -127,6 +128,10 @@ def _module(command: str) -> ModuleType:
         return importlib.import_module(name)
     gc.disable()
     try:
+        if command not in _WITHOUT_KERNELS:
+            # First, with few frames below it. Deep in a chain of imports, the interpreter maps a
+            # piece of its stack for each call of a loop of numba's, and unmaps it again.
+            importlib.import_module("kafka_index.kernels.compile_cache")
         module = importlib.import_module(name)
         # Nor will later collections look there.
         gc.freeze()
