@@ -23,7 +23,7 @@ from kafka_index.execution import map_requests
 from kafka_index.layout.times import now_ms
 from kafka_index.results import RunOutcome, TableResult
 from kafka_index.storage.paths import repository_of
-from kafka_index.stores import is_remote, store_of
+from kafka_index.stores import is_remote
 from kafka_index.stores.backup import repository as rules
 from kafka_index.stores.backup.manifest import (
     ANNOUNCED_FOLDER,
@@ -247,7 +247,7 @@ def _expire(repository: Repository, runs: Iterable[_RunBrokers]) -> None:
     for each in runs:
         for node_id in each.brokers:
             repository.expire(each.run, node_id)
-        store_of(root).delete([manifest_path(root, each.run, node) for node in each.brokers])
+        repository.store.delete([manifest_path(root, each.run, node) for node in each.brokers])
         _remove_folder(root, f"{root}/{RUNS_FOLDER}/{each.run}")
 
 
@@ -274,7 +274,6 @@ class _Sweep:
     def __init__(self, repository: Repository, leaving: int) -> None:
         self._repository = repository
         self._root = repository.root
-        self._store = store_of(repository.root)
         # The number of runs that a dry run leaves there.
         self._leaving = leaving
         self._folders: set[str] = set()
@@ -316,7 +315,7 @@ class _Sweep:
             return
         # Nobody can find the runs whose objects go.
         paths = [manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(old)]
-        self._store.delete(paths)
+        self._repository.store.delete(paths)
         for path in paths:
             _remove_folder(self._root, os.path.dirname(path))
         for objects in self._doomed(names):
@@ -325,7 +324,7 @@ class _Sweep:
             _remove_folder(self._root, f"{self._root}/{folder}")
         day_ms = int(rules.LONGEST_RUN_S * 1000)
         self._delete_with_folders(old_barriers(self._root, self._now_ms - day_ms))
-        self._store.delete(repository.old_announcements())
+        self._repository.store.delete(repository.old_announcements())
         self._delete_with_folders([*self._unfinished()])
 
     def _ns_before(self, seconds: float) -> int:
@@ -341,7 +340,7 @@ class _Sweep:
                     yield f"{self._root}/{folder}/{path}"
 
     def _delete_with_folders(self, paths: Sequence[str]) -> None:
-        self._store.delete(paths)
+        self._repository.store.delete(paths)
         for folder in sorted({os.path.dirname(path) for path in paths}):
             _remove_folder(self._root, folder)
             _remove_folder(self._root, os.path.dirname(folder))
@@ -397,7 +396,7 @@ class _Sweep:
         looked_at = time.monotonic()
         paths = [
             each.path
-            for each in self._store.list_directory(f"{self._root}/{folder}")
+            for each in self._repository.store.list_directory(f"{self._root}/{folder}")
             if not each.is_directory
             and each.mtime_ns < self._spared_ns
             and os.path.basename(each.path) in doomed
@@ -406,7 +405,7 @@ class _Sweep:
             if time.monotonic() - looked_at > rules.SETTLED_S / 4:
                 return False
             some = paths[first : first + _DELETED_AT_A_TIME]
-            self._store.delete(some)
+            self._repository.store.delete(some)
             self._count({path: doomed[os.path.basename(path)] for path in some})
         return True
 

@@ -348,10 +348,8 @@ class AlignedRows:
 def _texts(column: pa.Array) -> pa.Array:
     """Return a column as texts that end no line and control no terminal."""
     cells = pc.fill_null(column.cast(pa.string()), _NULL)
-    # Numbers hold no such characters.
-    if pa.types.is_primitive(column.type):
-        return cells
-    if not pc.any(pc.match_substring_regex(cells, _CONTROLS)).as_py():
+    is_number = pa.types.is_primitive(column.type)
+    if is_number or not pc.any(pc.match_substring_regex(cells, _CONTROLS)).as_py():
         return cells
     return pa.array(map(printable, cells.to_pylist()), pa.string())
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.query_files import (
     PARTITION,
@@ -48,7 +49,7 @@ _ARROW_SCHEMA = b"ARROW:schema"
 # Spark and Hive used to write instants as 96-bit integers, which have no unit. As nanoseconds they
 # overflow and Spark cannot read them, so they become what Spark itself writes today.
 _INSTANT = pa.timestamp("us", "UTC")
-_INT32 = -(2**31), 2**31 - 1
+_INT32 = -INT32_MAX - 1, INT32_MAX
 
 
 def check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:

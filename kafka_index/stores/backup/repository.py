@@ -73,7 +73,7 @@ class Repository:
 
     def __init__(self, root: str, store: Store) -> None:
         self.root = root.rstrip("/") or "/"
-        self._store = store
+        self.store = store
         # Manifests that are counted on, and their partitions by folder.
         self._counted: list[tuple[str, int]] = []
         self._named: dict[str, list[PartitionBackup]] = {}
@@ -114,7 +114,7 @@ class Repository:
         """
         path = f"{self.root}/{REPOSITORY_FILE}"
         try:
-            return parse_repository_file(self._store.read(path), path)
+            return parse_repository_file(self.store.read(path), path)
         except FileNotFoundError:
             raise NotARepositoryError(
                 f"not a repository of backups: it has no {REPOSITORY_FILE}",
@@ -140,13 +140,13 @@ class Repository:
 
     def listed(self, folder: str) -> Iterator[tuple[str, int, int]]:
         """Yield path, size and modification time in ns of each object below a folder."""
-        for page in self._store.list_tree(f"{self.root}/{folder}"):
+        for page in self.store.list_tree(f"{self.root}/{folder}"):
             columns = (page[name].to_pylist() for name in ("path", "size_bytes", "mtime_ns"))
             yield from zip(*columns, strict=True)
 
     def brokers_of(self, run: str, folder: str = RUNS_FOLDER) -> tuple[int, ...]:
         """Return the brokers that have manifests in a run."""
-        entries = self._store.list_directory(f"{self.root}/{folder}/{run}")
+        entries = self.store.list_directory(f"{self.root}/{folder}/{run}")
         names = (os.path.basename(entry.path) for entry in entries if not entry.is_directory)
         return tuple(sorted(each for each in map(manifest_node, names) if each is not None))
 
@@ -165,7 +165,7 @@ class Repository:
         for folder in folders:
             path = manifest_path(self.root, run, node_id, folder)
             with suppress(FileNotFoundError):
-                return StoredManifest(run, node_id, path, self._store.read(path))
+                return StoredManifest(run, node_id, path, self.store.read(path))
         raise MissingManifestError(
             f"the run {run} has no manifest of broker {node_id}; it may have expired",
             path=path,
@@ -266,7 +266,7 @@ class Repository:
         named = self._named_in(folder)
         found = {
             os.path.basename(entry.path)
-            for entry in self._store.list_directory(f"{self.root}/{folder}")
+            for entry in self.store.list_directory(f"{self.root}/{folder}")
             if not entry.is_directory
             and (os.path.basename(entry.path) in named or _is_recent(entry.mtime_ns))
         }
@@ -282,7 +282,7 @@ class Repository:
         found = _beside_others(
             path,
             lambda: (
-                self._store.put(path, data, if_absent=True) or self._is_kept(relative_path, data)
+                self.store.put(path, data, if_absent=True) or self._is_kept(relative_path, data)
             ),
         )
         self._last_at = time.monotonic()
@@ -291,7 +291,7 @@ class Repository:
     def put_again(self, relative_path: str, data: bytes | memoryview) -> None:
         """Put an object that may be there with the same bytes, to be as young as a new one."""
         path = f"{self.root}/{relative_path}"
-        _beside_others(path, lambda: self._store.put(path, data))
+        _beside_others(path, lambda: self.store.put(path, data))
 
     def announce(self, names: Mapping[str, Iterable[str]]) -> None:
         """Announce that objects are about to be deleted: their names, by folder."""
@@ -301,7 +301,7 @@ class Repository:
 
     def old_announcements(self) -> list[str]:
         """Return the paths of announcements that no backup reads any more."""
-        entries = self._store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}")
+        entries = self.store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}")
         old_ns = (now_ms() - int(SPARED_S * 1000)) * _MS_NS
         return [each.path for each in entries if each.mtime_ns < old_ns]
 
@@ -325,15 +325,15 @@ class Repository:
         It is put again where an expiring was killed that had not deleted the other one yet.
         """
         with suppress(FileNotFoundError):  # another expiring has moved it
-            data = self._store.read(manifest_path(self.root, run, node_id))
+            data = self.store.read(manifest_path(self.root, run, node_id))
             self.put_again(f"{EXPIRED_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}", data)
 
     def _is_kept(self, relative_path: str, data: bytes | memoryview) -> bool:
         """Return whether an object that is there has these bytes; put an old one again."""
         path = f"{self.root}/{relative_path}"
         folder, _, name = relative_path.rpartition("/")
-        found = self._store.info(path)
-        if found.size_bytes != len(data) or self._store.read(path) != data:
+        found = self.store.info(path)
+        if found.size_bytes != len(data) or self.store.read(path) != data:
             return False
         if not _is_recent(found.mtime_ns) and name not in self._named_in(folder):
             self.put_again(relative_path, data)
@@ -359,7 +359,7 @@ class Repository:
             spared_ns = (now_ms() - int((SPARED_S - CLOCKS_S) * 1000)) * _MS_NS
             wanted = self._names_in(manifest)
         for folder, names in wanted.items():
-            entries = self._store.list_directory(f"{self.root}/{folder}") if names else []
+            entries = self.store.list_directory(f"{self.root}/{folder}") if names else []
             there = {os.path.basename(each.path) for each in entries if each.mtime_ns > spared_ns}
             if names - there:
                 raise PublishError(
@@ -387,10 +387,10 @@ class Repository:
         # What is deleted was announced at most so long before it was looked at.
         since_ns = (self._begun_ms - int((CLOCKS_S + 2 * SETTLED_S) * 1000)) * _MS_NS
         found: dict[str, set[str]] = {}
-        for entry in self._store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}"):
+        for entry in self.store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}"):
             if entry.mtime_ns > since_ns and entry.path.endswith(MANIFEST_SUFFIX):
                 with suppress(FileNotFoundError):
-                    data = self._store.read(entry.path)
+                    data = self.store.read(entry.path)
                     for folder, names in parse_announcement(data, entry.path).names.items():
                         found.setdefault(folder, set()).update(names)
         return found
@@ -399,11 +399,11 @@ class Repository:
         """Raise `PublishError` if a manifest that is counted on has expired long ago."""
         for run, node_id in self._counted:
             with suppress(FileNotFoundError):
-                self._store.info(manifest_path(self.root, run, node_id))
+                self.store.info(manifest_path(self.root, run, node_id))
                 continue
             path = manifest_path(self.root, run, node_id, EXPIRED_FOLDER)
             with suppress(FileNotFoundError):
-                if _is_recent(self._store.info(path).mtime_ns):
+                if _is_recent(self.store.info(path).mtime_ns):
                     continue
             raise PublishError(
                 f"the run {run} expired while this one built on it",
@@ -416,11 +416,11 @@ class Repository:
         path = f"{self.root}/{_PROBE}-{uuid.uuid4().hex}"
         first, second = b"first", b"second"
         try:
-            self._store.put(path, first, if_absent=True)
-            is_second = self._store.put(path, second, if_absent=True)
-            found = self._store.read(path)
+            self.store.put(path, first, if_absent=True)
+            is_second = self.store.put(path, second, if_absent=True)
+            found = self.store.read(path)
         finally:
-            self._store.delete([path])
+            self.store.delete([path])
         if is_second or found != first:
             raise InputError(
                 "the store overwrites an object that is to be put where there is none",

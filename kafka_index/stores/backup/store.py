@@ -95,14 +95,14 @@ class Run:
         # In this order, as a manifest is put there before it is deleted here.
         folders = RUNS_FOLDER, EXPIRED_FOLDER
         brokers = {node for folder in folders for node in repository.brokers_of(name, folder)}
-        self.repository, self.root, self.name = repository, repository.root, name
+        self.repository, self.name = repository, name
         self.manifests: tuple[Manifest, ...] = tuple(
             repository.manifest(name, node_id, folders) for node_id in sorted(brokers)
         )
         if not self.manifests:
             raise InputError(
                 f"the repository has no run {name}",
-                path=self.root,
+                path=repository.root,
                 hint="kafka-index backups list names the runs that are there",
             )
         self.copies: dict[TopicPartition, tuple[Manifest, PartitionBackup]] = {}
@@ -181,7 +181,7 @@ class Run:
         return (self.directory(directory) if directory else self.root_files).get(name)
 
     def _files(self, partition: PartitionBackup) -> dict[str, RunFile]:
-        folder = f"{self.root}/{partition.folder}"
+        folder = f"{self.repository.root}/{partition.folder}"
         files = {each.name: RunFile(folder, (each,)) for each in partition.files}
         first = partition.pieces[0].base_offset if partition.pieces else partition.end_offset
         if not partition.pieces:
@@ -227,7 +227,7 @@ class JoinedFile:
         self._data = np.frombuffer(file.data, np.uint8)
         self._parts = tuple(part for part in file.objects if part.size_bytes)
         self._starts = [0, *accumulate(part.size_bytes for part in self._parts)]
-        self._is_far = is_remote(run.root)
+        self._is_far = is_remote(run.repository.root)
         # The number of the object that a stream has begun and not ended.
         self._begun: int | None = None
 
