@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kafka_index.index.aborted_txns import TxnDifference, TxnFault, compare_aborted_txns
 from kafka_index.index.transaction_index import entry_versions
 from kafka_index.layout.records import ABORTED_TXN, ABORTED_TXN_VERSION, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.scan.entry_fit import Misfit, StoredEntries
@@ -42,9 +42,6 @@ _SHORT_LAST = (
     "ones reuse their offsets."
 )
 
-_TXN_FIELDS = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
-EXPOSES = "Consumers that read committed records get aborted ones."
-_HIDES = "Consumers that read committed records do not get records of the transaction."
 _REBUILDS_SEGMENT = "A broker that starts here recovers the segment and rebuilds its indexes."
 
 #: Whether batches of a producer's transactions are left in a range of offsets.
@@ -235,63 +232,36 @@ def judge_transaction_index(
         return IDENTICAL
     if built is None or not is_known:
         return NOT_JUDGED
-    wanted = np.frombuffer(built, ABORTED_TXN)
-    judgement = _compared_transactions(entries, wanted, len(data) % size, has_data)
-    return place.softened(judgement or Judgement(FileClass.VALID, found="the same transactions"))
-
-
-def _compared_transactions(
-    entries: NDArray[np.void], wanted: NDArray[np.void], torn_bytes: int, has_data: HasData
-) -> Judgement | None:
-    size = ABORTED_TXN.itemsize
-    found_rows = _rows(entries)
-    known, stored = set(_rows(wanted)), set(found_rows)
-    missing = [row for row in _rows(wanted) if row not in stored]
-    zeros = next((at for at, row in enumerate(found_rows) if not any(row)), None)
-    if zeros is not None and not any(map(any, found_rows[zeros:])):
-        return _at(
-            FileClass.PADDED,
-            zeros,
-            f"{len(wanted)} entries",
-            f"{zeros} entries, then zeros",
-            EXPOSES,
-            harmful=True,
+    difference = compare_aborted_txns(entries, np.frombuffer(built, ABORTED_TXN), has_data)
+    judgement = Judgement(FileClass.VALID, found="the same transactions")
+    if difference is not None:
+        judgement = _at(
+            _class_of(difference, len(entries)),
+            difference.entry,
+            difference.expected,
+            difference.found,
+            difference.fault.effect,
+            harmful=difference.fault.is_harmful,
         )
-    for at, row in enumerate(found_rows):
-        if row not in known and has_data(row[0], row[1], row[2]):
-            return _at(
-                FileClass.CORRUPT,
-                at,
-                "an aborted transaction of the log",
-                f"producer {row[0]}, offsets {row[1]} to {row[2]}",
-                _HIDES,
-                harmful=True,
-            )
-    if missing:
-        is_prefix = found_rows == _rows(wanted)[: len(found_rows)]
-        producer, first, last, _ = missing[0]
-        return _at(
-            FileClass.INCOMPLETE if is_prefix else FileClass.CORRUPT,
-            len(found_rows) if is_prefix else _rows(wanted).index(missing[0]),
-            f"producer {producer}, offsets {first} to {last}",
-            "no such entry",
-            EXPOSES,
-            harmful=True,
-        )
-    if torn_bytes:
-        effect = "Reads pass over it; nothing can be appended after it."
-        return _at(
+    elif torn_bytes := len(data) % size:
+        judgement = _at(
             FileClass.CORRUPT,
             len(entries),
             f"a multiple of {size} bytes",
             f"{torn_bytes} more",
-            effect,
+            "Reads pass over it; nothing can be appended after it.",
         )
-    return None
+    return place.softened(judgement)
 
 
-def _rows(entries: NDArray[np.void]) -> list[tuple[int, int, int, int]]:
-    return list(zip(*(entries[name].tolist() for name in _TXN_FIELDS), strict=True))
+def _class_of(difference: TxnDifference, entries: int) -> FileClass:
+    match difference.fault:
+        case TxnFault.PADDED:
+            return FileClass.PADDED
+        case TxnFault.MISSING if difference.entry == entries:
+            return FileClass.INCOMPLETE
+        case _:
+            return FileClass.CORRUPT
 
 
 def _at(

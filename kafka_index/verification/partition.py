@@ -21,6 +21,7 @@ from kafka_index.errors import KafkaIndexError, StartRefusedError, is_retriable
 from kafka_index.execution import Parts, Waves, Workers
 from kafka_index.execution.engine import COST_BYTES
 from kafka_index.growing.growing_segment import floor_segment
+from kafka_index.index.aborted_txns import TxnFault
 from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
@@ -46,7 +47,7 @@ from kafka_index.verification.findings import (
     finding_of,
     kind_of,
 )
-from kafka_index.verification.index_files import EXPOSES, SegmentPlace, judge_transaction_index
+from kafka_index.verification.index_files import SegmentPlace, judge_transaction_index
 from kafka_index.verification.logs import LogJudge, is_read
 from kafka_index.verification.root_files import checkpoint_findings
 from kafka_index.verification.segment import (
@@ -274,7 +275,9 @@ class PartitionVerification:
             )
             yield finding.judged(row)
         elif wanted and is_known and has_indexes:
-            row = Judgement(FileClass.MISSING, check.has_offset_index, effect=EXPOSES)
+            row = Judgement(
+                FileClass.MISSING, check.has_offset_index, effect=TxnFault.MISSING.effect
+            )
             yield finding.judged(check.place.softened(row))
 
     def _with_refusal(self, found: list[Finding], entries: Sequence[Entry]) -> list[Finding]:

@@ -20,7 +20,8 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index import TransactionIndex
-from kafka_index.layout.records import PRODUCER_STATE_ENTRY
+from kafka_index.index.aborted_txns import compare_aborted_txns
+from kafka_index.layout.records import ABORTED_TXN, PRODUCER_STATE_ENTRY
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot, order_of_put
 
@@ -276,6 +277,92 @@ def test_kafka_and_we_read_a_broker_transaction_index(
         index.sanity_check()
         assert kafka("txn-check") == "ok"
         assert kafka("txn-all") == f"all {text(index.entries)}"
+
+
+TXN_CHANGES = st.one_of(
+    st.tuples(st.just("swap"), SMALL, SMALL),
+    st.tuples(st.just("reverse"), st.just(0), st.just(0)),
+    st.tuples(st.just("drop"), SMALL, SMALL),
+    st.tuples(st.just("repeat"), SMALL, SMALL),
+    st.tuples(st.just("stable"), SMALL, SMALL),
+    st.tuples(st.just("add"), SMALL, SMALL),
+)
+
+
+def aborted_in(events: list[tuple[int, bool]]) -> np.ndarray:
+    """Return the aborted transactions of a log: an offset an event, a batch or an abort marker."""
+    open_since: dict[int, int] = {}
+    entries = []
+    for offset, (producer, is_marker) in enumerate(events):
+        if not is_marker:
+            open_since.setdefault(producer, offset)
+        elif (first := open_since.pop(producer, None)) is not None:
+            stable = min(open_since.values(), default=offset + 1)
+            entries.append((0, producer, first, offset, stable))
+    return np.array(entries, ABORTED_TXN)
+
+
+def changed_txns(entries: np.ndarray, change: tuple[str, int, int]) -> np.ndarray:
+    kind, one, other = change
+    slots = list(range(len(entries)))
+    one %= max(len(slots), 1)
+    if kind == "swap" and slots:
+        other %= len(slots)
+        slots[one], slots[other] = slots[other], slots[one]
+    elif kind == "reverse":
+        slots.reverse()
+    elif kind == "drop":
+        del slots[one : one + 1]
+    elif kind == "repeat" and slots:
+        slots.insert(other % (len(slots) + 1), one)
+    result = entries[slots].copy()
+    if kind == "stable" and slots:
+        result["last_stable_offset"][one] = other
+    elif kind == "add":
+        added = np.array([(0, 9, one, one + 1, other)], ABORTED_TXN)
+        result = np.concatenate([result[:one], added, result[one:]])
+    return result
+
+
+def collected(kafka: Ask, path: Path, entries: np.ndarray, end: int) -> list[tuple[bool, set[str]]]:
+    """Return what Kafka collects for every range: whether all, and producers with first offsets."""
+    path.write_bytes(entries.tobytes())
+    kafka("txn-open", path, 0)
+    answers = []
+    for upper in range(1, end + 2):
+        for fetch in range(upper):
+            is_complete, _, rows = kafka("txn-collect", fetch, upper).partition(" ")
+            seen = {row.rsplit(",", 2)[0] for row in rows.split(";") if row}
+            answers.append((is_complete == "true", seen))
+    return answers
+
+
+@drawn_cases(share=0.03)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=14),
+    st.lists(TXN_CHANGES, min_size=1, max_size=2),
+)
+def test_a_transaction_index_is_harmful_exactly_if_kafka_collects_other_transactions(
+    kafka: Ask,
+    scratch: Path,
+    events: list[tuple[int, bool]],
+    changes: list[tuple[str, int, int]],
+) -> None:
+    expected = aborted_in(events)
+    stored = expected
+    for change in changes:
+        stored = changed_txns(stored, change)
+    end = max(60, len(events))
+    path = scratch / "compared.txnindex"
+    ours, theirs = (collected(kafka, path, each, end) for each in (stored, expected))
+    # To read later segments too is slower, and not to read them is wrong.
+    stops_early = any(one[0] > other[0] for one, other in zip(ours, theirs, strict=True))
+    collects_others = any(one[1] != other[1] for one, other in zip(ours, theirs, strict=True))
+
+    difference = compare_aborted_txns(stored, expected)
+
+    is_harmful = difference is not None and difference.fault.is_harmful
+    assert is_harmful == (stops_early or collects_others), difference
 
 
 # --------------------------------------------------------------------------- leader epochs

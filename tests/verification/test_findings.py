@@ -377,6 +377,11 @@ def transactions(data: Path) -> Path:
     )
 
 
+def reverse_entries(path: Path) -> None:
+    entries = path.read_bytes()
+    path.write_bytes(b"".join(entries[at : at + 34] for at in range(0, len(entries), 34)[::-1]))
+
+
 @pytest.mark.parametrize(
     ("change", "file_class"),
     [
@@ -384,6 +389,7 @@ def transactions(data: Path) -> Path:
         (lambda path: path.write_bytes(path.read_bytes() + bytes(34)), FileClass.PADDED),
         (lambda path: flip(path, 0), FileClass.CORRUPT),
         (Path.unlink, FileClass.MISSING),
+        (reverse_entries, FileClass.CORRUPT),
     ],
 )
 def test_a_transaction_index_must_hold_every_aborted_transaction(
