@@ -90,6 +90,11 @@ from kafka_index.storage import DirectoryLock, local_path
 OnRestored = Callable[[RestoredPartition], None]
 OnResult = Callable[[RestoreResult], None]
 
+_MARKER_MAY_BE_LOST = (
+    "records were lost there, and its marker may be among them: read_committed consumers get "
+    "nothing from its first record on, unless its coordinator ends it"
+)
+
 
 def restore_logs(
     plan: RestorePlan,
@@ -307,6 +312,7 @@ class RestoreJob:
             *plan.dump.notes,
             *self.old.notes,
             *self._cut_apart(partitions),
+            *self._open_after_loss(partitions),
         ]
         if self.seeds:
             seeding = plan_seeding(
@@ -383,6 +389,18 @@ class RestoreJob:
         transactions = read_transactions(self.output.path, self._budget())
         open_producers = {each.partition: each.open_producers for each in limited}
         return [*open_transactions(open_producers, transactions), *cleaned]
+
+    def _open_after_loss(self, partitions: Iterable[RestoredPartition]) -> list[str]:
+        """Return the transactions whose end may be among what was lost, for people."""
+        open_producers = {
+            each.partition: each.open_producers
+            for each in partitions
+            if each.lost and each.open_producers and not each.is_left_out
+        }
+        if not open_producers:
+            return []
+        transactions = read_transactions(self.output.path, self._budget())
+        return open_transactions(open_producers, transactions, _MARKER_MAY_BE_LOST)
 
     def _group_offsets(
         self, partitions: Sequence[RestoredPartition]

@@ -127,7 +127,9 @@ def check_offsets(dump: Dump, until: Until) -> None:
 
 
 def open_transactions(
-    open_producers: Mapping[TopicPartition, Iterable[int]], transactions: Iterable[Transaction]
+    open_producers: Mapping[TopicPartition, Iterable[int]],
+    transactions: Iterable[Transaction],
+    consequence: str = "it may be committed in other partitions",
 ) -> list[str]:
     """Return the transactions that are open at the end of partitions that were cut, for people."""
     names = {one.producer_id: one.transactional_id for one in transactions}
@@ -137,7 +139,7 @@ def open_transactions(
             places.setdefault(producer_id, []).append(partition.directory_name)
     return [
         f"transaction {names.get(producer_id, f'of producer {producer_id}')} is open at the end "
-        f"of {', '.join(found)}; it may be committed in other partitions"
+        f"of {', '.join(found)}; {consequence}"
         for producer_id, found in sorted(places.items())
     ]
 
