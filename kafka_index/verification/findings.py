@@ -117,6 +117,12 @@ class Finding:
     effect: str | None = None
     retriable: bool = False
 
+    @property
+    def is_stray(self) -> bool:
+        """Whether a broker treats the partition as stray because of its ``partition.metadata``."""
+        stray = (FileClass.MISSING, FileClass.FOREIGN)
+        return self.kind is FileKind.METADATA and self.harmful and self.file_class in stray
+
     def judged(self, judgement: Judgement) -> Self:
         """Return the row of the same file with a judgement."""
         names = (field.name for field in fields(judgement))

@@ -17,6 +17,7 @@ from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.dump.data_directory import DataDirectories, DataDirectory
 from kafka_index.dump.missing_offsets import KnownOffsets, MissingOffsets, SeenLog, missing_offsets
+from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import KafkaIndexError, StartRefusedError, is_retriable
 from kafka_index.execution import Parts, Waves, Workers
 from kafka_index.execution.engine import COST_BYTES
@@ -333,6 +334,9 @@ class PartitionVerification:
         row = replace(row, found=f"offsets {start} to {end_text}")
         if error is not None and is_retriable(error):
             return row.unreadable(error)
+        stray = next((one for one in harmful if one.is_stray), None)
+        if stray is not None:
+            return replace(row, effect=stray.effect)
         is_started = harmful and self._is_loaded and not is_remote(self._directory)
         return row if end is None or not is_started else self._started(row, end)
 
@@ -379,6 +383,8 @@ class PartitionVerification:
         """Load the partition as a broker does; return what it has then, and what is lost."""
         loading = self._settings.loading(self._root, self._partition)
         with load_partition(self._partition, self._directory, loading) as loaded:
+            # A broker reads partition.metadata once the log is loaded.
+            read_topic_id(self._directory)
             lost, _ = lost_records(loaded, loading.log_start_offset)
             return loaded.log, lost
 

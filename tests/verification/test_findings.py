@@ -20,6 +20,7 @@ from kafka_index.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RE
 from kafka_index.metadata.directory import FoundCluster
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.startup import StartConditions, predict_directories
+from kafka_index.startup.prediction import Outcome
 from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import FileClass, FileKind, Finding, Verification
@@ -549,3 +550,34 @@ def test_an_empty_time_index_is_short(data: Path) -> None:
     row = only(data)
 
     assert (row.file_class, row.harmful) == (FileClass.INCOMPLETE, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "effect"),
+    [
+        (None, Outcome.STRAY, "stray: an empty log takes its place"),
+        ("", Outcome.REFUSED, "a broker does not start"),
+        ("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n", Outcome.REFUSED, "does not start"),
+    ],
+)
+def test_the_row_of_a_partition_without_a_topic_id_says_what_predict_says(
+    data: Path, text: str | None, outcome: Outcome, effect: str
+) -> None:
+    path = data / PARTITION / "partition.metadata"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+
+    (row,) = [
+        row
+        for one in verified(data).partitions
+        for row in one.findings
+        if row.kind is FileKind.PARTITION and row.harmful
+    ]
+    predicted = predict_directories([str(data)], StartConditions(LogConfig()))
+
+    assert row.path == str(data / PARTITION)
+    assert effect in (row.effect or "")
+    assert "serves offsets" not in (row.effect or "")
+    (one,) = [each for each in predicted.partitions if each.directory == row.path]
+    assert one.outcome is outcome
