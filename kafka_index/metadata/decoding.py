@@ -136,13 +136,17 @@ class DecodedRecord:
 class UnknownRecordError(CorruptRecordError):
     """A record of a type or version that release 4.3.1 does not have."""
 
+    problem = "a record of an unknown type"
+
     def __init__(self, name: str) -> None:
-        super().__init__("a record of an unknown type", found=name)
+        super().__init__(self.problem, found=name)
         self.name = name
 
 
 class LaterVersionError(UnknownRecordError):
-    """A record of a known type, in a version that release 4.3.1 does not have."""
+    """A record of a known type, in a version that release 4.3.1 does not have and fails on."""
+
+    problem = "a record of an unknown version, on which Kafka 4.3.1 fails"
 
 
 class CoordinatorCodec:
@@ -172,14 +176,18 @@ class CoordinatorCodec:
         self.name_of(record_type)
         return self._keys[record_type].read(MessageReader(key, _INT16.size), 0)
 
-    def value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
-        """Decode a value; return its version, too."""
-        reader = MessageReader(value)
-        version = reader.int16()
+    def check_version(self, record_type: int, value: bytes) -> int:
+        """Return the version of a value; raise `LaterVersionError` if it is not known."""
+        version = MessageReader(value).int16()
         schema = self._values[record_type]
         if version not in schema.versions:
             raise LaterVersionError(f"{schema.name} version {version}")
-        return schema.read(reader, version), version
+        return version
+
+    def value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
+        """Decode a value; return its version, too."""
+        version = self.check_version(record_type, value)
+        return self._values[record_type].read(MessageReader(value, _INT16.size), version), version
 
     def decode(self, key: bytes | None, value: bytes | None) -> DecodedRecord:
         """Decode key and value."""
@@ -375,10 +383,20 @@ class TopicState(ABC):
         """Apply a record; raises `CorruptRecordError` if it cannot be read."""
 
     def _is_known(self, name_of: Callable[[], str]) -> bool:
-        """Count a record under its name; return whether this release knows its type."""
+        """Count a record under its name; return whether this release knows its type.
+
+        Raises `LaterVersionError` if its version is not known.
+        """
         try:
-            name = RecordName(name_of(), is_known=True)
+            self.counts[RecordName(name_of(), is_known=True)] += 1
         except UnknownRecordError as error:
-            name = RecordName(error.name, is_known=False)
-        self.counts[name] += 1
-        return name.is_known
+            count_unknown(self.counts, error)
+            return False
+        return True
+
+
+def count_unknown(counts: Counter[RecordName], error: UnknownRecordError) -> None:
+    """Count an unknown record; raise the error if Kafka fails on the version of the record."""
+    counts[RecordName(error.name, is_known=False)] += 1
+    if isinstance(error, LaterVersionError):
+        raise error

@@ -42,6 +42,7 @@ from kafka_index.metadata.decoding import (
     RecordName,
     TopicLog,
     UnknownRecordError,
+    count_unknown,
 )
 from kafka_index.metadata.topic_states import (
     CommittedOffset,
@@ -309,12 +310,8 @@ class _Reading:
     def _finish(
         self, topic: str, counts: Counter[RecordName], faults: Sequence[CorruptRecordError]
     ) -> None:
-        """Count the records of a topic; values of unknown versions are counted, not faults."""
-        for fault in faults:
-            if isinstance(fault, UnknownRecordError):
-                counts[RecordName(fault.name, is_known=False)] += 1
         self.found.counts[topic] = counts
-        self.found.faults.add(*(one for one in faults if not isinstance(one, UnknownRecordError)))
+        self.found.faults.add(*faults)
 
     def _replay(self, log: TopicLog, path: str, add: Callable[[LogRecord], None]) -> int:
         """Hand every record of a log to `add`; return how many there were."""
@@ -344,7 +341,7 @@ def _cluster_adder(image: ClusterImage, counts: Counter[RecordName]) -> Callable
         try:
             decoded = METADATA_CODEC.decode(record.value)
         except UnknownRecordError as error:
-            counts[RecordName(error.name, is_known=False)] += 1
+            count_unknown(counts, error)
             return
         counts[RecordName(decoded.name, is_known=True)] += 1
         image.replay(decoded)

@@ -26,6 +26,8 @@ from kafka_index.metadata.decoding import (
     NO_PRODUCER_ID,
     REMOTE_LOG_CODEC,
     TRANSACTION_CODEC,
+    CoordinatorCodec,
+    LaterVersionError,
     LogRecord,
     TopicState,
     UnknownRecordError,
@@ -142,7 +144,7 @@ class GroupState(TopicState):
             self._end_transaction(record.producer_id, MessageReader(key, 2).int16())
             return
         record_type = GROUP_CODEC.record_type(key)
-        if not self._is_known(lambda: GROUP_CODEC.name_of(record_type)):
+        if not self._is_known(partial(_checked_name, GROUP_CODEC, record_type, record.value)):
             return
         if record_type == _LEGACY_OFFSET_COMMIT:
             key = _OFFSET_COMMIT.to_bytes(2, "big") + key[2:]
@@ -373,7 +375,7 @@ class TransactionLogState(TopicState):
         if record.key is None:
             raise CorruptRecordError("the record has no key")
         record_type = TRANSACTION_CODEC.record_type(record.key)
-        if not self._is_known(lambda: TRANSACTION_CODEC.name_of(record_type)):
+        if not self._is_known(partial(_checked_name, TRANSACTION_CODEC, record_type, record.value)):
             return
         if record.value is None:
             self._kept.pop(record.key, None)
@@ -402,6 +404,8 @@ def transaction_change(record: LogRecord) -> tuple[str, Transaction | None] | No
         return None
     try:
         decoded = TRANSACTION_CODEC.decode(record.key, record.value)
+    except LaterVersionError:
+        raise
     except UnknownRecordError:
         return None
     if decoded.key is None:
@@ -457,6 +461,14 @@ class RemoteLogState(TopicState):
                 event_timestamp_ms=event.event_timestamp_ms,
                 custom_metadata=event.custom_metadata,
             )
+
+
+def _checked_name(codec: CoordinatorCodec, record_type: int, value: bytes | None) -> str:
+    """Return the name of a record; raise `UnknownRecordError` if type or version is unknown."""
+    name = codec.name_of(record_type)
+    if value is not None:
+        codec.check_version(record_type, value)
+    return name
 
 
 def _name_of_unreadable(value: bytes | None, error: CorruptRecordError) -> str:

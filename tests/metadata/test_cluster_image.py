@@ -193,7 +193,7 @@ def test_records_that_are_missing_before_the_log_are_a_fault(directory: Path) ->
     assert "missing" in fault.message
 
 
-def test_an_unknown_record_is_counted_and_the_rest_is_read(directory: Path) -> None:
+def test_an_unknown_record_is_counted_and_a_later_version_is_a_fault(directory: Path) -> None:
     later = (None, b"\x01" + b"\xc8\x01" + b"\x00" + b"rest")
     newer = (None, b"\x01" + b"\x02" + b"\x09" + b"rest")
     write_log(directory, log_batch(0, later, newer, TOPIC))
@@ -204,7 +204,7 @@ def test_an_unknown_record_is_counted_and_the_rest_is_read(directory: Path) -> N
     assert sorted(unknown) == ["API key 200", "TopicRecord version 9"]
     assert found.cluster is not None
     assert list(found.cluster.topics) == [ORDERS]
-    assert not found.faults.first
+    assert [fault.found for fault in found.faults.first] == ["TopicRecord version 9"]
 
 
 def test_a_damaged_record_is_a_fault_and_the_rest_is_read(directory: Path) -> None:

@@ -179,6 +179,51 @@ def test_an_unknown_record_type_is_counted_by_its_number(offsets: Path) -> None:
     assert len(found.offsets or []) == 1
 
 
+def of_later_version(record: Pair) -> Pair:
+    """Return a record of a coordinator whose value has a version that does not exist yet."""
+    key, value = record
+    assert value is not None
+    return key, b"\0\x63" + value[2:]
+
+
+def test_commit_of_later_version_is_fault_and_keeps_earlier_commits(offsets: Path) -> None:
+    write_log(
+        offsets,
+        log_batch(0, commit(5), of_later_version(commit(6)), commit(7, partition=1)),
+        log_batch(3, of_later_version(commit(8, partition=1)), producer_id=40),
+        end_of_transaction(4, 40, commit=True),
+    )
+
+    found = read(offsets)
+
+    assert [(one.partition, one.offset) for one in found.offsets or []] == [(0, 5), (1, 7)]
+    assert [fault.found for fault in found.faults.first] == ["OffsetCommitValue version 99"] * 2
+    assert [fault.message.split(":")[0] for fault in found.faults.first] == ["offset 1", "offset 3"]
+    for what in ("offsets", "groups"):
+        result = kafka_index.read_metadata(offsets, what=what)
+        assert (result.ok, result.fault_count) == (False, 2)
+
+
+def test_state_records_of_later_versions_are_faults_and_keep_earlier_states(tmp_path: Path) -> None:
+    value: dict[str, Value] = {"producerId": 9, "producerEpoch": 1, "transactionTimeoutMs": 60000}
+    value |= {"transactionStatus": 0, "transactionPartitions": None}
+    key: dict[str, Value] = {"transactionalId": "t"}
+    empty = coordinator_record(TRANSACTION_RECORDS, "TransactionLog", key, value)
+    write_log(tmp_path / "__transaction_state-0", log_batch(0, empty, of_later_version(empty)))
+    later = remote_record("RemotePartitionDeleteMetadataRecord")[1] or b""
+    write_log(
+        tmp_path / "__remote_log_metadata-0", log_batch(0, (None, later[:2] + b"\x63" + later[3:]))
+    )
+
+    found = read(tmp_path)
+
+    assert [one.transactional_id for one in found.transactions or []] == ["t"]
+    assert [fault.found for fault in found.faults.first] == [
+        "TransactionLogValue version 99",
+        "RemotePartitionDeleteMetadataRecord version 99",
+    ]
+
+
 def test_a_damaged_value_is_a_fault_and_other_groups_are_read(offsets: Path) -> None:
     key, value = commit(5)
     assert value is not None
