@@ -135,7 +135,7 @@ def dump_records(
     path, size_bytes = file.path, file.size_bytes
     title = f"records, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
     output.begin(f"{path}: {title}")
-    source = LogFileSource(path, verify_crc=verify_crc)
+    source = LogFileSource(path, verify_crc=verify_crc, recovers=False)
     decoder = RecordDecoder(budget, verify_crc=verify_crc)
     select = None if output.selection == Selection() else output.of_records
     count = 0
@@ -222,7 +222,7 @@ def dump_directory(path: str, output: DumpOutput, *, verify_crc: bool) -> list[K
 
 def _scan(segment: SegmentFile, *, verify_crc: bool) -> tuple[dict[str, object], ScanStop | None]:
     """Return what the batches of a segment are, and why they end before its log does."""
-    source = LogFileSource.of_segment(segment, verify_crc=verify_crc)
+    source = LogFileSource.of_segment(segment, verify_crc=verify_crc, recovers=False)
     count, next_offset, codecs = 0, segment.base_offset, 0
     first_ms = max_ms = NO_TIMESTAMP
     order, overlap = BatchOrder(segment.base_offset), None

@@ -164,7 +164,7 @@ def sound_windows(segment: SegmentFile, notes: list[str] | None = None) -> Itera
 
     A note is added on a last batch that a broker cuts off at any start.
     """
-    scan = LogFileSource.of_segment(segment, verify_crc=True)
+    scan = LogFileSource.of_segment(segment, verify_crc=True, recovers=False)
     order = BatchOrder(segment.base_offset)
     for window, start, batches in scan.windows():
         stop = order.first_stop(batches)

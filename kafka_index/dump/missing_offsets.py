@@ -187,7 +187,7 @@ def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None
     Raises `KafkaIndexError` if it cannot be read.
     """
     offsets = LogOffsets(segment.base_offset, cleaned_to)
-    for batches in LogFileSource.of_segment(segment, verify_crc=False).chunks():
+    for batches in LogFileSource.of_segment(segment, verify_crc=False, recovers=False).chunks():
         ends = batches.position_bytes + batches.size_bytes
         end = (
             batches.rows if size_bytes is None else int(np.searchsorted(ends, size_bytes, "right"))

@@ -40,13 +40,15 @@ _Value = TypeVar("_Value")
 class BuiltIndexes:
     """The entries of the indexes of a segment that were built in memory, in the bytes of files.
 
-    `stop` is the reason why they end before their log, if they do.
+    `stop` is the reason why they end before their log, if they do. With `has_unindexed`, the log
+    ends in batches whose offsets are too far above the base offset for an entry.
     """
 
     base_offset: int
     offset_entries: Bytes
     time_entries: Bytes
     stop: ScanStop | None
+    has_unindexed: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -81,6 +83,7 @@ class IndexFolder:
                     found["offset_entries"],
                     found["time_entries"],
                     None if stop is None else ScanStop(**stop),
+                    has_unindexed=bool(found["has_unindexed"]),
                 )
         except (OSError, ValueError, KeyError, zipfile.BadZipFile):
             return None
@@ -95,6 +98,7 @@ class IndexFolder:
             base_offset=np.int64(built.base_offset),
             offset_entries=built.offset_entries,
             time_entries=built.time_entries,
+            has_unindexed=np.bool_(built.has_unindexed),
             stop=np.frombuffer(json.dumps(stop).encode(), np.uint8),
         )
         try:

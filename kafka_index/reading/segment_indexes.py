@@ -97,6 +97,7 @@ class SegmentIndexes:
         self._largest: Largest | None = None
         self._end: LogEnd | None = None
         self.stop: ScanStop | None = None
+        self._has_unindexed = False
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -132,6 +133,8 @@ class SegmentIndexes:
             if self._largest is None:
                 whole = self.stop is None or (self.stop.is_tail and self._segment.is_last)
                 self._largest = Largest(*index.last_entry, is_certain=whole)
+                if self._has_unindexed:
+                    self._largest = self._largest_with_unindexed(self._largest)
         return self._largest
 
     @property
@@ -304,6 +307,18 @@ class SegmentIndexes:
             self._largest = Largest(int(timestamp), int(offset))
         return None
 
+    def _largest_with_unindexed(self, indexed: Largest) -> Largest:
+        """Return the largest timestamp, also of batches without room for an entry in the index."""
+        log, index = self._log, self.offset_index
+        position = max(index.lookup(index.last_offset).position, 0)
+        address, size = log.address, log.size_bytes
+        timestamp, offset, _ = log.complete(
+            lambda: largest_timestamp_after(address, size, position)
+        )
+        if timestamp <= indexed.timestamp_ms:
+            return indexed
+        return indexed._replace(timestamp_ms=int(timestamp), offset=int(offset))
+
     def _entry_end(self, position: int, offset: int) -> int:
         log = self._log
         return log.complete(lambda: int(entry_end(log.address, log.size_bytes, position, offset)))
@@ -324,6 +339,7 @@ class SegmentIndexes:
             else:
                 built = self._build_once(end)
             self.stop = built.stop
+            self._has_unindexed = built.has_unindexed
             self._built = built.open()
         return self._built
 
@@ -332,19 +348,31 @@ class SegmentIndexes:
         offset_index = OffsetIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
         time_index = TimeIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
         builder = IndexBuilder(offset_index, time_index, self._interval)
-        source = LogFileSource.of_segment(self._segment, verify_crc=False)
-        stop = None
+        source = LogFileSource.of_segment(self._segment, verify_crc=False, recovers=False)
+        stop, has_unindexed = None, False
         limit = INT32_MAX if end is None else end.end_bytes
         for batches in source.chunks():
             within = int(np.searchsorted(batches.position_bytes, limit))
-            if within:
-                stop = builder.append(batches.slice(0, within))
+            # Batches too far above the base offset get no entries, and are found by their headers.
+            beyond = np.flatnonzero(batches.last_offset[:within] > base_offset + INT32_MAX)
+            indexed = int(beyond[0]) if len(beyond) else within
+            if indexed:
+                stop = builder.append(batches.slice(0, indexed))
+            if indexed < within:
+                has_unindexed = True
+                break
             if within < batches.rows and end is not None:
                 stop = stop or end.stop
             if stop is not None:
                 break
         stop = builder.finish() or stop or source.stop
-        return BuiltIndexes(base_offset, offset_index.entry_bytes(), time_index.entry_bytes(), stop)
+        return BuiltIndexes(
+            base_offset,
+            offset_index.entry_bytes(),
+            time_index.entry_bytes(),
+            stop,
+            has_unindexed=has_unindexed,
+        )
 
 
 def request_parts(

@@ -217,7 +217,10 @@ class SegmentLog:
         base_offset = self._segment.base_offset
         if self.is_remote and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:
             source = LogFileSource(
-                self._segment.log_path, listed=self._segment, start_bytes=last_entry.position
+                self._segment.log_path,
+                listed=self._segment,
+                start_bytes=last_entry.position,
+                recovers=False,
             )
             ends = end_of_batches(source.chunks(), last_entry, base_offset)
             return LogEnd(*ends, source.stop)

@@ -225,7 +225,7 @@ def _follow(
     table = ProducerTable()
     following_base, end_offset = bounds
     order = BatchOrder(segment.base_offset, following_base)
-    source = LogFileSource.of_segment(segment, verify_crc=False)
+    source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
     for window, start, batches in source.windows():
         for offset, stop in _followed(table, order, batches, window, start, end_offset):
             if stop.refused:

@@ -109,7 +109,7 @@ class LogBatches:
 
     The base offset is that of the segment. Once exhausted, `stop` is the reason why the batches
     ended before the log did. With `any_offset`, batches may have offsets that the segment cannot
-    index, which only recovery refuses.
+    index, which only recovery refuses; if checksums are verified, only offsets that ascend.
     """
 
     def __init__(
@@ -134,14 +134,18 @@ class LogBatches:
     def __iter__(self) -> Iterator[BatchColumns]:
         """Scan the log."""
         log, scanner = self._log, self._scanner
-        resumes = {SCAN_ROWS_FULL, *([SCAN_OFFSET_OVERFLOW] if self._any_offset else ())}
+        ascends = self._any_offset and self._verify_crc
+        resumes = {SCAN_ROWS_FULL}
+        if self._any_offset and not ascends:
+            resumes.add(SCAN_OFFSET_OVERFLOW)
+        ahead = HeldBytes(log) if ascends else None
         code = SCAN_ROWS_FULL
         while code in resumes:
             if code == SCAN_OFFSET_OVERFLOW:
                 at = int(scanner.position)
                 base_offset = last_offset_of(log[at : at + RECORD_BATCH_OVERHEAD_BYTES])
                 scanner = Scanner(base_offset, verify_crc=self._verify_crc, position_bytes=at)
-            code = scanner.scan(log, 0, len(log))
+            code = scanner.scan(log, 0, len(log), ahead)
             yield from scanner.drain()
         if code != SCAN_END:
             self.stop = scanner.stop(code, HeldBytes(log))
@@ -156,7 +160,7 @@ def scan_to_end(
     """
     # An entry that is not one may lead before the log (LogSegment.translateOffset).
     start = max(last_entry.position, 0)
-    batches = LogBatches(log, start, base_offset, verify_crc=verify_crc, any_offset=not verify_crc)
+    batches = LogBatches(log, start, base_offset, verify_crc=verify_crc, any_offset=True)
     end_bytes, following = end_of_batches(batches, last_entry, base_offset)
     return LogEnd(end_bytes, following, batches.stop)
 
@@ -198,7 +202,7 @@ def next_offset(
 def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:
     """Return why a scan stops at a batch; None when it does not."""
     scanner = Scanner(base_offset, verify_crc=True, position_bytes=position_bytes)
-    code = scanner.scan(log, 0, len(log))
+    code = scanner.scan(log, 0, len(log), HeldBytes(log))
     if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
         return None
     return scanner.stop(code, HeldBytes(log))

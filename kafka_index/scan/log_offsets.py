@@ -147,7 +147,7 @@ class LogOffsets:
         self.end_offset, self._suspect = expected, None
         self._last_bytes = before_bytes
         source = LogFileSource(
-            segment.log_path, verify_crc=False, listed=segment, start_bytes=position
+            segment.log_path, verify_crc=False, listed=segment, start_bytes=position, recovers=False
         )
         for window, start, batches in source.windows():
             rows = int(np.searchsorted(batches.position_bytes, end_bytes))

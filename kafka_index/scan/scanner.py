@@ -25,6 +25,7 @@ from kafka_index.kernels.scan import (
     SCAN_BAD_SIZE,
     SCAN_COLUMNS,
     SCAN_OFFSET_OVERFLOW,
+    SCAN_ROWS_FULL,
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
     scan_batches,
@@ -61,25 +62,54 @@ class Scanner:
         self, segment_base_offset: int, *, verify_crc: bool, position_bytes: int = 0
     ) -> None:
         self._segment_base_offset = segment_base_offset
+        # The kernel's base: offsets from it up to 2^31 - 1 above it pass.
+        self._limit_base_offset = segment_base_offset
         self._verify_crc = verify_crc
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
         self._count = 0
         self.position: Integer = position_bytes
         self.next_offset = segment_base_offset
 
-    def scan(self, window: Bytes, window_position: int, log_size: int) -> int:
-        """Scan from `position`, adding to the batches so far; return the kernel's code."""
+    def scan(
+        self, window: Bytes, window_position: int, log_size: int, log: LogBytes | None = None
+    ) -> int:
+        """Scan from `position`, adding to the batches so far; return the kernel's code.
+
+        With the log, offsets may be too far above the base offset for an index entry: consumers
+        read them, and only recovery does not (KAFKA-6264).
+        """
         code, self.position, self._count = scan_batches(
             window,
             window_position,
             log_size,
             self.position,
-            self._segment_base_offset,
+            self._limit_base_offset,
             self._verify_crc,
             self._columns,
             self._count,
         )
+        if code == SCAN_OFFSET_OVERFLOW and log is not None and self._passes_limit(log):
+            return SCAN_ROWS_FULL
         return code
+
+    def _passes_limit(self, log: LogBytes) -> bool:
+        """Move the limit up to the batch at `position` if it is in order with its neighbors."""
+        at = int(self.position)
+        header = log.read_at(at, RECORD_BATCH_OVERHEAD_BYTES)
+        last_offset = last_offset_of(header)
+        before = int(self._columns[_LAST_OFFSET, self._count - 1]) if self._count else None
+        if last_offset < (self.next_offset if before is None else before + 1):
+            return False
+        size = LOG_OVERHEAD_BYTES + entry_length(header)
+        following = log.read_at(at + size, RECORD_BATCH_OVERHEAD_BYTES)
+        is_batch = (
+            len(following) > HEADER_SIZE_UP_TO_MAGIC and entry_length(following) >= MIN_LENGTH
+        )
+        if is_batch and last_offset_of(following) <= last_offset:
+            # A bit of the offset may be wrong: no checksum covers it.
+            return False
+        self._limit_base_offset = last_offset
+        return True
 
     def drain(self) -> Iterator[BatchColumns]:
         """Yield the batches scanned so far, if any, and make room for others."""
@@ -103,7 +133,7 @@ class Scanner:
             None,
             log.size_bytes,
         ):
-            bounds = OffsetBounds(self.next_offset, self._segment_base_offset + INT32_MAX + 1)
+            bounds = OffsetBounds(self.next_offset, self._limit_base_offset + INT32_MAX + 1)
             return replace(stop, is_tail=is_torn_tail(log, stop.position_bytes, bounds))
         return stop
 
@@ -134,7 +164,7 @@ class Scanner:
             return ScanStop(source.BAD_CRC, position, f"0x{stored:08x}", f"0x{computed:08x}")
         if code != SCAN_OFFSET_OVERFLOW:
             raise ValueError(f"the scan kernel returned {code}")
-        base = self._segment_base_offset
+        base = self._limit_base_offset
         return ScanStop(
             source.OFFSET_OVERFLOW,
             position,

@@ -54,7 +54,8 @@ class LogFileSource:
     touched. One of an object store or HDFS is streamed from front to back, whether or not checksums
     are verified: a request costs more than the bytes between two headers. A log that has changed
     since it was listed is an error. Without a listing the base offset is that in the file's name;
-    `InputError` is raised if it holds none. The size is 0 before `chunks` has begun.
+    `InputError` is raised if it holds none. The size is 0 before `chunks` has begun. Unless it
+    `recovers`, offsets may be too far above the base offset for an index entry.
     """
 
     def __init__(
@@ -64,19 +65,21 @@ class LogFileSource:
         verify_crc: bool = True,
         listed: SegmentFile | None = None,
         start_bytes: int = 0,
+        recovers: bool = True,
     ) -> None:
         self.path = os.fspath(path)
         self._start_bytes = start_bytes
         self._verify_crc = verify_crc
+        self._recovers = recovers
         self._base_offset = base_offset_of(self.path) if listed is None else listed.base_offset
         self._listed = listed
         self.log_size_bytes = 0
         self.stop: ScanStop | None = None
 
     @classmethod
-    def of_segment(cls, segment: SegmentFile, *, verify_crc: bool) -> Self:
+    def of_segment(cls, segment: SegmentFile, *, verify_crc: bool, recovers: bool = True) -> Self:
         """Return the source over a listed segment."""
-        return cls(segment.log_path, verify_crc=verify_crc, listed=segment)
+        return cls(segment.log_path, verify_crc=verify_crc, listed=segment, recovers=recovers)
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches (`BatchSource.chunks`)."""
@@ -106,7 +109,9 @@ class LogFileSource:
         else:
             file.advise_random()
             window, start = file.array, 0
-        code = yield from self._walked(scanner, walk, window, start, flush_windows=flush_windows)
+        code = yield from self._walked(
+            scanner, walk, window, start, file, flush_windows=flush_windows
+        )
         if code != SCAN_END:
             self.stop = scanner.stop(code, file)
         how = file.changed()
@@ -124,7 +129,7 @@ class LogFileSource:
         with closing(StreamWalk(file, begin)) as walk:
             nothing = np.empty(0, np.uint8)
             code = yield from self._walked(
-                scanner, walk, nothing, begin, flush_windows=flush_windows
+                scanner, walk, nothing, begin, file, flush_windows=flush_windows
             )
             if code != SCAN_END:
                 self.stop = scanner.stop(code, StreamedBytes(file, walk))
@@ -145,6 +150,7 @@ class LogFileSource:
         walk: WindowWalk | StreamWalk,
         window: Bytes,
         start: int,
+        file: ByteSource,
         *,
         flush_windows: bool,
     ) -> Generator[tuple[Bytes, int, BatchColumns], None, int]:
@@ -152,6 +158,7 @@ class LogFileSource:
 
         Returns the kernel's reason for the end.
         """
+        ahead = None if self._recovers else file
         code = SCAN_ROWS_FULL
         while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
             if code == SCAN_NEED_BYTES:
@@ -160,7 +167,7 @@ class LogFileSource:
                 stuck = len(window) and at == start
                 size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
                 window, start = walk.window(at, size), at
-            code = scanner.scan(window, start, self.log_size_bytes)
+            code = scanner.scan(window, start, self.log_size_bytes, ahead)
             # Windows with few batches make one chunk: each chunk has its cost downstream.
             if flush_windows or code != SCAN_NEED_BYTES:
                 for batches in scanner.drain():
@@ -320,7 +327,7 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
 
     def __init__(self, path: str | PathLike[str], *, verify_crc: bool = True) -> None:
         refuse_other_types(verify_crc=(verify_crc, bool))
-        self._source = LogFileSource(path_of(path, "path"), verify_crc=verify_crc)
+        self._source = LogFileSource(path_of(path, "path"), verify_crc=verify_crc, recovers=False)
         self._base_offset = base_offset_of(self._source.path)
         directory = os.path.basename(os.path.dirname(os.path.abspath(self._source.path)))
         self._partition = parse_partition_directory(directory) or TopicPartition("", -1)

@@ -91,7 +91,7 @@ class RangeScan:
                     size = min(max(size, window_bytes), part.end_bytes - at)
                     window, start = read(at, size), at
                     self.bytes_read += size
-                code = scanner.scan(window, start, part.end_bytes)
+                code = scanner.scan(window, start, part.end_bytes, file)
                 for batches in scanner.drain():
                     for found in order.follow(batches):
                         self.least_offset = order.next_offset

@@ -1,0 +1,91 @@
+"""Offsets 2^31 or more apart in one segment (KAFKA-6264), as consumers of a broker get them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kafka_index import lookup_offsets, lookup_timestamps, read_records
+from tests.support.segments import batch, message
+
+from .kafka_loading import partition_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .judge import Judge
+
+LIMIT = 2**31
+TOPIC, PARTITION = "topic", 0
+
+
+def _three(offset: int) -> list[bytes]:
+    return [
+        batch(offset + 3 * each, 3, timestamps=[offset // 10**6 + each] * 3) for each in range(3)
+    ]
+
+
+LOGS = {
+    "last offset fits": {0: [*_three(0), batch(LIMIT - 3)]},
+    "last offset is 2^31": {0: [*_three(0), batch(LIMIT - 2)]},
+    "far": {0: [*_three(0), *_three(LIMIT + 5)]},
+    "batch over the limit": {0: [*_three(0), batch(LIMIT - 2, 4), batch(LIMIT + 9)]},
+    "several limits": {0: [*_three(0), *_three(LIMIT + 5), *_three(5 * LIMIT)]},
+    "all far": {0: _three(LIMIT + 5)},
+    "base offset is not 0": {7: [*_three(7), batch(LIMIT + 7), batch(LIMIT + 10)]},
+    "before another segment": {
+        0: [*_three(0), *_three(LIMIT + 5)],
+        LIMIT + 99: [batch(LIMIT + 99)],
+    },
+    "messages of magic 1": {0: [message(0, 1, 50), message(LIMIT + 5, 1, 60)]},
+    "messages of magic 0": {0: [message(0, 0), message(LIMIT + 5, 0), message(LIMIT + 6, 0)]},
+}
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("name", LOGS)
+def test_far_offsets_are_read_and_looked_up_as_by_a_broker(
+    judge: Judge, scratch: Path, name: str, *, with_index: bool
+) -> None:
+    files = partition_files(judge, scratch, LOGS[name])
+    for base_offset in LOGS[name] if with_index else ():
+        # No entry: the broker neither recovers the segment nor splits it.
+        files.write(base_offset, ".index")
+        files.write(base_offset, ".timeindex")
+    root = files.directory.parent
+    records = read_records(root, columns=["offset", "timestamp"]).read_all()
+    offsets = np.array(records["offset"].to_pylist())
+    queries = pa.table(
+        {
+            "topic": [TOPIC] * len(offsets),
+            "partition": [PARTITION] * len(offsets),
+            "offset": offsets,
+        }
+    )
+    answers = lookup_offsets(root, queries, resolve="record").to_arrow()
+    times = [each.value // 10**6 if each is not None else -1 for each in records["timestamp"]]
+    with_times = [time for time in times if time >= 0]
+    timed = lookup_timestamps(
+        root,
+        pa.table(
+            {
+                "topic": pa.array([TOPIC] * len(with_times), pa.string()),
+                "partition": pa.array([PARTITION] * len(with_times), pa.int32()),
+                "timestamp": pa.array(with_times, pa.int64()),
+            }
+        ),
+        resolve="record",
+    ).to_arrow()
+
+    with files.load(clean=with_index) as log:
+        consumed = log.consume(log.loaded.log_start_offset, committed=False).records
+    assert offsets.tolist() == [each.offset for each in consumed]
+    assert answers["found_offset"].to_pylist() == offsets.tolist()
+    first_at = [
+        next((each.offset for each in consumed if each.timestamp_ms >= time), None)
+        for time in with_times
+    ]
+    assert timed["found_offset"].to_pylist() == first_at
