@@ -184,7 +184,8 @@ def matcher_of(selection: Selection) -> Callable[[pa.RecordBatch], NDArray[np.bo
 def read_keys(path: str) -> tuple[bytes, ...]:
     """Return the keys in a file; raises `InputError` if it cannot be read, as `parse_keys` does."""
     try:
-        with open(path, encoding="utf-8", newline="\n") as file:
+        # Editors on Windows begin a file with a byte order mark, which is no part of a key.
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
             return parse_keys(file, path=path)
     except OSError as error:
         raise InputError(f"cannot read the keys: {error.strerror}", path=path) from error

@@ -459,6 +459,15 @@ def test_keys_are_text_hex_or_base64(tmp_path: Path) -> None:
     assert [row["offset"] for row in rows(tmp_path / "out")] == [3]
 
 
+def test_byte_order_mark_before_the_first_key_is_ignored(tmp_path: Path) -> None:
+    write_partition(tmp_path / "in", {0: batch(0, b"k1", b"k2", b"k3")})
+    path = tmp_path / "keys.txt"
+    path.write_bytes(b"\xef\xbb\xbfk1\r\nk2\r\n")
+    rewritten(tmp_path / "in", tmp_path / "out", "--drop-keys", path)
+
+    assert [row["key"] for row in rows(tmp_path / "out")] == [b"k3"]
+
+
 def test_a_line_that_is_no_key_is_refused(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k")})
     keys = keys_file(tmp_path, "k", "hex:f")
