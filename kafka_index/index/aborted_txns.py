@@ -8,7 +8,7 @@ stable offset before it. Two indexes with equal such bounds are equal to every f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -111,18 +111,18 @@ def compare_aborted_txns(
             "entries in the order of their transaction markers",
             f"{found[entry]}, after an entry with last stable offset {bounds[entry]}",
         )
-    return _stable_offset(stored, expected)
-
-
-def _stable_offset(stored: AbortedTxns, expected: AbortedTxns) -> TxnDifference | None:
-    """Return the first last stable offset that differs, of entries in reach of every fetch."""
-    found, wanted = _txns(stored), _txns(expected)
+    stable_offsets = stored["last_stable_offset"].tolist()
     stable = dict(zip(wanted, expected["last_stable_offset"].tolist(), strict=True))
+    return _stable_offset(found, stable_offsets, stable)
+
+
+def _stable_offset(
+    found: Sequence[_Txn], stable_offsets: Sequence[int], stable: Mapping[_Txn, int]
+) -> TxnDifference | None:
+    """Return the first last stable offset that differs, of entries in reach of every fetch."""
     # No last stable offset is above the end of its transaction.
     highest = max([*stable.values(), *(txn.last_offset + 1 for txn in found if txn not in stable)])
-    for at, (txn, offset) in enumerate(
-        zip(found, stored["last_stable_offset"].tolist(), strict=True)
-    ):
+    for at, (txn, offset) in enumerate(zip(found, stable_offsets, strict=True)):
         right = min(stable.get(txn, offset), highest)
         if offset != right:
             fault = TxnFault.TOO_STABLE if offset > highest else TxnFault.STABLE_OFFSET
