@@ -255,7 +255,8 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
                 if last < target:
                     base = last
                 elif state[STATE_DAMAGE] == position:
-                    found = damage_at(position)
+                    overlaps = previous != NOWHERE and previous_last >= target
+                    found = previous if overlaps else damage_at(position)
                     break
                 elif state[STATE_UNPACKED_POSITION] != position:
                     code = WALK_NEEDS_FIRST_OFFSET

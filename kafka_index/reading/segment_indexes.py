@@ -139,11 +139,16 @@ class SegmentIndexes:
 
     @property
     def end(self) -> LogEnd:
-        """The end of the segment; the log after its last index entry is verified once."""
+        """The end of the intact batches; the log after its last index entry is verified once."""
         if self._end is None:
             index = self.offset_index
             self.request_end()
-            self._end = self._log.scan_to_end(index.lookup(index.last_offset))
+            entry = index.lookup(index.last_offset)
+            self._end = self._log.scan_to_end(entry)
+            while self._end.end_bytes == entry.position > 0:
+                # The entry leads to the damage itself: what ends there is known from one before.
+                entry = index.lookup(entry.offset - 1)
+                self._end = self._log.scan_to_end(entry)
             stop = self._end.stop
             if stop is not None:
                 kind = TAIL if stop.is_tail and self._segment.is_last else UNREADABLE

@@ -284,7 +284,8 @@ def _walk_to_timestamps(
             log.check_faults()
             # Where offsets go back, a right entry may lead past the batch it was made of.
             entries = indexes.time_index.read_entries()
-            hold = walk.time_entries_hold(log.address, size_bytes, *entries)
+            # Entries of batches after the end of the intact ones hold by their headers.
+            hold = walk.time_entries_hold(log.address, log.size_bytes, *entries)
             log.check_faults()
             if not hold:
                 timestamp, offset = (
@@ -299,10 +300,13 @@ def _walk_to_timestamps(
 def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, position: int) -> int:
     """Return the position of an entry that does not hold if the log is damaged there.
 
-    It is if the batches before it lead to that very position, and no valid batch follows; otherwise
-    the index is wrong, and `_Misfit` is raised.
+    It is after the end of the intact batches, and if the batches before it lead to that very
+    position, and no valid batch follows; otherwise the index is wrong, and `_Misfit` is raised.
     """
     log.check_faults()
+    if position >= indexes.log_size_bytes:
+        # The intact batches of the last segment end before it.
+        return position
     address, size = log.address, log.size_bytes
     before = indexes.offset_index.lookup(offset - 1)
     is_damaged = walk.entry_end(

@@ -35,7 +35,7 @@ from tests.support.partitions import (
     times_at,
     written,
 )
-from tests.support.segments import GZIP, batch, packed_batch, record
+from tests.support.segments import GZIP, batch, packed_batch, record, wrapper
 
 SIZE = len(PLAIN.segments[0].batches[0].data)
 MIDDLE, LAST = 1, 2
@@ -238,6 +238,39 @@ def test_damage_in_the_last_segment_hides_where_the_log_ends(tmp_path: Path) -> 
         found = statuses(log, [*range(18), 18, 50], Resolve.RECORD)
         assert found == all_but(range(14, 18)) | {18: "unreadable", 50: "unreadable"}
         assert ask_time(log, -1).status == "unreadable"
+
+
+@INDEXED
+def test_bad_checksum_in_the_last_batch_hides_only_queries_that_reach_it(
+    tmp_path: Path, *, indexes: bool
+) -> None:
+    rotten = PLAIN.replaced(LAST, PLAIN.segments[LAST].log[:-1] + b"\xee")
+    with damaged(rotten, tmp_path, indexes=indexes) as log:
+        assert log.log_end_offset == 16
+        found = statuses(log, [*range(18), 18, 50], Resolve.RECORD)
+        assert found == all_but([16, 17]) | {18: "unreadable", 50: "unreadable"}
+        times = [ask_time(log, time).status for time in (*times_at(14), *times_at(16), -1, -3)]
+        assert times == ["found"] * 2 + ["unreadable"] * 4
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("following", [[], [6]], ids=["last segment", "earlier segment"])
+def test_compressed_messages_before_a_damaged_batch_are_found(
+    tmp_path: Path, magic: int, following: list[int]
+) -> None:
+    good, bad = (
+        wrapper(first + 2, magic, [(first * (1 - magic) + delta, 10) for delta in range(3)], GZIP)
+        for first in (0, 3)
+    )
+    directory = tmp_path / "topic-0"
+    directory.mkdir()
+    (directory / f"{0:020d}.log").write_bytes(good + bad[:-20] + bytes(20))
+    for base_offset in following:
+        (directory / f"{base_offset:020d}.log").write_bytes(batch(base_offset))
+    with PartitionLog.open(directory) as log:
+        answers = log.answer_offsets(np.arange(6), Resolve.RECORD)
+    found, hidden = Status.FOUND, Status.UNREADABLE
+    assert answers.status.tolist() == [found] * 3 + [hidden] * 3
 
 
 def test_an_index_shows_where_the_log_ends_after_damage(tmp_path: Path) -> None:

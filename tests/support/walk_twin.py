@@ -135,10 +135,8 @@ def search_offset(
                 overlaps = previous is not None and previous.last_offset >= target
                 return previous.position if previous is not None and overlaps else header.position
             previous = header
-    except DamageInside:
-        raise
     except Damage:
-        # The header of the batch before is known.
+        # The batch before is known, and holds the offset.
         if previous is None or previous.last_offset < target:
             raise
     if previous is not None and previous.last_offset >= target:
