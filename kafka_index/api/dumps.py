@@ -40,7 +40,7 @@ from kafka_index.results import Result, RunOutcome, TableResult
 from kafka_index.startup import Prediction
 from kafka_index.startup.conditions import start_conditions
 from kafka_index.startup.directories import predict_start
-from kafka_index.storage import local_path
+from kafka_index.startup.identity import input_directories
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables.records import list_partitions as list_files
 from kafka_index.tiered.options import TieredOptions
@@ -435,9 +435,10 @@ def predict(
     >>> found.counts["records_lost"]
     0
     """
-    directories = [local_path(path) for path in paths_of(paths)]
-    if not directories:
+    inputs = paths_of(paths)
+    if not inputs:
         raise ConfigError("paths is empty", expected="all data directories of one broker")
+    directories = input_directories(inputs)
     most = whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
     conditions = start_conditions(
         directories,

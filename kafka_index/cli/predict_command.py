@@ -38,8 +38,9 @@ from kafka_index.startup import (
 )
 from kafka_index.startup.conditions import start_conditions
 from kafka_index.startup.directories import predict_start
+from kafka_index.startup.identity import input_directories
 from kafka_index.startup.prediction import SEGMENT_ROWS
-from kafka_index.storage import list_dump, local_path
+from kafka_index.storage import list_dump
 from kafka_index.storage.report_file import PageMaker, open_report
 from kafka_index.storage.segment_table import SegmentTable
 
@@ -101,7 +102,7 @@ class PredictOptions:
 
 
 def _run(options: PredictOptions) -> ExitCode:
-    paths = [local_path(path) for path in options.inputs]
+    paths = input_directories(options.inputs)
     properties = None if options.config_path is None else read_properties(options.config_path)
     conditions = start_conditions(
         paths,

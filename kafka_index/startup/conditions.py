@@ -11,7 +11,7 @@ from kafka_index.growing.growing_segment import Clock, system_clock
 from kafka_index.layout.names import METADATA_LOG, TopicPartition
 from kafka_index.metadata import ClusterImage
 from kafka_index.records.decompression import shared_budget
-from kafka_index.startup.identity import metadata_directory_of
+from kafka_index.startup.identity import metadata_directory_of, started_directories
 from kafka_index.startup.metadata_log import read_started_cluster
 
 _RETENTION_MS, _RETENTION_BYTES = "retention.ms", "retention.bytes"
@@ -148,6 +148,7 @@ def start_conditions(
 
     `properties` are all settings of the broker, None where they are not known.
     """
+    directories = started_directories(directories, properties)
     directory = metadata_directory_of(directories, properties, metadata)
     path = directory if metadata is None else metadata
     cluster, fault = None, None

@@ -45,6 +45,8 @@ from kafka_index.startup.identity import (
     misplaced_metadata,
     refusal_of,
     refused_settings,
+    started_directories,
+    why_not_all_given,
     without_metadata_directory,
 )
 from kafka_index.startup.metadata_log import why_not_bootstrap, why_not_metadata_log
@@ -92,7 +94,7 @@ def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Pr
     """
     # A broker follows every link.
     with reading_inputs(follow_links=True):
-        return _Start(sorted({os.path.abspath(path) for path in paths}), conditions).predict()
+        return _Start(paths, conditions).predict()
 
 
 class _Start:
@@ -100,6 +102,7 @@ class _Start:
         self._conditions = conditions
         self._config = conditions.config
         properties = conditions.properties
+        paths = started_directories(paths, properties)
         self._metadata = metadata_directory_of(paths, properties, conditions.metadata_directory)
         self._paths = without_metadata_directory(paths, properties, self._metadata)
         for path in self._paths:
@@ -115,6 +118,9 @@ class _Start:
             "here"
             for path in misplaced_metadata(self._paths, properties, self._metadata)
         ]
+        not_given = why_not_all_given(self._paths, properties)
+        if not_given is not None:
+            self._unknown.append(not_given)
         self._not_judged: list[str] = []
         self._partitions: list[PartitionPrediction] = []
         self._notes: list[str] = []

@@ -10,14 +10,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.dump.small_files import MetaProperties
-from kafka_index.errors import DirectoryFailsError, KafkaIndexError
+from kafka_index.errors import DirectoryFailsError, InputError, KafkaIndexError
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.names import META_PROPERTIES, METADATA_LOG
 from kafka_index.layout.texts import is_reserved_directory_id, quote_content
 from kafka_index.startup.found_files import parse_log_directory
 from kafka_index.startup.prediction import Refusal
+from kafka_index.storage import list_dump, local_path
 from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.listing import list_any
+from kafka_index.storage.paths import expand_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,32 @@ class Identity:
     by_directory: Mapping[str, MetaProperties]
     offline: Mapping[str, Refusal]
     refused: tuple[Refusal, ...]
+
+
+def input_directories(inputs: Sequence[str]) -> list[str]:
+    """Return the data directories that inputs name.
+
+    Raises `InputError` if an input does not exist or is a partition directory, or if no input
+    contains files of a broker.
+    """
+    directories = [path for each in inputs for path in expand_input(local_path(each))]
+    for path in directories:
+        if not os.path.isdir(path):
+            hint = "give the data directories of a broker"
+            raise InputError("not a directory", path=path, hint=hint)
+    bare = [path for path in directories if not DataDirectory(path, tolerated=True).has_root_files]
+    if not bare:
+        return directories
+    list_logs = list_dump if bare == directories else list_any
+    listing = list_logs(bare, topics=None)
+    for path in listing.partition_directories:
+        if path in bare:
+            raise InputError(
+                "a partition directory, not a data directory",
+                path=path,
+                hint=f"give {os.path.dirname(path)}",
+            )
+    return directories
 
 
 def configured_node(properties: Mapping[str, str] | None) -> int | None:
@@ -62,6 +92,33 @@ def refused_settings(properties: Mapping[str, str] | None) -> list[Refusal]:
 def configured_directories(properties: Mapping[str, str] | None) -> frozenset[str]:
     """Return the data directories in a broker's settings."""
     return frozenset(_in_order(properties))
+
+
+def started_directories(
+    paths: Sequence[str], properties: Mapping[str, str] | None
+) -> Sequence[str]:
+    """Return the directories that a broker starts on: those given, and those of its settings.
+
+    The settings of a broker on another machine name no directory that is given, and add none.
+    """
+    given = {os.path.abspath(path) for path in paths}
+    configured = configured_directories(properties)
+    if given.isdisjoint({*configured, _configured_metadata(properties)}):
+        return sorted(given)
+    return sorted(given | configured)
+
+
+def why_not_all_given(
+    data_directories: Sequence[str], properties: Mapping[str, str] | None
+) -> str | None:
+    """Return the reason why data directories of the settings are unknown; None if none is."""
+    configured = configured_directories(properties)
+    if len(data_directories) >= len(configured):
+        return None
+    return (
+        f"log.dirs names {len(configured)} data directories, and {len(data_directories)} are "
+        f"given: {', '.join(sorted(configured))}"
+    )
 
 
 def _in_order(properties: Mapping[str, str] | None) -> list[str]:

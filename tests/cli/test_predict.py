@@ -74,6 +74,33 @@ def test_the_metadata_log_of_the_settings_may_be_one_of_the_inputs(
     assert "not judged" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("log_dirs", "verdict"),
+    [
+        ("{root}/data,{root}/other", "safe"),
+        ("{root}/data,{root}/empty", "does_not_start"),
+        ("{root}/data,{root}/absent", "does_not_start"),
+        ("/of/another/machine", "safe"),
+        ("/of/another/machine,/second", "unknown"),
+    ],
+)
+@pytest.mark.parametrize("has_metadata", [True, False], ids=["both given", "data given"])
+def test_data_directories_that_only_the_settings_name_are_judged_or_unknown(
+    data: Path, log_dirs: str, verdict: str, *, has_metadata: bool
+) -> None:
+    is_here = log_dirs.startswith("{root}")
+    metadata, config = metadata_apart(data, data if is_here else Path("/of/another/data"))
+    for name in ("empty", "other"):
+        data.with_name(name).mkdir()
+    shutil.copy(metadata / "meta.properties", data.with_name("other"))
+    with config.open("a") as file:
+        file.write(f"log.dirs={log_dirs.format(root=data.parent)}\n")
+
+    done = predict("--input", data, *([metadata] * has_metadata), "--config", config)
+
+    assert done.stdout.split()[0].strip(";") == verdict, done.stdout
+
+
 def test_a_sole_controller_has_its_metadata_up_to_where_the_log_is_torn(data: Path) -> None:
     metadata, config = metadata_apart(data, data)
     (log,) = metadata.glob("*/*.log")
@@ -194,6 +221,26 @@ def test_a_file_in_place_of_a_directory_is_wrong_usage(data: Path) -> None:
 
     assert done.returncode == 2
     assert "meta.properties: not a directory; give the data directories" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent", "No such file or directory"),
+        ("empty", "no segments found"),
+        ("data/app-logs-0", "a partition directory, not a data directory; give "),
+    ],
+)
+def test_an_input_that_is_no_data_directory_is_wrong_usage(
+    data: Path, name: str, message: str
+) -> None:
+    data.with_name("empty").mkdir()
+    path = data.parent / name
+
+    done = predict("--input", path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
 
 
 def test_notes_are_wrapped_at_words(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

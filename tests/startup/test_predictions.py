@@ -358,8 +358,8 @@ def test_a_metadata_log_in_the_second_of_the_data_directories_is_not_safe(data: 
 
     found = kafka_index.predict(data, config={"log.dirs": f"/not/here,{data}"})
 
-    assert found.verdict is not Verdict.SAFE
-    assert found.unknown
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert found.refused[-1].file == "/not/here/meta.properties"
 
 
 @pytest.mark.parametrize("first", ["data", "other"])

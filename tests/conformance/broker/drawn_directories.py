@@ -82,6 +82,10 @@ class Drawn:
     draw: random.Random
     topic_ids: dict[str, str]
     changes: list[str] = field(default_factory=list)
+    log_dirs: list[Path] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log_dirs = [*self.data]
 
     @property
     def data(self) -> list[Path]:
@@ -116,6 +120,7 @@ class Drawn:
             (2, self._change_epochs),
             (2, self._change_partition),
             (1, self._copy_marked),
+            (1, self._add_log_dir),
         )
         (one,) = draw.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])
         self.changes.append(one())
@@ -254,6 +259,21 @@ class Drawn:
         shutil.copytree(folder, path, symlinks=True, ignore=_pipes)
         files = sorted(one for one in path.iterdir() if one.is_file()) or [path / "none"]
         return f"{path.relative_to(self.root)} marked, {self._change_file(draw.choice(files))}"
+
+    def _add_log_dir(self) -> str:
+        """Let the settings name one more data directory."""
+        path = self.root / "data-3"
+        kind = self.draw.choice(("absent", "empty", "formatted"))
+        if path in self.log_dirs or not (self.data[0] / "meta.properties").is_file():
+            return "nothing"
+        self.log_dirs.append(path)
+        if kind != "absent":
+            path.mkdir()
+        if kind == "formatted":
+            lines = (self.data[0] / "meta.properties").read_bytes().splitlines(keepends=True)
+            kept = (line for line in lines if not line.startswith(b"directory.id"))
+            (path / "meta.properties").write_bytes(b"".join(kept))
+        return f"{path.name}: {kind}"
 
     def _change_properties(self) -> str:
         draw = self.draw
