@@ -46,7 +46,7 @@ _LONGEST_SLEEP_S = 15.0
 
 _PREFIX = "kafka_index_backup_"
 _SECOND_MS = 1000
-_COUNTER = re.compile(rf"^({_PREFIX}\w+_total{{[^}}]*}}) ([0-9]+)$", re.MULTILINE)
+_COUNTER = re.compile(rf"^({_PREFIX}\w+_total{{[^}}]*}}) ([0-9]{{1,18}})$", re.MULTILINE)
 #: How runs end: with all partitions, without some, or not at all.
 _DONE, _MISSED, _FAILED = "done", "missed", "failed"
 _HELP = {

@@ -27,8 +27,16 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from kafka_index.errors import CorruptObjectError, KafkaIndexError, PublishError, ReadError
+from kafka_index.layout.state_files import MALFORMED, Int32
 from kafka_index.layout.times import now_ms
-from kafka_index.stores.backup.manifest import BARRIERS_FOLDER, is_run_name, run_name, run_time
+from kafka_index.storage.paths import repository_of
+from kafka_index.stores.backup.manifest import (
+    BARRIERS_FOLDER,
+    RunName,
+    is_run_name,
+    run_name,
+    run_time,
+)
 from kafka_index.stores.registry import store_of
 
 #: The stages, in their order.
@@ -56,8 +64,8 @@ class LateError(KafkaIndexError):
 class _Opened(msgspec.Struct, frozen=True):
     """The object that opens a barrier."""
 
-    run: str
-    node_id: int
+    run: RunName
+    node_id: Int32
     token: str
 
 
@@ -71,7 +79,7 @@ class _There(msgspec.Struct, frozen=True):
 class _Closed(msgspec.Struct, frozen=True):
     """The object that closes a stage; its token makes it another than the same list of others."""
 
-    members: tuple[int, ...]
+    members: tuple[Int32, ...]
     token: str
 
 
@@ -297,7 +305,7 @@ def old_barriers(root: str, before_ms: int) -> list[str]:
     """
     top = f"{root}/{BARRIERS_FOLDER}"
     names: dict[str, list[str]] = {}
-    store = store_of(root)
+    store = repository_of(root).store
     for page in store.list_tree(top):
         for path in page["path"].to_pylist():
             names.setdefault(path.partition("/")[0], []).append(path)
@@ -320,7 +328,7 @@ def _newest(root: str) -> tuple[int, str | None]:
 
     A folder is not a barrier before it is opened: whoever makes it may be killed before that.
     """
-    entries = store_of(root).list_directory(f"{root}/{BARRIERS_FOLDER}")
+    entries = repository_of(root).store.list_directory(f"{root}/{BARRIERS_FOLDER}")
     names = [os.path.basename(each.path) for each in entries if each.is_directory]
     number = max((int(name) for name in names if name.isdecimal()), default=0)
     if not number:
@@ -371,5 +379,5 @@ def _read(path: str, kind: type[_Object], own: _Object | None) -> _Object:
 def _decoded(path: str, kind: type[_Object]) -> _Object:
     try:
         return msgspec.json.decode(store_of(path).read(path), type=kind)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptObjectError(f"not the object of a barrier: {error}", path=path) from error

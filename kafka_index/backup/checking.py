@@ -20,7 +20,7 @@ from kafka_index.layout.times import Time, now_ms, parse_time
 from kafka_index.results import RunOutcome, TableResult, report_schema
 from kafka_index.scan.file_records import LogBatches
 from kafka_index.storage.paths import repository_of
-from kafka_index.stores import Bytes, store_of
+from kafka_index.stores import Bytes
 from kafka_index.stores.backup.manifest import (
     DATA_FOLDER,
     KeptFile,
@@ -394,7 +394,7 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
             return {**row, **_fault("altered", "it has another size", expected, f"{size} bytes")}
         if path not in wanted:
             return row
-        return {**row, "is_read": True, **_read_fault(path, named)}
+        return {**row, "is_read": True, **_read_fault(repository, path, named)}
 
     by_path = sorted(paths, key=paths.__getitem__)
     rows += map_requests(check, by_path, threads=READS_AT_A_TIME, name="objects")
@@ -407,10 +407,10 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
     return CheckedBackup(pa.Table.from_pylist(rows, schema=CHECKED_SCHEMA), outcome)
 
 
-def _read_fault(path: str, named: Piece | KeptFile) -> dict[str, object]:
+def _read_fault(repository: Repository, path: str, named: Piece | KeptFile) -> dict[str, object]:
     """Return how what is stored differs from what manifests say of it, as columns of its row."""
     try:
-        data = store_of(path).read(path)
+        data = repository.store.read(path)
     except FileNotFoundError:
         return _fault("missing", "it was deleted meanwhile", f"{named.size_bytes} bytes")
     except KafkaIndexError as error:

@@ -9,7 +9,6 @@ their times of access where the platform allows that.
 
 from __future__ import annotations
 
-import base64
 import os
 import stat
 import time
@@ -227,7 +226,7 @@ class Looks:
             os.stat(f"{path}/{PARTITION_METADATA}").st_mtime_ns,
             [_log_of_seen(path, each) for each in last],
             known.epochs,
-            None if known.snapshot is None else base64.b64decode(known.snapshot),
+            known.snapshot,
         )
         if not self._measure(found):
             return None

@@ -6,7 +6,6 @@ log that is cleaned is read again where it is not as it was.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -53,8 +52,7 @@ class Storing:
         self._high_watermark = high_watermark
         self._logs = found.logs
         self._seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
-        header = earlier.last_header if earlier else None
-        self._earlier_header = None if header is None else base64.b64decode(header)
+        self._earlier_header = earlier.last_header if earlier else None
         self._last_header: bytes | None = None
         self._kept: list[Piece] = []
         self._puts: list[Future[tuple[Piece, int]]] = []
@@ -118,11 +116,11 @@ class Storing:
             settled_offset=min(self._settled_offset, end),
             epochs=tuple(each for each in found.epochs if each[1] <= end),
             cleaner_offset=cleaner_offset,
-            snapshot=_text(snapshot),
+            snapshot=snapshot,
             pieces=tuple(pieces),
             files=tuple(self.files),
             segments=tuple(self._segments),
-            last_header=_text(self._last_header),
+            last_header=self._last_header,
         )
         if (
             partition.topic != CLUSTER_METADATA_TOPIC
@@ -322,7 +320,3 @@ class Storing:
         ctime_ns = 0 if log.is_preallocated else log.ctime_ns
         file = log.device, log.inode, ctime_ns, log.end_bytes
         self._segments.append(SeenSegment(log.base_offset, *file, covered_bytes, is_done))
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()

@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import convert
 
 from kafka_index.build.report import (
     BUILT,
@@ -42,6 +43,7 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
+from kafka_index.layout.state_files import Int64
 from kafka_index.records.batch_table import PREALLOCATED_TAIL
 from kafka_index.storage import (
     SegmentFile,
@@ -94,6 +96,19 @@ RECORDED_FILES = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
+class _Head:
+    """The fields of a record besides its tables, as in JSON."""
+
+    run_id: str
+    settings: tuple[Int64, Int64, bool]
+    outputs: tuple[str, ...]
+    expire_after_ms: Int64 | None
+    expire_at_ms: Int64 | None
+    start: str
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRecord:
     """The files that were built of a partition, from which logs and with which settings.
 
@@ -133,16 +148,16 @@ class PartitionRecord:
                 orjson.dumps(outer["record"]) + body
             ):
                 return None
-            fields = outer["record"]
             middle = outer["segments_bytes"]
+            kept = convert(outer["record"], _Head)
             return cls(
-                fields["run_id"],
-                ScanSettings(*fields["settings"]),
-                tuple(fields["outputs"]),
-                fields["expire_after_ms"],
-                fields["expire_at_ms"],
-                fields["start"],
-                fields["is_whole"],
+                kept.run_id,
+                ScanSettings(*kept.settings),
+                kept.outputs,
+                kept.expire_after_ms,
+                kept.expire_at_ms,
+                kept.start,
+                kept.is_whole,
                 _table(body[:middle], RECORDED_SEGMENTS),
                 _table(body[middle:], RECORDED_FILES),
             )
@@ -472,6 +487,9 @@ def _table(data: bytes, schema: pa.Schema) -> pa.Table:
         table = reader.read_all()
     if table.schema != schema:
         raise ValueError("other columns")
+    table.validate(full=True)
+    if any(table[each.name].null_count for each in schema if not each.nullable):
+        raise ValueError("missing values")
     return table
 
 

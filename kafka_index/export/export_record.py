@@ -16,9 +16,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Final, Self
 
 import numpy as np
+from msgspec import Meta
 
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.export.settings import ExportSettings
@@ -31,6 +32,7 @@ from kafka_index.layout.records import (
     NO_LEADER_EPOCH,
     RECORD_BATCH_HEADER,
 )
+from kafka_index.layout.state_files import Crc32, Int64, Offset, decode_state
 from kafka_index.layout.times import format_time
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.stores import is_remote, store_of
@@ -40,7 +42,12 @@ from kafka_index.tables.settings import RecordFilter
 #: The record keeps the last batches of so many splits, and fewer of those before.
 _MAX_KEPT = 64
 EXPORT_RECORD = ".kafka-index-export.json"
+#: The names of data files; those of staged ones in a store have a suffix more.
+DATA_FILE: Final = r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?"
+DATE_FOLDER: Final = r"date=[^/]+"
 _VERSION = 1
+_DataFile = Annotated[str, Meta(pattern=rf"^(?:{DATE_FOLDER}/)?{DATA_FILE}\Z")]
+_OptionValue = str | bool | Int64 | list[str] | dict[str, str] | None
 _TIMES = ("from_ms", "to_ms")
 #: The options by their names in a record.
 OPTION_NAMES: Final = {
@@ -62,12 +69,12 @@ class ExportedBatch:
     split.
     """
 
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    checksum: int
-    records: int
-    end_offset: int = 0
+    base_offset: Offset
+    last_offset: Offset
+    leader_epoch: Int64
+    checksum: Crc32
+    records: Int64
+    end_offset: Offset = 0
 
     @classmethod
     def of_header(cls, header: bytes) -> Self:
@@ -190,9 +197,9 @@ class DamagedRange:
     `records` counts those in place; None if an earlier version has not counted them.
     """
 
-    first_offset: int
-    end_offset: int
-    records: int | None = None
+    first_offset: Offset
+    end_offset: Offset
+    records: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +213,13 @@ class ExportRecord:
     taking their place.
     """
 
-    options: Mapping[str, object]
-    first_offset: int
-    next_offset: int
+    options: Mapping[str, _OptionValue]
+    first_offset: Offset
+    next_offset: Offset
     topic_id: str | None = None
     damaged: tuple[DamagedRange, ...] = ()
     batches: tuple[ExportedBatch, ...] = ()
-    superseded: tuple[str, ...] | None = None
+    superseded: tuple[_DataFile, ...] | None = None
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the partition, whole."""
@@ -222,7 +229,7 @@ class ExportRecord:
             file.commit()
 
 
-def record_options(settings: ExportSettings) -> dict[str, object]:
+def record_options(settings: ExportSettings) -> dict[str, _OptionValue]:
     """Return the options that decide the rows and files of an export, as in JSON."""
     return {
         "format": settings.format.value,
@@ -286,17 +293,8 @@ def read_export_record(folder: str) -> ExportRecord | None:
         data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        fields: dict[str, Any] = json.loads(data)
-        version = fields.pop("version")
-        damaged = tuple(DamagedRange(**one) for one in fields.pop("damaged"))
-        batches = tuple(ExportedBatch(**one) for one in fields.pop("batches", ()))
-        superseded = fields.pop("superseded", None)
-        names = None if superseded is None else tuple(superseded)
-        record = ExportRecord(**fields, damaged=damaged, batches=batches, superseded=names)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        version = None
-    if version != _VERSION:
+    record = decode_state(data, ExportRecord, _VERSION)
+    if record is None:
         raise InputError(
             "not an export record of this version",
             path=path,

@@ -18,7 +18,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from kafka_index.export.export_record import EXPORT_RECORD, DamagedRange, ExportRecord, thinned
+from kafka_index.export.export_record import (
+    DATA_FILE,
+    DATE_FOLDER,
+    EXPORT_RECORD,
+    DamagedRange,
+    ExportRecord,
+    thinned,
+)
 from kafka_index.export.report import ExportStatus, LeftOut, PartitionReport, SplitResult
 from kafka_index.export.settings import STAGED_ENDING
 from kafka_index.layout.names import TopicPartition
@@ -27,9 +34,9 @@ from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import make_durable, publish_error, publishing
 from kafka_index.tables.read_plan import RecordSplit
 
-_NAME = re.compile(r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?")
+_NAME = re.compile(DATA_FILE)
 _SCRATCH = re.compile(r"\.(?:[^/]*)\.kafka-index-export\.tmp")
-_DATE_FOLDER = re.compile(r"date=[^/]+")
+_DATE_FOLDER = re.compile(DATE_FOLDER)
 _STAGED = ".kafka-index-export-new"
 
 

@@ -100,7 +100,9 @@ _REMOTE_OBJECT = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}\.(?!log$)[a-z_-]+")
 _RECORD = "kafka-index"
 
 # Topic.java, detectInvalidTopic: 1 to 249 of these characters, and neither "." nor "..".
-_TOPIC = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+#: The names that topics may have: ``Topic.validate``.
+TOPIC_PATTERN: Final = r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}"
+_TOPIC = re.compile(TOPIC_PATTERN)
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})")
 _MARKED_DIRECTORY = re.compile(r"(?P<name>.+)\.(?P<id>[^.\s]+)-(?P<mark>delete|future|stray)")
 _SEGMENT_FILE = re.compile(

@@ -14,9 +14,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Self
+from typing import Annotated, Self
 
 import pyarrow as pa
+from msgspec import Meta
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.execution import Workers
@@ -26,6 +27,7 @@ from kafka_index.layout.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
+from kafka_index.layout.state_files import Offset, Size, decode_state
 from kafka_index.lookup.answer_files import open_answers
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.lookups import Lookups, LookupSettings, SharedLookups
@@ -167,25 +169,17 @@ class AnswerRecord:
     """
 
     inputs: str
-    files: tuple[tuple[str, int, str], ...]
-    queries: tuple[tuple[str, int], ...]
-    exit_code: int
+    files: tuple[tuple[str, Size, str], ...]
+    queries: tuple[tuple[str, Offset], ...]
+    exit_code: Annotated[int, Meta(ge=0, le=_ENVIRONMENT)]
 
     @classmethod
     def read(cls, output: str) -> Self | None:
         """Return the record beside an output; None where there is none of this version."""
         path = _record_path(output)
         try:
-            found = json.loads(store_of(path).read(path))
-            if found.pop("version") != _VERSION:
-                return None
-            return cls(
-                inputs=found["inputs"],
-                files=tuple((path, size, change) for path, size, change in found["files"]),
-                queries=tuple((status, count) for status, count in found["queries"]),
-                exit_code=found["exit_code"],
-            )
-        except (OSError, KafkaIndexError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return decode_state(store_of(path).read(path), cls, _VERSION)
+        except (OSError, KafkaIndexError) as error:
             if is_retriable(error):
                 raise
             return None

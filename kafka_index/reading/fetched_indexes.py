@@ -85,7 +85,7 @@ class IndexFolder:
                     None if stop is None else ScanStop(**stop),
                     has_unindexed=bool(found["has_unindexed"]),
                 )
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile):
             return None
 
     def write(self, key: Hashable, built: BuiltIndexes) -> None:

@@ -12,11 +12,16 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
+
+from msgspec import MsgspecError, convert
 
 from kafka_index.errors import InputError, printable
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.layout.state_files import Int32, Int64, Offset, Size, TopicId, decode_state
 from kafka_index.storage import AtomicFile, make_durable, publish_error, publishing
 
 #: The outcome of an offset that a group committed: it is the end of the log now, or what it was,
@@ -55,19 +60,19 @@ class LostRange:
     others. `kept_by_batches` counts offsets in sound batches, which ``--salvage batches`` keeps.
     """
 
-    segment_base_offset: int
+    segment_base_offset: Offset
     path: str
-    first_offset: int | None
-    last_offset: int | None
+    first_offset: Int64 | None
+    last_offset: Int64 | None
     code: str
     reason: str
-    first_timestamp_ms: int | None = None
-    last_timestamp_ms: int | None = None
-    records: int | None = None
-    size_bytes: int = 0
-    position_bytes: int | None = None
+    first_timestamp_ms: Int64 | None = None
+    last_timestamp_ms: Int64 | None = None
+    records: Int64 | None = None
+    size_bytes: Size = 0
+    position_bytes: Size | None = None
     is_known: bool = True
-    kept_by_batches: int = 0
+    kept_by_batches: Offset = 0
 
     @property
     def is_empty(self) -> bool:
@@ -86,8 +91,8 @@ class GroupOffset:
     topic: str
     partition: int
     group: str
-    offset: int
-    end_offset: int | None
+    offset: Int64
+    end_offset: Offset | None
     path: str
     status: str = BEYOND_END
     reason: str = ""
@@ -144,16 +149,16 @@ class RestoredPartition:
     partition: TopicPartition
     source: str
     topic_id: str
-    base_offset: int = 0
-    log_start_offset: int = 0
-    log_end_offset: int = 0
-    segments: int = 0
-    size_bytes: int = 0
-    last_epoch: int = -1
-    max_producer_id: int = -1
+    base_offset: Offset = 0
+    log_start_offset: Offset = 0
+    log_end_offset: Offset = 0
+    segments: Int32 = 0
+    size_bytes: Size = 0
+    last_epoch: Int64 = -1
+    max_producer_id: Int64 = -1
     is_limited: bool = False
-    dropped: int | None = None
-    open_producers: list[int] = field(default_factory=list)
+    dropped: Offset | None = None
+    open_producers: list[Int64] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)
     clamped: list[GroupOffset] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -176,8 +181,15 @@ class BegunPlan:
     """The part of a plan that the journal keeps."""
 
     digest: str
-    topic_ids: dict[str, str]
-    until_ms: int | None = None
+    topic_ids: dict[str, TopicId]
+    until_ms: Int64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The digest of the files of a finished partition, in its line of the journal."""
+
+    files: str | None
 
 
 class Journal:
@@ -190,23 +202,20 @@ class Journal:
     def begun(self) -> BegunPlan | None:
         """Return the plan that was begun here; None for none."""
         try:
-            with open(self._path, encoding="utf-8") as file:
-                plan = json.loads(file.readline())
+            with open(self._path, "rb") as file:
+                line = file.readline()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise publish_error(error, self._path, "read the journal") from error
-        except ValueError:
-            plan = None
-        if not isinstance(plan, dict) or plan.get("version") != _VERSION:
+        plan = decode_state(line, BegunPlan, _VERSION)
+        if plan is None:
             raise InputError(
                 "the unfinished restore is that of another version",
                 path=self._path,
                 hint="restore to an empty --output, or complete it with the version that began it",
             )
-        return BegunPlan(
-            str(plan.get("digest")), dict(plan.get("topic_ids", {})), plan.get("until_ms")
-        )
+        return plan
 
     def begin(self, plan: BegunPlan) -> None:
         """Record the plan, durably, before anything else is written."""
@@ -220,8 +229,8 @@ class Journal:
         """Return the partitions that are finished, and as they were left."""
         last = {}
         for line in self._lines():
-            restored = _decoded(line)
-            last[restored.partition] = restored, line["files"]
+            restored, files = _decoded(line, self._path)
+            last[restored.partition] = restored, files
         found = {}
         for partition, (restored, files) in last.items():
             if restored.is_left_out or files is None:
@@ -274,7 +283,7 @@ class Journal:
                 error.strerror,
             )
 
-    def _lines(self) -> list[dict[str, object]]:
+    def _lines(self) -> list[Any]:
         try:
             with open(self._path, "r+b") as file:
                 data = file.read()
@@ -288,22 +297,32 @@ class Journal:
         return list(filter(None, map(_parsed, data[:whole].splitlines()[1:])))
 
 
-def _parsed(line: bytes) -> dict[str, object] | None:
+def _parsed(line: bytes) -> Any:
     """Return a line; None for a line that was not written whole before the next."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(line)
+    return None
+
+
+def _decoded(line: Any, path: str) -> tuple[RestoredPartition, str | None]:
+    """Return a finished partition, and the digest of its files; None for a reopened one."""
     try:
-        return dict(json.loads(line))
-    except ValueError:
-        return None
-
-
-def _decoded(line: dict[str, object]) -> RestoredPartition:
-    import msgspec  # noqa: PLC0415, executors restore without it, and read no journal
-
-    try:
-        return msgspec.convert(line, RestoredPartition)
-    except msgspec.ValidationError as error:
-        text = repr(line)[:80]
-        raise InputError("a line of the journal is malformed", found=text) from error
+        found, files = convert(line, RestoredPartition), convert(line, _Files).files
+    except (MsgspecError, TypeError) as error:
+        raise InputError(
+            f"a line of the journal is malformed: {error}",
+            path=path,
+            found=repr(line)[:80],
+            hint="restore to an empty --output",
+        ) from error
+    if parse_partition_directory(found.partition.directory_name) != found.partition:
+        raise InputError(
+            "a line of the journal is malformed: not a partition",
+            path=path,
+            found=repr(found.partition)[:80],
+            hint="restore to an empty --output",
+        )
+    return found, files
 
 
 def _files_digest(directory: str) -> str:

@@ -204,7 +204,7 @@ def _is_running(process: int, started: object) -> bool:
     """Return whether the process that a marker names runs, or may: its start time counts, too."""
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True

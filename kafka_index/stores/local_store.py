@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.closing import SelfClosing
-from kafka_index.errors import InputError
+from kafka_index.errors import CorruptObjectError, InputError
 from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.stores.durable_files import AtomicFile, publish_error
 from kafka_index.stores.inputs import refuse_linked_out
@@ -262,3 +262,48 @@ class LocalStore:
                     os.unlink(path)
             except OSError as error:
                 raise publish_error(error, path, "delete the file") from error
+
+
+class UnlinkedStore(LocalStore):
+    """A folder of the local disk in which no link is followed: whoever wrote it may set any.
+
+    A listing leaves links out; other requests raise `CorruptObjectError` for a path through one.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def info(self, path: str) -> FileInfo:
+        """Return a file's size and modification time."""
+        return super().info(self._checked(path))
+
+    def open(self, path: str, info: FileInfo | None = None) -> MappedFile:
+        """Open a file and map it."""
+        return super().open(self._checked(path), info)
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return the bytes of a small file, or its first ones."""
+        return super().read(self._checked(path), max_bytes)
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Return the files and directories in a directory, and no other entries."""
+        found = super().list_directory(self._checked(path))
+        return [entry for entry in found if not os.path.islink(entry.path)]
+
+    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
+        """Write a file aside, make it durable, and rename it."""
+        return super().put(self._checked(path), data, if_absent=if_absent)
+
+    def _checked(self, path: str) -> str:
+        """Return a path below the root; raises `CorruptObjectError` if a part of it is a link."""
+        at = self._root
+        for name in path[len(self._root) :].strip("/").split("/"):
+            at = os.path.join(at, name)
+            if name and os.path.islink(at):
+                raise CorruptObjectError(
+                    "a link in a repository is not followed",
+                    path=at,
+                    found=os.path.realpath(at),
+                    hint="put what it leads to in its place, or mount it there",
+                )
+        return path

@@ -15,11 +15,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from kafka_index.errors import ReadError, is_retriable
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.layout.state_files import FileName, Int32, Int64, Offset, Size, decode_state
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 from kafka_index.stores import store_of
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
@@ -42,24 +42,56 @@ class ImportCounts:
     and was cut off the log that the import continues.
     """
 
-    records: int
-    first_offset: int
-    end_offset: int
-    segments: int
-    size_bytes: int
-    cut_bytes: int = 0
+    records: Offset
+    first_offset: Offset
+    end_offset: Offset
+    segments: Int32
+    size_bytes: Size
+    cut_bytes: Size = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ImportRecord(ImportCounts):
+    """The record of a partition: its run, its counts, and the logs and files that it left."""
+
+    run: FileName
+    logs: dict[str, Size]
+    mtimes_ns: dict[str, Int64] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> ImportCounts:
+        """The counts alone."""
+        return ImportCounts(**{name: getattr(self, name) for name in _COUNTS})
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """The run that imports into a data directory; `partitions` it left are known at its end."""
+
+    digest: str
+    run: FileName
+    now_ms: Int64
+    partitions: Int32 | None = None
+
+
+_COUNTS = tuple(each.name for each in fields(ImportCounts))
 
 
 def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> None:
     """Record the logs of a partition directory."""
     path = os.path.join(directory, IMPORT_RECORD)
     logs = signature_of(directory)
-    content = {"version": _VERSION, "logs": _sizes(logs), "run": run_id, **asdict(counts)}
-    content["mtimes_ns"] = _mtimes(logs)
     try:
-        content["files"] = os.listdir(directory)
+        record = _ImportRecord(
+            **asdict(counts),
+            run=run_id,
+            logs=_sizes(logs),
+            mtimes_ns=_mtimes(logs),
+            files=tuple(os.listdir(directory)),
+        )
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(content, file)
+            json.dump({"version": _VERSION, **asdict(record)}, file)
     except OSError as error:
         raise publish_error(error, path, "write a file") from error
 
@@ -67,23 +99,13 @@ def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> No
 def is_import(directory: str) -> bool:
     """Return whether an import wrote the logs of a partition."""
     found = _read(directory)
-    return found.get("version") == _VERSION and found.get("logs") == _sizes(signature_of(directory))
-
-
-def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
-    """Return the counts of a run's import into a partition; None when it did not."""
-    found = _read(directory)
-    if found.get("run") != run_id:
-        return None
-    return ImportCounts(
-        **{name: found[name] for name in ImportCounts.__dataclass_fields__ if name in found}
-    )
+    return found is not None and found.logs == _sizes(signature_of(directory))
 
 
 def end_of_import(directory: str) -> int:
     """Return the offset after the last record of a partition's import; 0 for none."""
-    end = _read(directory).get("end_offset", 0)
-    return end if isinstance(end, int) else 0
+    found = _read(directory)
+    return 0 if found is None else found.end_offset
 
 
 def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
@@ -95,6 +117,12 @@ def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
         if counts is not None and partition is not None and is_import(directory):
             found[partition] = counts
     return found
+
+
+def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
+    """Return the counts of a run's import into a partition; None when it did not."""
+    found = _read(directory)
+    return found.counts if found is not None and found.run == run_id else None
 
 
 def partition_names(root: str) -> Iterable[str]:
@@ -110,18 +138,18 @@ def partition_names(root: str) -> Iterable[str]:
     ]
 
 
-def _read(directory: str) -> dict[str, Any]:
+def _read(directory: str) -> _ImportRecord | None:
+    """Return the record of a partition; None if there is none of this version."""
     path = os.path.join(directory, IMPORT_RECORD)
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return {}
+        with open(path, "rb") as file:
+            return decode_state(file.read(), _ImportRecord, _VERSION)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         raise ReadError(
             f"cannot read the record of an import: {error.strerror}", path=path
         ) from error
-    return found if isinstance(found, dict) else {}
 
 
 def _sizes(logs: Signature | None) -> dict[str, int]:
@@ -135,9 +163,9 @@ def _mtimes(logs: Signature | None) -> dict[str, int]:
 def _is_untouched(directory: str) -> bool:
     """Return whether no log was written since an import, and no file removed."""
     found = _read(directory)
-    if found.get("mtimes_ns") != _mtimes(signature_of(directory)):
+    if found is None or found.mtimes_ns != _mtimes(signature_of(directory)):
         return False
-    return set(found.get("files", ())) <= set(os.listdir(directory))
+    return {*found.files} <= {*os.listdir(directory)}
 
 
 def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
@@ -163,11 +191,11 @@ def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[Import
     """
     path = os.path.join(root, IMPORT_JOURNAL)
     begun = _read_journal(path, digest)
-    run_id, now_ms = begun.get("run", settings.run_id), begun.get("now_ms", settings.now_ms)
-    content = {"digest": digest, "run": run_id, "now_ms": now_ms}
-    _write_journal(path, content)
+    if begun is None:
+        begun = _Journal(digest, settings.run_id, settings.now_ms)
+    _write_journal(path, begun)
     try:
-        yield replace(settings, run_id=run_id, now_ms=now_ms)
+        yield replace(settings, run_id=begun.run, now_ms=begun.now_ms)
     except Exception as error:
         if not is_retriable(error):
             # Another try would meet the same.
@@ -178,7 +206,7 @@ def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[Import
         raise publish_error(failure, place, "make it durable")
     _write_journal(
         os.path.join(root, _FINISHED_IMPORT),
-        {**content, "partitions": len(imported_by(root, run_id))},
+        replace(begun, partitions=len(imported_by(root, begun.run))),
     )
     try:
         os.unlink(path)
@@ -196,26 +224,25 @@ def finished_import(
     if mode is ImportMode.OVERWRITE or os.path.exists(os.path.join(root, IMPORT_JOURNAL)):
         return {}
     mark = _read_journal(os.path.join(root, _FINISHED_IMPORT), digest)
-    imported = imported_by(root, mark["run"]) if mark else {}
+    if mark is None:
+        return {}
     found = {
         partition: counts
-        for partition, counts in imported.items()
+        for partition, counts in imported_by(root, mark.run).items()
         if _is_untouched(os.path.join(root, partition.directory_name))
     }
-    return found if len(found) == mark.get("partitions") else {}
+    return found if len(found) == mark.partitions else {}
 
 
-def _write_journal(path: str, content: Mapping[str, Any]) -> None:
+def _write_journal(path: str, content: _Journal) -> None:
     with AtomicFile(path) as file:
-        file.write(json.dumps(content).encode())
+        file.write(json.dumps(asdict(content)).encode())
         file.commit()
 
 
-def _read_journal(path: str, digest: str) -> Mapping[str, Any]:
-    """Return a journal or a mark if it is that of this import; else nothing."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-        return found if found["digest"] == digest and {"run", "now_ms"} <= found.keys() else {}
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return {}
+def _read_journal(path: str, digest: str) -> _Journal | None:
+    """Return a journal or a mark; None if it is not that of this import."""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        found = decode_state(file.read(), _Journal)
+        return found if found is not None and found.digest == digest else None
+    return None

@@ -137,14 +137,18 @@ def test_an_object_is_put_where_there_is_none(root: str) -> None:
     assert found.names(FOLDER) == {"a.log"}
 
 
-def test_a_link_to_nowhere_is_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repository, "_OTHERS_S", 0.2)
-    found = repository_of(str(tmp_path)).create("cluster")
+def test_link_below_a_repository_is_neither_read_nor_written_through(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
+    found = repository_of(str(root)).create("cluster")
     found.put(f"{FOLDER}/a.log", b"batches")
-    (tmp_path / FOLDER / "b.log").symlink_to(tmp_path / "gone")
-    with pytest.raises(PublishError, match="one is there that cannot be found") as raised:
-        found.put(f"{FOLDER}/b.log", b"batches")
-    assert raised.value.path == str(tmp_path / FOLDER / "b.log")
+    elsewhere.mkdir()
+    for name, target in (("b.log", tmp_path / "gone"), ("folder", elsewhere)):
+        (root / FOLDER / name).symlink_to(target)
+        path = f"{FOLDER}/{name}" if name == "b.log" else f"{FOLDER}/{name}/c.log"
+        with pytest.raises(CorruptObjectError, match="a link in a repository is not followed"):
+            found.put(path, b"batches")
+    assert found.names(FOLDER) == {"a.log"}
+    assert not [*elsewhere.iterdir()]
 
 
 def test_many_put_the_same_object_at_once(root: str) -> None:

@@ -23,8 +23,9 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 import zstandard
@@ -33,6 +34,19 @@ from zlib_ng import zlib_ng
 from kafka_index.errors import CorruptObjectError, InputError
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.layout.state_files import (
+    MALFORMED,
+    Crc32,
+    FileName,
+    Int32,
+    Offset,
+    Sha256,
+    Size,
+    TimeMs,
+    Topic,
+    TopicId,
+)
 from kafka_index.stores.backup.run_paths import RUN_PATTERN
 
 FORMAT: Final = 2
@@ -51,7 +65,15 @@ MAX_SEGMENT_BYTES = 1 << 30
 
 _HASH_CHARACTERS = 22
 _RUN = re.compile(RUN_PATTERN)
+_MANIFEST = re.compile(rf"(0|[1-9][0-9]{{0,9}}){re.escape(MANIFEST_SUFFIX)}")
 _MAX_MANIFEST_BYTES = 1 << 30
+# A manifest has hashes, inodes and times, which hardly compress: what unpacks to more was forged.
+_MAX_RATIO, _UNBOUNDED_BYTES = 200, 16 << 20
+
+RunName = Annotated[str, msgspec.Meta(pattern=rf"^{RUN_PATTERN}\Z")]
+Header = Annotated[
+    bytes, msgspec.Meta(min_length=LOG_OVERHEAD_BYTES, max_length=RECORD_BATCH_OVERHEAD_BYTES)
+]
 
 
 class _Formatted(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +92,7 @@ class RepositoryFile(_Formatted, frozen=True, kw_only=True):
     """
 
     cluster_id: str
-    brokers: tuple[int, ...] = ()
+    brokers: tuple[Int32, ...] = ()
 
 
 class Announcement(_Formatted, frozen=True, kw_only=True):
@@ -86,11 +108,11 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `kafka_index.backup.checking`. Batches have checksums of another polynomial besides.
     """
 
-    base_offset: int
-    last_offset: int
-    size_bytes: int
-    sha256: str
-    crc32: int
+    base_offset: Offset
+    last_offset: Offset
+    size_bytes: Size
+    sha256: Sha256
+    crc32: Crc32
 
     @property
     def object_name(self) -> str:
@@ -101,10 +123,10 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A small file of a partition that is kept as it is, such as a snapshot of the metadata log."""
 
-    name: str
-    size_bytes: int
-    sha256: str
-    crc32: int
+    name: FileName
+    size_bytes: Size
+    sha256: Sha256
+    crc32: Crc32
 
     @property
     def object_name(self) -> str:
@@ -122,12 +144,12 @@ class SeenSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     as the cleaner keeps the time of modification. `is_done`: no batch comes after them.
     """
 
-    base_offset: int
+    base_offset: Offset
     device: int
     inode: int
     ctime_ns: int
-    size_bytes: int
-    covered_bytes: int
+    size_bytes: Size
+    covered_bytes: Size
     is_done: bool = False
 
 
@@ -137,30 +159,29 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
     The pieces ascend and do not overlap; those of a log that is not compacted are without gaps.
     `end_offset` is at most the high watermark. All batches below `settled_offset` were appended
     before the run had cut anything, so `__transaction_state` of the run knows of them. The epochs
-    are pairs of an epoch and its start offset. The snapshot, base64, has the producers before the
-    first piece. `last_header` is the header of the last batch, base64, by which the next run sees
-    that the log goes on where it ended. `seen_directory` is device,
-    inode and ctime of the directory where all that is in it is here: while it has them, only the
-    last log can have changed.
+    are pairs of an epoch and its start offset. The snapshot has the producers before the first
+    piece. `last_header` is the header of the last batch, by which the next run sees that the log
+    goes on where it ended. `seen_directory` is device, inode and ctime of the directory where all
+    that is in it is here: while it has them, only the last log can have changed.
     """
 
-    topic: str
-    partition: int
-    topic_id: str
+    topic: Topic
+    partition: Int32
+    topic_id: TopicId
     directory: int
     is_leader: bool | None
     is_compacted: bool
-    start_offset: int
-    end_offset: int
-    high_watermark: int
-    settled_offset: int
-    epochs: tuple[tuple[int, int], ...] = ()
-    cleaner_offset: int | None = None
-    snapshot: str | None = None
+    start_offset: Offset
+    end_offset: Offset
+    high_watermark: Offset
+    settled_offset: Offset
+    epochs: tuple[tuple[Int32, Offset], ...] = ()
+    cleaner_offset: Offset | None = None
+    snapshot: bytes | None = None
     pieces: tuple[Piece, ...] = ()
     files: tuple[KeptFile, ...] = ()
     segments: tuple[SeenSegment, ...] = ()
-    last_header: str | None = None
+    last_header: Header | None = None
     seen_directory: tuple[int, int, int] | None = None
 
     @property
@@ -182,11 +203,11 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
     """A partition that the run could not take, and why; `runs` in a row have missed it."""
 
-    topic: str
-    partition: int
-    topic_id: str | None
+    topic: Topic
+    partition: Int32
+    topic_id: TopicId | None
     reason: str
-    runs: int
+    runs: Int32
 
 
 class DataDirectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,27 +226,27 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     `met` are known to have cut both topics before this broker cut anything else.
     """
 
-    begun_ms: int
-    coordinators_cut_ms: int
-    others_begun_ms: int
-    ended_ms: int
-    high_watermarks_ms: int
+    begun_ms: TimeMs
+    coordinators_cut_ms: TimeMs
+    others_begun_ms: TimeMs
+    ended_ms: TimeMs
+    high_watermarks_ms: TimeMs
     high_watermarks_from: str
-    met: tuple[int, ...] = ()
+    met: tuple[Int32, ...] = ()
 
 
 class Manifest(_Formatted, frozen=True, kw_only=True):
     """The part of a run that one broker has; it is whole, not a difference to an earlier run."""
 
-    run: str
+    run: RunName
     cluster_id: str
-    node_id: int
-    brokers: tuple[int, ...]
+    node_id: Int32
+    brokers: tuple[Int32, ...]
     cut: Cut
     directories: tuple[DataDirectory, ...]
     partitions: tuple[PartitionBackup, ...]
     missed: tuple[Missed, ...] = ()
-    new_bytes: int = 0
+    new_bytes: Size = 0
     tool_version: str = ""
 
 
@@ -300,8 +321,10 @@ def run_time(name: str) -> int:
 
 
 def is_run_name(name: str) -> bool:
-    """Return whether a run can have this name."""
-    return _RUN.fullmatch(name) is not None
+    """Return whether a run can have this name, which is a time."""
+    with suppress(ValueError):
+        return _RUN.fullmatch(name) is not None and run_time(name) >= 0
+    return False
 
 
 def short_hash(sha256: str) -> str:
@@ -327,8 +350,8 @@ def manifest_path(root: str, run: str, node_id: int, folder: str = RUNS_FOLDER) 
 
 def manifest_node(name: str) -> int | None:
     """Return the broker whose manifest has this name in a run; None for other objects."""
-    digits = name.removesuffix(MANIFEST_SUFFIX)
-    return int(digits) if digits != name and digits.isdecimal() and digits.isascii() else None
+    match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match is not None and int(match[1]) <= INT32_MAX else None
 
 
 def encode(value: _Formatted) -> bytes:
@@ -365,7 +388,7 @@ def _decoded(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
     try:
         text = data if kind is RepositoryFile else _decompressed(data, path, what)
         found = msgspec.json.decode(text, type=kind)
-    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+    except (zstandard.ZstdError, *MALFORMED) as error:
         raise CorruptObjectError(f"not {what} of backups: {error}", path=path) from error
     if found.format != FORMAT:
         raise InputError(
@@ -376,11 +399,12 @@ def _decoded(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
 
 def _decompressed(data: bytes, path: str, what: str) -> bytes:
     size = zstandard.frame_content_size(data)
-    if not 0 <= size <= _MAX_MANIFEST_BYTES:
+    most = min(max(_UNBOUNDED_BYTES, _MAX_RATIO * len(data)), _MAX_MANIFEST_BYTES)
+    if not 0 <= size <= most:
         raise CorruptObjectError(
             f"{what} of an impossible size",
             path=path,
-            expected=f"at most {_MAX_MANIFEST_BYTES} bytes",
+            expected=f"at most {most} bytes out of {len(data)}",
             found=size,
         )
     return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)

@@ -49,7 +49,8 @@ from kafka_index.stores.backup.manifest import (
     run_name,
     run_time,
 )
-from kafka_index.stores.store import Store
+from kafka_index.stores.local_store import UnlinkedStore
+from kafka_index.stores.store import Store, is_remote
 
 #: Time for which what a run builds on stays.
 LONGEST_RUN_S: Final = 24 * 3600
@@ -73,7 +74,7 @@ class Repository:
 
     def __init__(self, root: str, store: Store) -> None:
         self.root = root.rstrip("/") or "/"
-        self.store = store
+        self.store = store if is_remote(root) else UnlinkedStore(self.root)
         # Manifests that are counted on, and their partitions by folder.
         self._counted: list[tuple[str, int]] = []
         self._named: dict[str, list[PartitionBackup]] = {}

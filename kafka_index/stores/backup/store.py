@@ -7,7 +7,6 @@ manifests.
 
 from __future__ import annotations
 
-import base64
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -196,7 +195,7 @@ class Run:
         files[LEADER_EPOCH_CHECKPOINT] = RunFile(data=epochs.encode())
         if partition.snapshot is not None:
             name = segment_file_name(first, SNAPSHOT_SUFFIX)
-            files[name] = RunFile(data=base64.b64decode(partition.snapshot))
+            files[name] = RunFile(data=partition.snapshot)
         return dict(sorted(files.items()))
 
 
@@ -217,12 +216,12 @@ class JoinedFile:
     `CorruptObjectError` if an object is missing or altered.
     """
 
-    def __init__(self, path: str, run: Run, file: RunFile, objects: Store) -> None:
+    def __init__(self, path: str, run: Run, file: RunFile) -> None:
         self.path = path
         self.size_bytes = file.size_bytes
         self.mtime_ns = run.mtime_ns
         self._run = run.name
-        self._objects = objects
+        self._objects = run.repository.store
         self._folder = file.folder
         self._data = np.frombuffer(file.data, np.uint8)
         self._parts = tuple(part for part in file.objects if part.size_bytes)
@@ -444,13 +443,13 @@ class BackupStore(ReadOnlyStore):
             run, file = self._file(path)
         except FileNotFoundError:
             raise InputError("cannot open the file: the run does not have it", path=path) from None
-        return JoinedFile(path, run, file, self._objects)
+        return JoinedFile(path, run, file)
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a file, or its first ones."""
         run, file = self._file(path)
         size = file.size_bytes if max_bytes is None else max_bytes
-        return JoinedFile(path, run, file, self._objects).read_at(0, size).tobytes()
+        return JoinedFile(path, run, file).read_at(0, size).tobytes()
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the files of a directory, and the directories of partitions at the root."""

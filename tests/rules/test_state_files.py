@@ -1,0 +1,360 @@
+"""Hostile and damaged files of our own: each field takes every value, and no command fails on it.
+
+A value is rejected with the name of the file, or it is legal and harmless. Exit code 70 is a bug.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import zstandard
+
+from kafka_index.build import partition_record
+from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError
+from kafka_index.export.export_record import EXPORT_RECORD
+from kafka_index.layout.names import CLEAN_SHUTDOWN
+from kafka_index.restore.restored_partition import JOURNAL_FILE
+from kafka_index.stores.backup.manifest import KeptFile, Manifest, encode, parse_manifest
+from kafka_index.writing.import_record import IMPORT_JOURNAL, IMPORT_RECORD
+from tests.backup.repositories import take_run
+from tests.backup.test_manifest import manifest
+from tests.support.command_line import run_here
+from tests.support.restoring import copy_dump
+
+#: Values that no field should take, or only a field of free text.
+HOSTILE: tuple[object, ...] = (
+    "../x",
+    "/etc",
+    "..",
+    "orders\n",
+    "",
+    "a" * 5000,
+    -1,
+    2**31,
+    2**63,
+    10**3999,
+    1.5,
+    True,
+    None,
+    [],
+    {},
+)
+_Place = tuple[str | int, ...]
+_NAMES = ("payments-0", "audit.trail-0")
+_TIME_MS = 1_700_000_000_000
+
+
+def places_in(document: object, place: _Place = ()) -> Iterator[_Place]:
+    """Yield the place of each value in a JSON document; of a long list, the first two."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            yield (*place, name)
+            yield from places_in(value, (*place, name))
+    elif isinstance(document, list):
+        for number, value in enumerate(document[:2]):
+            yield (*place, number)
+            yield from places_in(value, (*place, number))
+
+
+def replaced(document: Any, place: _Place, value: object) -> Any:
+    """Return a copy of a document with another value at a place."""
+    found = copy.deepcopy(document)
+    inner = found
+    for part in place[:-1]:
+        inner = inner[part]
+    inner[place[-1]] = value
+    return found
+
+
+def mutations(document: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every place with every value, and names for people."""
+    for place, value in itertools.product(places_in(document), HOSTILE):
+        yield f"{place} = {str(value)[:12]!r}", replaced(document, place, value)
+
+
+def sampled(document: Any, step: int) -> Iterator[tuple[str, Any]]:
+    """Yield one of so many mutations, so that all values have their turn."""
+    return itertools.islice(mutations(document), 0, None, step)
+
+
+# ------------------------------------------------------------------------------------- manifests
+
+
+def packed(document: object) -> bytes:
+    return zstandard.compress(json.dumps(document).encode())
+
+
+def unpacked(data: bytes) -> Any:
+    return json.loads(zstandard.decompress(data))
+
+
+def parsed(data: bytes, path: str) -> Manifest | KafkaIndexError:
+    try:
+        return parse_manifest(data, path)
+    except (CorruptObjectError, InputError) as error:
+        return error
+
+
+def test_every_field_of_a_manifest_is_checked_by_type_and_range() -> None:
+    document = unpacked(encode(manifest(files=(KeptFile("quorum-state", 10, "0" * 64, 1),))))
+    accepted = []
+    for name, mutated in mutations(document):
+        found = parsed(packed(mutated), "M")
+        if isinstance(found, Manifest):
+            accepted.append((name, found))
+        else:
+            assert found.path == "M", name
+    assert len(accepted) < 100
+    texts = ("cluster_id", "tool_version", "path", "meta_properties", "high_watermarks_from")
+    for name, found in accepted:
+        # Free text, and lists that may be empty.
+        is_free = any(f"'{text}'" in name for text in texts)
+        assert is_free or "../" not in name, name
+        assert is_free or "orders" not in name, name
+        for each in found.partitions:
+            assert each.folder.startswith("data/orders-0-"), name
+
+
+@pytest.fixture(scope="module")
+def whole_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a run of two partitions."""
+    root = tmp_path_factory.mktemp("repository")
+    take_run(root / "repo", copy_dump(root / "dump", *_NAMES), time_ms=_TIME_MS)
+    return root / "repo"
+
+
+@pytest.fixture
+def repository(whole_repository: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(whole_repository, tmp_path / "repo"))
+
+
+def commands_of(repository: Path, output: Path) -> list[tuple[str, ...]]:
+    return [
+        ("backups", "list", str(repository)),
+        ("backups", "verify", str(repository)),
+        ("backups", "expire", str(repository), "--dry-run"),
+        ("restore", "--input", f"backup:{repository}", "--output", str(output)),
+        ("verify", "--input", f"backup:{repository}"),
+    ]
+
+
+def test_forged_manifest_is_named_and_no_command_fails_internally(
+    repository: Path, tmp_path: Path
+) -> None:
+    path = next((repository / "runs").glob("*/*.json.zst"))
+    document = unpacked(path.read_bytes())
+    output = tmp_path / "out"
+    rejected = 0
+    for number, (name, mutated) in enumerate(sampled(document, 29)):
+        path.write_bytes(packed(mutated))
+        is_legal = isinstance(parsed(path.read_bytes(), str(path)), Manifest)
+        commands = commands_of(repository, output)
+        for command in commands if not is_legal else [commands[number % len(commands)]]:
+            done = run_here(*command)
+            assert done.returncode in (0, 1, 2), (name, command, done.stderr)
+            if not is_legal and mutated.get("format") == document["format"]:
+                assert done.returncode == 1, (name, command, done.stderr)
+                text = (done.stdout + done.stderr).replace("\n", "")
+                assert str(path) in text or path.parent.name in text, (name, command)
+                assert not output.exists(), (name, command)
+        rejected += not is_legal
+        shutil.rmtree(output, ignore_errors=True)
+    assert rejected > 20
+
+
+def test_manifest_that_unpacks_to_a_gibibyte_is_rejected_unread() -> None:
+    data = zstandard.compress(b" " * (1 << 28))
+    with pytest.raises(CorruptObjectError, match=r"impossible size .expected at most 16777216 b"):
+        parse_manifest(data, "M")
+
+
+@pytest.mark.parametrize("place", ["object", "folder", "manifest"])
+def test_links_below_a_repository_are_not_followed(
+    repository: Path, tmp_path: Path, place: str
+) -> None:
+    path = {
+        "object": next((repository / "data").glob("*/*.log")),
+        "folder": next((repository / "data").iterdir()),
+        "manifest": next((repository / "runs").glob("*/*.json.zst")),
+    }[place]
+    moved = tmp_path / "elsewhere"
+    shutil.move(path, moved)
+    path.symlink_to(moved)
+    output = tmp_path / "out"
+    done = run_here("restore", "--input", f"backup:{repository}", "--output", str(output))
+    assert done.returncode in (1, 2), done.stderr
+    if place == "manifest":
+        assert not output.exists()
+    else:
+        assert run_here("backups", "verify", str(repository)).returncode == 1
+        assert "a link in a repository is not followed" in done.stdout + done.stderr
+
+
+# ------------------------------------------------------------------------------- other state files
+
+
+def json_codec(path: Path) -> tuple[Any, Callable[[Any], bytes]]:
+    return json.loads(path.read_bytes()), lambda document: json.dumps(document).encode()
+
+
+def journal_codec(path: Path) -> tuple[Any, Callable[[Any], bytes]]:
+    return (
+        [json.loads(line) for line in path.read_bytes().splitlines()],
+        lambda lines: b"".join(json.dumps(line).encode() + b"\n" for line in lines),
+    )
+
+
+def build_codec(path: Path) -> tuple[Any, Callable[[Any], bytes]]:
+    """Seal the mutated record again."""
+    head, _, body = path.read_bytes().partition(b"\n")
+
+    def pack(document: Any) -> bytes:
+        digest = partition_record._digest(json_of(document["record"]) + body)
+        return b"\n".join((json_of(document | {"digest": digest}), body))
+
+    return json.loads(head), pack
+
+
+def json_of(document: object) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except TypeError:  # an integer that it does not write
+        return json.dumps(document).encode()
+
+
+class _Case:
+    """A command that leaves a state file, which it reads when it is run again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.dump = copy_dump(root / "dump", *_NAMES)
+        self.output = root / "out"
+        self.is_reset = True
+
+    def run(self, *command: str) -> Any:
+        return run_here(*command, "--output", str(self.output))
+
+
+def export_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
+    def run() -> Any:
+        return case.run("export", "--input", str(case.dump))
+
+    assert run().returncode == 0
+    return next(case.output.rglob(EXPORT_RECORD)), run
+
+
+def build_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
+    def run() -> Any:
+        return case.run("build", "--input", str(case.dump))
+
+    assert run().returncode == 0
+    return next(case.output.rglob(partition_record.PARTITION_RECORD)), run
+
+
+def restore_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
+    def run() -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            # As if it were killed before its last step.
+            patch.setattr("kafka_index.restore.restored_partition.Journal.remove", lambda _: None)
+            done = case.run("restore", "--input", str(case.dump))
+        (case.output / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+        return done
+
+    # The journal has the inodes of its output.
+    case.is_reset = False
+    assert run().returncode == 0
+    return case.output / JOURNAL_FILE, run
+
+
+def import_case(name: str) -> Callable[[_Case], tuple[Path, Callable[[], Any]]]:
+    def make(case: _Case) -> tuple[Path, Callable[[], Any]]:
+        table = case.root / "rows.jsonl"
+        table.write_text('{"topic":"t","partition":0,"offset":0,"value":"YQ=="}\n')
+
+        def run() -> Any:
+            return case.run("import", "--input", str(table))
+
+        assert run().returncode == 0
+        return case.output / name, run
+
+    return make
+
+
+def lookup_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
+    queries = case.root / "queries.csv"
+    queries.write_text("topic,partition,offset\npayments,0,1\n")
+    case.output = case.root / "answers.parquet"
+
+    def run() -> Any:
+        return case.run(
+            "lookup", "--input", str(case.dump), "--queries", str(queries), "--by", "offset"
+        )
+
+    assert run().returncode == 0
+    return case.root / ".answers.parquet.kafka-index-lookup", run
+
+
+@pytest.mark.parametrize(
+    ("make", "codec", "step"),
+    [
+        pytest.param(export_case, json_codec, 2, id="export"),
+        pytest.param(build_case, build_codec, 4, id="build"),
+        pytest.param(restore_case, journal_codec, 11, id="restore"),
+        pytest.param(import_case(f"t-0/{IMPORT_RECORD}"), json_codec, 1, id="import-partition"),
+        pytest.param(import_case(IMPORT_RECORD), json_codec, 1, id="import-finished"),
+        pytest.param(import_case(IMPORT_JOURNAL), json_codec, 1, id="import-journal"),
+        pytest.param(lookup_case, json_codec, 3, id="lookup"),
+    ],
+)
+def test_malformed_state_file_never_ends_a_run_internally(
+    tmp_path: Path, make: Any, codec: Any, step: int
+) -> None:
+    case = _Case(tmp_path)
+    precious = tmp_path / "x"
+    path, run = make(case)
+    if not path.exists():
+        shutil.copy(case.output / IMPORT_RECORD, path)
+    document, pack = codec(path)
+    is_reset = case.is_reset and case.output.is_dir()
+    if is_reset:
+        shutil.copytree(case.output, tmp_path / "before")
+    codes = set()
+    for name, mutated in sampled(document, step):
+        precious.write_text("precious")
+        path.write_bytes(pack(mutated))
+        done = run()
+        assert done.returncode in (0, 1, 2, 3), (name, done.stderr)
+        assert precious.read_text() == "precious", name
+        codes.add(done.returncode)
+        if is_reset:
+            shutil.rmtree(case.output)
+            shutil.copytree(tmp_path / "before", case.output)
+    # Some are harmless.
+    assert codes - {2}
+
+
+def test_export_record_does_not_delete_files_outside_its_folder(tmp_path: Path) -> None:
+    case = _Case(tmp_path)
+    path, run = export_case(case)
+    document = json.loads(path.read_bytes())
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    other = path.parent / "notes.txt"
+    other.write_text("mine")
+    for name in (os.path.relpath(precious, path.parent), str(precious), "notes.txt"):
+        path.write_text(json.dumps(document | {"superseded": [name]}))
+        done = run()
+        assert done.returncode == 2, done.stderr
+        assert str(path) in done.stderr.replace("\n", "")
+    assert precious.exists()
+    assert other.exists()
