@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.dropping.condition import Selection
@@ -53,6 +53,7 @@ from kafka_index.restore.output_files import (
 )
 from kafka_index.restore.partition_restoring import PartitionSettings, Runner
 from kafka_index.restore.plan import (
+    PartitionPlan,
     RestorePlan,
     RestoreRequest,
     as_begun,
@@ -78,6 +79,7 @@ from kafka_index.restore.seed import (
     refuse_used,
     write_seed,
 )
+from kafka_index.restore.transaction_search import TransactionSearch
 from kafka_index.restore.until import (
     check_offsets,
     check_reached,
@@ -89,11 +91,6 @@ from kafka_index.storage import DirectoryLock, local_path
 
 OnRestored = Callable[[RestoredPartition], None]
 OnResult = Callable[[RestoreResult], None]
-
-_MARKER_MAY_BE_LOST = (
-    "records were lost there, and its marker may be among them: read_committed consumers get "
-    "nothing from its first record on, unless its coordinator ends it"
-)
 
 
 def restore_logs(
@@ -134,17 +131,7 @@ def restore_logs(
 
     settle(finished.values())
     if unfinished:
-        request = plan.request
-        dropped = Selection(request.drop_keys) if request.drop_keys else None
-        settings = PartitionSettings(
-            output.path,
-            request.config,
-            request.salvage,
-            link,
-            dropped,
-            request.max_decompressed_bytes,
-        )
-        runner(unfinished, settings, finish)
+        runner(unfinished, _partition_settings(plan, output, link), finish)
     settle(
         RestoredPartition(
             partition,
@@ -157,6 +144,43 @@ def restore_logs(
     )
     remove_staging(output.path)
     return sorted(settled, key=lambda each: each.partition)
+
+
+def restore_edited(
+    edited: Sequence[PartitionPlan],
+    plan: RestorePlan,
+    output: Output,
+    partitions: Sequence[RestoredPartition],
+    link: Link,
+    runner: Runner,
+) -> list[RestoredPartition]:
+    """Restore some partitions again, with the edits of transactions; return all partitions."""
+    journal = Journal(output.path)
+    found = {each.partition: each for each in partitions}
+    for each in edited:
+        journal.reopen(found[each.partition])
+        remove_directory(os.path.join(output.path, each.partition.directory_name))
+
+    def finish(group: Sequence[RestoredPartition]) -> None:
+        journal.add(group)
+        found.update((each.partition, each) for each in group)
+
+    if edited:
+        runner(edited, _partition_settings(plan, output, link), finish)
+        remove_staging(output.path)
+    return list(found.values())
+
+
+def _partition_settings(plan: RestorePlan, output: Output, link: Link) -> PartitionSettings:
+    request = plan.request
+    return PartitionSettings(
+        output.path,
+        request.config,
+        request.salvage,
+        link,
+        Selection(request.drop_keys) if request.drop_keys else None,
+        request.max_decompressed_bytes,
+    )
 
 
 def write_root(plan: RestorePlan, output: str, partitions: Iterable[RestoredPartition]) -> None:
@@ -292,6 +316,11 @@ class RestoreJob:
         partitions = restore_logs(
             plan, output, self.identity, link, runner=runner, on_restored=on_restored
         )
+        open_producers: Mapping[TopicPartition, Sequence[int]] = {}
+        if not any(each.retriable for each in partitions):
+            found = TransactionSearch(plan, partitions, output.path, self._only_here()).run()
+            partitions = restore_edited(found.edited, plan, output, partitions, link, runner)
+            open_producers = found.open_producers
         if any(each.retriable for each in partitions):
             return RestoreResult(partitions, None, output.path)
         known = {each.partition for each in (*partitions, *self.strays, *self.missed)}
@@ -312,7 +341,7 @@ class RestoreJob:
             *plan.dump.notes,
             *self.old.notes,
             *self._cut_apart(partitions),
-            *self._open_after_loss(partitions),
+            *self._open_at_end(partitions, open_producers),
         ]
         if self.seeds:
             seeding = plan_seeding(
@@ -374,33 +403,39 @@ class RestoreJob:
             )
 
     def _cut_apart(self, partitions: Iterable[RestoredPartition]) -> list[str]:
-        """Return the transactions and compacted logs that the requested ends cut, for people."""
-        limited = [each for each in partitions if each.is_limited]
-        until = self.request.until
-        if not limited or not until.is_given:
+        """Return the compacted logs that the requested ends cut, for people."""
+        if not self.request.until.is_given:
             return []
         cleaned_to = {each.partition: each.cleaned_to or 0 for each in self.plan.partitions}
-        cleaned = cleaned_after(
-            {each.partition: (cleaned_to[each.partition], each.log_end_offset) for each in limited}
+        return cleaned_after(
+            {
+                each.partition: (cleaned_to[each.partition], each.log_end_offset)
+                for each in partitions
+                if each.is_limited
+            }
         )
-        if until.is_consistent:
-            # Coordinators end what is open, everywhere alike.
-            return cleaned
-        transactions = read_transactions(self.output.path, self._budget())
-        open_producers = {each.partition: each.open_producers for each in limited}
-        return [*open_transactions(open_producers, transactions), *cleaned]
 
-    def _open_after_loss(self, partitions: Iterable[RestoredPartition]) -> list[str]:
-        """Return the transactions whose end may be among what was lost, for people."""
-        open_producers = {
-            each.partition: each.open_producers
-            for each in partitions
-            if each.lost and each.open_producers and not each.is_left_out
-        }
-        if not open_producers:
+    def _open_at_end(
+        self,
+        partitions: Iterable[RestoredPartition],
+        unended: Mapping[TopicPartition, Sequence[int]],
+    ) -> list[str]:
+        """Return the transactions that are open where logs were cut, or that nobody ends."""
+        until, cut = self.request.until, {}
+        # With --consistent, coordinators end all of them.
+        if until.is_given and not until.is_consistent:
+            cut = {each.partition: each.open_producers for each in partitions if each.is_limited}
+        if not any((*cut.values(), *unended.values())):
             return []
         transactions = read_transactions(self.output.path, self._budget())
-        return open_transactions(open_producers, transactions, _MARKER_MAY_BE_LOST)
+        return open_transactions(cut, unended, transactions)
+
+    def _only_here(self) -> Container[TopicPartition] | None:
+        """Return the partitions without replicas elsewhere; None if no partition has any."""
+        if self.request.cluster is not ClusterMode.SAME:
+            return None
+        image = self.old.image
+        return () if image is None else partitions_only_here(image, self.identity.properties)
 
     def _group_offsets(
         self, partitions: Sequence[RestoredPartition]

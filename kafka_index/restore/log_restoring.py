@@ -30,6 +30,7 @@ from kafka_index.layout.texts import is_linked
 from kafka_index.records.batch_table import NOT_A_LOG, BatchColumns, ScanStop
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.restore.filling import Fill, first_mark, last_mark, mark_at
+from kafka_index.restore.lost_markers import TransactionEdits
 from kafka_index.restore.output_files import Link, cut, take_over, write_log
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import LostRange, Salvage
@@ -179,7 +180,9 @@ class LogRestoring:
             restored.append(log)
         return restored
 
-    def drop_records(self, log: RestoredLog, rewriter: SegmentRewriter) -> RestoredLog:
+    def drop_records(
+        self, log: RestoredLog, rewriter: SegmentRewriter | TransactionEdits
+    ) -> RestoredLog:
         """Write a log without the records that are dropped, and stage it anew.
 
         What is known of the log stays: its end, its losses, and what its batches were.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from kafka_index.dropping.partition_rewrite import SegmentRewriter
 from kafka_index.errors import KafkaIndexError, is_retriable, without_frames
 from kafka_index.execution import Engine, Listener, Parts, Waves
 from kafka_index.execution.engine import new_run_id
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.restore.log_restoring import (
     ATTEMPT_ID,
@@ -38,6 +40,7 @@ from kafka_index.restore.log_restoring import (
     log_end,
     with_fills,
 )
+from kafka_index.restore.lost_markers import TransactionEdits
 from kafka_index.restore.output_files import (
     STAGING,
     Link,
@@ -257,6 +260,8 @@ class _Attempt:
                 "would delete all of it; where that start is wrong, give --log-start",
             )
             return None
+        if plan.edits is not None:
+            logs = _edited(found, logs, plan.edits, restoring)
         if dropped is not None and not is_internal(plan.partition):
             most = self.settings.max_decompressed_bytes
             try:
@@ -289,6 +294,28 @@ def _leaving_out(found: Sequence[RestoredPartition]) -> Iterator[None]:
         for each in found:
             if not each.is_left_out:
                 each.leave_out(ERROR, str(error), retriable=is_retriable(error))
+
+
+def _edited(
+    found: RestoredPartition,
+    logs: Sequence[RestoredLog],
+    edits: TransactionEdits,
+    restoring: LogRestoring,
+) -> Sequence[RestoredLog]:
+    """Return the logs with the edits of transactions."""
+    found.is_edited = True
+    found.notes += edits.notes
+    base_offsets = [each.source.base_offset for each in logs]
+    for each in edits.lost:
+        source = logs[max(bisect_right(base_offsets, each.first_offset or 0) - 1, 0)].source
+        base_offset, path = source.base_offset, source.log_path
+        found.lost.append(replace(each, segment_base_offset=base_offset, path=path))
+    ends = [*base_offsets[1:], INT64_MAX]
+    parts = map(edits.of_segment, base_offsets, ends)
+    return [
+        restoring.drop_records(log, part) if part else log
+        for log, part in zip(logs, parts, strict=True)
+    ]
 
 
 def _without_records(

@@ -25,6 +25,7 @@ from kafka_index.layout.names import (
 from kafka_index.metadata import ClusterImage
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.cluster import NODE_ID, ClusterMode, new_uuid
+from kafka_index.restore.lost_markers import TransactionEdits
 from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.output_files import Link
 from kafka_index.restore.restored_partition import (
@@ -109,7 +110,7 @@ _OPTIONS_OF = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A partition to restore."""
+    """A partition to restore; `edits` are those of transactions whose markers are lost."""
 
     partition: TopicPartition
     base: Replica
@@ -117,6 +118,7 @@ class PartitionPlan:
     topic_id: str
     known: KnownOffsets
     limit: Limit | None = None
+    edits: TransactionEdits | None = None
 
     @property
     def log_start_offset(self) -> int:

@@ -134,6 +134,8 @@ class RestoredPartition:
         How many of its records had a key that was to be dropped; None where none was looked for.
     open_producers : list of int
         The producers with a transaction that is open at the end.
+    is_edited : bool
+        Whether markers were written, or records left out, of transactions whose markers are lost.
     lost : list of LostRange
         What is not in the output.
     clamped : list of GroupOffset
@@ -159,6 +161,7 @@ class RestoredPartition:
     is_limited: bool = False
     dropped: Offset | None = None
     open_producers: list[Int64] = field(default_factory=list)
+    is_edited: bool = False
     lost: list[LostRange] = field(default_factory=list)
     clamped: list[GroupOffset] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

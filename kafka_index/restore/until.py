@@ -127,21 +127,35 @@ def check_offsets(dump: Dump, until: Until) -> None:
 
 
 def open_transactions(
-    open_producers: Mapping[TopicPartition, Iterable[int]],
+    cut: Mapping[TopicPartition, Iterable[int]],
+    unended: Mapping[TopicPartition, Iterable[int]],
     transactions: Iterable[Transaction],
-    consequence: str = "it may be committed in other partitions",
 ) -> list[str]:
-    """Return the transactions that are open at the end of partitions that were cut, for people."""
+    """Return the transactions that are open in partitions, for people.
+
+    The arguments have producer ids of partitions that were cut, and of partitions in which perhaps
+    no coordinator ends their transactions.
+    """
     names = {one.producer_id: one.transactional_id for one in transactions}
-    places: dict[int, list[str]] = {}
-    for partition, producers in sorted(open_producers.items()):
-        for producer_id in producers:
-            places.setdefault(producer_id, []).append(partition.directory_name)
-    return [
-        f"transaction {names.get(producer_id, f'of producer {producer_id}')} is open at the end "
-        f"of {', '.join(found)}; {consequence}"
-        for producer_id, found in sorted(places.items())
-    ]
+    unknown = (
+        "nothing says how it ended, and perhaps nobody ends it: read_committed consumers get "
+        "nothing from its first record on, until kafka-transactions.sh abort ends it"
+    )
+    texts = []
+    for open_producers, consequence in (
+        (cut, "it may be committed in other partitions"),
+        (unended, unknown),
+    ):
+        places: dict[int, list[str]] = {}
+        for partition, producers in sorted(open_producers.items()):
+            for producer_id in producers:
+                places.setdefault(producer_id, []).append(partition.directory_name)
+        texts += [
+            f"transaction {names.get(producer_id, f'of producer {producer_id}')} is open at the "
+            f"end of {', '.join(found)}; {consequence}"
+            for producer_id, found in sorted(places.items())
+        ]
+    return texts
 
 
 def cleaned_after(partitions: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:

@@ -16,7 +16,6 @@ from kafka_index.restore.plan import RestoreRequest
 from kafka_index.restore.restored_partition import Salvage
 from tests.support.command_line import Argument, run_here
 from tests.support.restoring import batches, contents, copy_dump, damage_batch, logs, restore
-from tests.support.segments import batch, marker
 
 PARTITION = "audit.trail-0"
 
@@ -456,20 +455,3 @@ def test_the_policy_of_brokers_is_that_of_the_config_as_in_a_verification(
     assert expected in lost.reason
     assert lost.is_known is (policy != "compact")
     assert lost.reason.partition("; ")[2].lower() in (gap.effect or "").lower()
-
-
-@pytest.mark.parametrize(("damaged", "is_named"), [(1, True), (2, False)])
-def test_transaction_whose_marker_is_lost_is_named_in_the_runbook(
-    tmp_path: Path, damaged: int, *, is_named: bool
-) -> None:
-    log = tmp_path / "dump" / "t-0" / f"{0:020d}.log"
-    log.parent.mkdir(parents=True)
-    transactional = batch(0, 2, producer_id=7, producer_epoch=0, transactional=True)
-    log.write_bytes(transactional + marker(2, 7, 0, commit=False) + batch(3, 2) + batch(5, 2))
-    damage_batch(log, damaged)
-
-    run = restore(log.parent.parent, tmp_path / "out", "--new-topic-ids", "--salvage", "batches")
-
-    text = "transaction of producer 7 is open at the end of t-0; records were lost there"
-    assert run.code == 1
-    assert (text in run.done.stdout) == is_named

@@ -84,6 +84,14 @@ class _Id:
     is_fenced: bool = False
 
 
+def _java_hash(text: str) -> int:
+    """``String.hashCode``, by which Kafka finds the coordinator of a transactional id, positive."""
+    found = 0
+    for character in text:
+        found = (31 * found + ord(character)) & 0xFFFFFFFF
+    return abs(found - (found >> 31 << 32))
+
+
 class History:
     """Logs of partitions and of coordinators, as they are appended to."""
 
@@ -109,6 +117,10 @@ class History:
         for _ in range(steps):
             self._step()
 
+    def open_transaction(self, producer_id: int) -> Transaction | None:
+        """Return the transaction of a producer that its coordinator has not completed."""
+        return next((one.open for one in self._ids if one.producer_id == producer_id), None)
+
     def expire(self) -> None:
         """End all transactions, wait, and delete the transactional ids but one."""
         for one in self._ids:
@@ -130,7 +142,7 @@ class History:
         elif not self._ids or (len(self._ids) < 6 and rng.random() < 0.04):
             self._names += 1
             # Each coordinator has a block of producer ids of its own.
-            home = rng.choice(self.states)
+            home = self.states[_java_hash(f"id-{self._names}") % STATE_PARTITIONS]
             self._next_id += 1
             found = _Id(
                 f"id-{self._names}",

@@ -1,0 +1,246 @@
+"""The transactional batches of a restored partition, with the lost offsets between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import KafkaIndexError, raise_retriable
+from kafka_index.index import TransactionIndex
+from kafka_index.layout.integers import INT64_MAX, Longs
+from kafka_index.layout.names import (
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    parse_segment_file,
+)
+from kafka_index.layout.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    CONTROL_MASK,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_MASK,
+)
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.restore.restored_partition import LostRange
+from kafka_index.restore.transaction_outcomes import Outcome
+from kafka_index.scan import LogFileSource
+from kafka_index.storage import SegmentFile
+from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.partition_files import list_partition
+
+
+def list_segments(partition: TopicPartition, directory: str) -> list[SegmentFile]:
+    """Return the segments of a restored partition by base offset."""
+    segments, _ = list_partition(partition, scan_directory(directory))
+    return sorted(segments, key=lambda segment: segment.base_offset)
+
+
+class Rows(NamedTuple):
+    """Transactional batches and markers of one producer: arrays of one length.
+
+    `gap` is the number of lost gaps before a batch, and `time_ms` the time of a marker.
+    """
+
+    base_offset: Longs
+    last_offset: Longs
+    producer_id: Longs
+    epoch: Longs
+    control_type: Longs
+    time_ms: Longs
+    coordinator_epoch: Longs
+    gap: Longs
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Rows:
+        """Return some of the batches."""
+        return Rows(*(column[rows] for column in self))
+
+    def outcome(self, row: int) -> Outcome:
+        """Return the outcome in a marker."""
+        is_commit = self.control_type[row] == CONTROL_COMMIT
+        return Outcome.COMMIT if is_commit else Outcome.ABORT
+
+
+class Gap(NamedTuple):
+    """Lost offsets between two batches; epoch and timestamp are those of the batch before them."""
+
+    first_offset: int
+    last_offset: int
+    leader_epoch: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTransactions:
+    """The transactional batches and markers of a partition, by producer id and offset.
+
+    The last gap begins at the log end, whether or not anything is lost there.
+    """
+
+    rows: Rows
+    gaps: list[Gap]
+    is_end_lost: bool
+    start_offset: int
+
+    @classmethod
+    def read(
+        cls, segments: Sequence[SegmentFile], lost: Sequence[LostRange] = ()
+    ) -> PartitionTransactions:
+        """Read the headers of the logs of a partition; `lost` has what they lack."""
+        starts, ends = _merged(lost, [each.base_offset for each in segments])
+        gaps: list[Gap] = []
+        parts: list[Rows] = []
+        end, epoch, time_ms = segments[0].base_offset, NO_LEADER_EPOCH, NO_TIMESTAMP
+        for segment in segments:
+            source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
+            for batches in source.chunks():
+                if not batches.rows:
+                    continue
+                after = np.concatenate(([end], batches.last_offset[:-1] + 1))
+                place = np.searchsorted(starts, batches.base_offset) - 1
+                is_gap = (batches.base_offset > after) & (place >= 0)
+                is_gap[is_gap] = ends[place[is_gap]] >= after[is_gap]
+                parts.append(_rows(batches, len(gaps) + np.cumsum(is_gap)))
+                for row in np.flatnonzero(is_gap).tolist():
+                    if row:
+                        epoch = int(batches.leader_epoch[row - 1])
+                        time_ms = int(batches.max_timestamp_ms[row - 1])
+                    first, last = int(after[row]), int(batches.base_offset[row]) - 1
+                    gaps.append(Gap(first, last, epoch, time_ms))
+                end = int(batches.last_offset[-1]) + 1
+                epoch = int(batches.leader_epoch[-1])
+                time_ms = int(batches.max_timestamp_ms[-1])
+        end = max(end, segments[-1].base_offset)
+        gaps.append(Gap(end, INT64_MAX, epoch, time_ms))
+        nothing = Rows(*(np.empty(0, np.int64) for _ in Rows._fields))
+        rows = Rows(*map(np.concatenate, zip(nothing, *parts, strict=True)))
+        order = np.lexsort((rows.base_offset, rows.producer_id))
+        is_end_lost = bool(len(ends)) and int(ends[-1]) >= end
+        return cls(rows.take(order), gaps, is_end_lost, segments[0].base_offset)
+
+    @property
+    def end_offset(self) -> int:
+        """The log end offset."""
+        return self.gaps[-1].first_offset
+
+    def is_lost(self, offset: int) -> bool:
+        """Return whether an offset is in a gap, or not in the log."""
+        return offset < self.start_offset or any(
+            each.first_offset <= offset <= each.last_offset for each in self.gaps
+        )
+
+    def transactions(self) -> Iterator[tuple[int, int, bool]]:
+        """Yield first and last row of each transaction with data, and whether a marker is its last.
+
+        A lost marker leaves two transactions in one.
+        """
+        is_marker = self.rows.control_type >= CONTROL_ABORT
+        if not len(is_marker):
+            return
+        begins = np.ones(len(is_marker), np.bool_)
+        begins[1:] = is_marker[:-1] | (np.diff(self.rows.producer_id) != 0)
+        firsts = np.flatnonzero(begins)
+        lasts = np.append(firsts[1:], len(is_marker)) - 1
+        has_data = ~is_marker[firsts]
+        for first, last in zip(firsts[has_data].tolist(), lasts[has_data].tolist(), strict=True):
+            yield first, last, bool(is_marker[last])
+
+
+def _rows(batches: BatchColumns, gap: Longs) -> Rows:
+    """Return a copy of the batches of transactions."""
+    is_own = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK) != 0
+    is_own &= (batches.producer_id >= 0) & (batches.control_type <= CONTROL_COMMIT)
+    is_own &= ~batches.is_control | (batches.control_type >= CONTROL_ABORT)
+    columns = (
+        batches.base_offset,
+        batches.last_offset,
+        batches.producer_id,
+        batches.producer_epoch,
+        batches.control_type,
+        batches.control_timestamp_ms,
+        batches.coordinator_epoch,
+        gap,
+    )
+    return Rows(*(column[is_own] for column in columns))
+
+
+def _merged(lost: Sequence[LostRange], base_offsets: Sequence[int]) -> tuple[Longs, Longs]:
+    """Return first and last offsets of lost ranges, joined; unknown ends are those of segments."""
+    spans = []
+    for each in lost:
+        following = [base for base in base_offsets if base > each.segment_base_offset]
+        last = following[0] - 1 if following else INT64_MAX - 1
+        first = each.segment_base_offset if each.first_offset is None else each.first_offset
+        spans.append((first, last if each.last_offset is None else each.last_offset))
+    spans = sorted(span for span in spans if span[0] <= span[1])
+    joined: list[list[int]] = []
+    for first, last in spans:
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1][1] = max(joined[-1][1], last)
+        else:
+            joined.append([first, last])
+    columns = np.array(joined, np.int64).reshape(-1, 2)
+    return columns[:, 0].copy(), columns[:, 1].copy()
+
+
+class AbortedTransaction(NamedTuple):
+    """An entry of a transaction index; the last offset is that of the marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedIndexes:
+    """The transaction indexes of the copies of a partition.
+
+    `reaches` has the base offset of each index, and the last marker in it: its segment has no other
+    aborted transaction whose marker is before that one.
+    """
+
+    entries: tuple[AbortedTransaction, ...]
+    reaches: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def read(cls, directories: Iterable[str]) -> AbortedIndexes:
+        """Read the indexes of directories, without indexes that a broker would rebuild."""
+        entries: set[AbortedTransaction] = set()
+        reaches = []
+        for directory in directories:
+            for entry in scan_directory(directory):
+                parsed = parse_segment_file(entry.name)
+                if parsed is None or parsed.kind != TXN_INDEX_SUFFIX or parsed.transient:
+                    continue
+                found = _entries(os.path.join(directory, entry.name), parsed.base_offset)
+                entries.update(found)
+                if found:
+                    reaches.append((parsed.base_offset, found[-1].last_offset))
+        return cls(tuple(sorted(entries)), tuple(reaches))
+
+    def cover(self, gap: Gap) -> bool:
+        """Return whether they have every aborted transaction whose marker is in a gap."""
+        return any(
+            base <= gap.first_offset and gap.last_offset < last for base, last in self.reaches
+        )
+
+
+def _entries(path: str, base_offset: int) -> list[AbortedTransaction]:
+    try:
+        with TransactionIndex(path, base_offset, writable=False) as index:
+            index.sanity_check()
+            columns = index.entries[list(AbortedTransaction._fields)].tolist()
+    except KafkaIndexError as error:
+        raise_retriable([error])
+        return []
+    found = [AbortedTransaction(*row) for row in columns]
+    lasts = [each.last_offset for each in found]
+    is_right = lasts == sorted(set(lasts)) and all(
+        each.first_offset <= each.last_offset for each in found
+    )
+    return found if is_right else []

@@ -1,0 +1,237 @@
+"""Restored partitions that lost transaction markers: nothing hangs, nothing aborted is served."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kafka_index import build_indexes, restore_dump
+from kafka_index.layout.message_schemas import Struct
+from kafka_index.layout.messages import TRANSACTION_RECORDS
+from tests.support.damaged_histories import USERS, DamagedHistory
+from tests.support.metadata import coordinator_record, log_batch
+from tests.support.restoring import batches, contents, damage_batch, logs, restore
+from tests.support.segments import batch, marker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafka_index.layout.message_schemas import Value
+
+_UNKNOWN = "unknown_transaction_outcome"
+_OPEN = "is open at the end of"
+
+
+def read(directory: Path) -> tuple[set[int], set[int]]:
+    """The base offsets of batches that read_committed consumers get, and of open transactions."""
+    committed: set[int] = set()
+    pending: dict[int, set[int]] = defaultdict(set)
+    for row in (row for log in logs(directory) for row in batches(log)):
+        if not row["attributes"] & 16:
+            committed.add(row["base_offset"])
+        elif row["control_type"] is None:
+            pending[row["producer_id"]].add(row["base_offset"])
+        elif row["control_type"] == 1:
+            committed |= pending.pop(row["producer_id"], set())
+        else:
+            pending.pop(row["producer_id"], None)
+    return committed, set().union(*pending.values())
+
+
+@pytest.mark.parametrize("salvage", ["batches", "prefix"])
+@pytest.mark.parametrize("has_states", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_restored_histories_serve_only_committed_records(
+    tmp_path: Path, seed: int, *, has_states: bool, salvage: str
+) -> None:
+    damaged = DamagedHistory.make(tmp_path / "dump", seed, has_states=has_states)
+
+    run = restore(tmp_path / "dump", tmp_path / "out", "--new-topic-ids", "--salvage", salvage)
+
+    assert run.code in (0, 1), run.done.stderr
+    open_lines = [line for line in run.done.stdout.splitlines() if _OPEN in line]
+    for partition in USERS:
+        name = partition.directory_name
+        left_out = [
+            range(row["first_offset"], row["last_offset"] + 1)
+            for row in run.lost
+            if row["partition"] == partition.partition
+            and (salvage == "prefix" or row["reason_code"] == _UNKNOWN)
+        ]
+        faults = damaged.faults(partition, *read(tmp_path / "out" / name), left_out)
+        if any(name in line for line in open_lines):
+            faults = [each for each in faults if "stays open" not in each]
+        assert not faults, f"{name}: {faults}"
+
+
+def data(offset: int, epoch: int = 0) -> bytes:
+    return batch(
+        offset, 2, producer_id=7, producer_epoch=epoch, base_sequence=0, transactional=True
+    )
+
+
+def write_partition(dump: Path, name: str, *entries: bytes) -> Path:
+    log = dump / name / f"{0:020d}.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"".join(entries))
+    return log
+
+
+def write_state(dump: Path, *states: tuple[int, int, list[str]]) -> None:
+    """Write the states of a transaction: status, epoch, and its partitions of topic t."""
+    records = []
+    for status, epoch, partitions in states:
+        topic = Struct(topic="t", partitionIds=[int(each[2:]) for each in partitions])
+        value: dict[str, Value] = {
+            "producerId": 7,
+            "previousProducerId": -1,
+            "nextProducerId": -1,
+            "producerEpoch": epoch,
+            "transactionStatus": status,
+            "transactionPartitions": [topic] if partitions else [],
+            "clientTransactionVersion": 2,
+        }
+        records.append(
+            coordinator_record(
+                TRANSACTION_RECORDS, "TransactionLog", {"transactionalId": "x"}, value
+            )
+        )
+    write_partition(dump, "__transaction_state-0", log_batch(0, *records))
+
+
+_ABORTED = data(0), marker(2, 7, 1, commit=False), batch(3, 2)
+_NEXT = data(0), marker(2, 7, 1, commit=False), data(3, 1), marker(5, 7, 2, commit=True)
+_COMMITTED_ELSEWHERE = data(0), marker(2, 7, 1, commit=True)
+#: Stands for the transaction index before the states.
+_TXN_INDEX: list[tuple[int, int, list[str]]] = [(-1, 0, [])]
+_ONGOING, _PREPARE_COMMIT, _COMPLETE_COMMIT, _COMPLETE_ABORT = 1, 2, 4, 5
+
+
+@pytest.mark.parametrize(
+    ("entries", "evidence", "committed", "reason"),
+    [
+        (_ABORTED, "txnindex", {3}, "aborted"),
+        (_ABORTED, "", {3}, _UNKNOWN),
+        (_ABORTED, "other copy", {3}, "aborted"),
+        (_ABORTED, "other partition", {0, 3}, "committed"),
+        (_ABORTED, [(_ONGOING, 0, ["t-0"]), (2, 1, ["t-0"]), (4, 1, [])], {0, 3}, "committed"),
+        (_ABORTED, [(_COMPLETE_ABORT, 1, [])], {3}, "aborted"),
+        # The sources contradict each other.
+        (_ABORTED, [*_TXN_INDEX, (_COMPLETE_COMMIT, 1, [])], {3}, _UNKNOWN),
+        # The marker of the producer's next transaction must not end this one.
+        (_NEXT, "txnindex", {3}, "aborted"),
+        (_NEXT, "", {3}, _UNKNOWN),
+        (_NEXT, [(_COMPLETE_COMMIT, 1, [])], {0, 3}, "committed"),
+        # Open, and ended by its coordinator.
+        (_ABORTED, [(_ONGOING, 0, ["t-0"])], {3}, None),
+        (_ABORTED, [(_PREPARE_COMMIT, 1, ["t-0"])], {3}, None),
+    ],
+)
+def test_lost_marker_is_written_again_by_what_the_dump_has_of_its_transaction(
+    tmp_path: Path,
+    entries: tuple[bytes, ...],
+    evidence: str | list[tuple[int, int, list[str]]],
+    committed: set[int],
+    reason: str | None,
+) -> None:
+    dump = tmp_path / "dump"
+    log = write_partition(dump, "t-0", *entries)
+    build_indexes(dump, in_place=True)
+    other: list[Path | str] = []
+    if isinstance(evidence, list):
+        write_state(dump, *(each for each in evidence if each[0] >= 0))
+    elif evidence == "other partition":
+        write_partition(dump, "t-1", *_COMMITTED_ELSEWHERE)
+    elif evidence == "other copy":
+        shutil.copytree(log.parent, tmp_path / "copy" / "t-0")
+        other = ["--input", tmp_path / "copy"]
+        damage_batch(tmp_path / "copy" / "t-0" / log.name, 1)
+    if evidence != "txnindex" and evidence[:1] != _TXN_INDEX:
+        log.with_suffix(".txnindex").unlink(missing_ok=True)
+    damage_batch(log, 1)
+
+    run = restore(dump, tmp_path / "out", "--new-topic-ids", "--salvage", "batches", *other)
+
+    assert run.code == 1, run.done.stderr
+    found, opened = read(tmp_path / "out" / "t-0")
+    assert found == committed
+    assert opened == (set() if reason else {0})
+    assert [row["reason_code"] for row in run.lost] == [
+        "bad_crc",
+        *[_UNKNOWN] * (reason == _UNKNOWN),
+    ]
+    notes = [row["note"] or "" for row in run.rows if row["status"] == "salvaged"]
+    assert any(f"was {reason}" in note for note in notes) == (reason not in (_UNKNOWN, None))
+    assert _OPEN not in run.done.stdout
+
+
+@pytest.mark.parametrize(
+    ("states", "committed", "code", "is_open"),
+    [
+        ([(_COMPLETE_COMMIT, 1, [])], {0, 2}, 0, False),
+        ([(_ONGOING, 0, ["t-0"])], {2}, 0, True),
+        (None, {2}, 0, True),
+    ],
+)
+def test_transaction_open_at_the_end_is_ended_unless_a_coordinator_does(
+    tmp_path: Path,
+    states: list[tuple[int, int, list[str]]] | None,
+    committed: set[int],
+    code: int,
+    *,
+    is_open: bool,
+) -> None:
+    dump = tmp_path / "dump"
+    write_partition(dump, "t-0", data(0), batch(2, 2))
+    if states is not None:
+        write_state(dump, *states)
+
+    run = restore(dump, tmp_path / "out", "--new-topic-ids")
+
+    assert run.code == code
+    found, opened = read(tmp_path / "out" / "t-0")
+    assert (found, bool(opened)) == (committed, is_open)
+    assert (_OPEN in run.done.stdout) == (states is None)
+
+
+def test_transaction_of_a_coordinator_that_is_not_restored_is_aborted(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    write_partition(dump, "t-0", data(0), batch(2, 2))
+    write_state(dump, (_ONGOING, 0, ["t-0"]))
+
+    run = restore(dump, tmp_path / "out", "--new-topic-ids", "--topics", "t")
+
+    assert run.code == 0
+    assert read(tmp_path / "out" / "t-0") == ({2}, set())
+
+
+def test_killed_restore_of_lost_markers_is_completed_by_a_second_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = tmp_path / "dump"
+    log = write_partition(dump, "t-0", *_NEXT)
+    write_partition(dump, "t-1", *_COMMITTED_ELSEWHERE)
+    damage_batch(log, 1)
+    options: dict[str, Any] = {"new_topic_ids": True, "salvage": "batches"}
+    once = restore_dump(dump, tmp_path / "once", **options)
+    assert [each.is_edited for each in once.partitions] == [True, False]
+    with monkeypatch.context() as failing:
+        failing.setattr("kafka_index.restore.job.write_root", _fail)
+        with pytest.raises(OSError, match="disk"):
+            restore_dump(dump, tmp_path / "twice", **options)
+
+    twice = restore_dump(dump, tmp_path / "twice", **options)
+
+    assert [each.lost for each in twice.partitions] == [each.lost for each in once.partitions]
+    written = [
+        {name: data for name, data in contents(root).items() if "metadata" not in name}
+        for root in (tmp_path / "once", tmp_path / "twice")
+    ]
+    assert written[0] == written[1]
+
+
+def _fail(*_: object) -> None:
+    raise OSError("disk")
