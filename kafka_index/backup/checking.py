@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.errors import KafkaIndexError, is_retriable, plural
+from kafka_index.errors import CorruptObjectError, KafkaIndexError, is_retriable, plural
 from kafka_index.execution import map_requests
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import Time, now_ms, parse_time
@@ -28,7 +28,9 @@ from kafka_index.stores.backup.manifest import (
     Piece,
     content_of,
     cut_time,
+    hash_of,
     is_consistent,
+    manifest_path,
     missing_brokers,
     run_time,
 )
@@ -70,11 +72,12 @@ CHECKED_SCHEMA = report_schema(
 
 
 class RunManifests(NamedTuple):
-    """A run with its manifests, and the errors of manifests that cannot be read."""
+    """A run with its manifests, their hashes, and the errors of those that cannot be read."""
 
     run: str
     manifests: tuple[Manifest, ...]
     errors: tuple[KafkaIndexError, ...] = ()
+    hashes: tuple[str, ...] = ()
 
     @property
     def missing_brokers(self) -> list[int]:
@@ -97,7 +100,7 @@ def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> Iter
         try:
             return repository.stored_manifest(*key)
         except MissingManifestError:
-            return None
+            return repository.lost_manifest(*key)
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
@@ -108,16 +111,18 @@ def read_runs(repository: Repository, runs: Mapping[str, Iterable[int]]) -> Iter
     for run, own in groupby(zip(keys, stored, strict=True), key=lambda each: each[0][0]):
         manifests: list[Manifest] = []
         errors: list[KafkaIndexError] = []
+        hashes: list[str] = []
         for _, each in own:
             if isinstance(each, KafkaIndexError):
                 errors.append(each)
             elif each is not None:
                 try:
                     manifests.append(each.parse())
+                    hashes.append(hash_of(each.data))
                 except KafkaIndexError as error:
                     errors.append(error)
         if manifests or errors:
-            yield RunManifests(run, tuple(manifests), tuple(errors))
+            yield RunManifests(run, tuple(manifests), tuple(errors), tuple(hashes))
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,7 +222,7 @@ def list_runs(root: str, last: int | None = None) -> Backup:
     """Return the runs of a repository, by default all; raises `InputError` if it is none."""
     repository = repository_of(root)
     repository.file()
-    brokers = {run: own for run, own in repository.brokers_of_runs().items() if own}
+    brokers = {run: own for run, own in repository.brokers_with_heads().items() if own}
     chosen = dict(list(brokers.items())[-last:] if last else brokers.items())
     now = now_ms()
     rows: list[dict[str, object]] = []
@@ -347,11 +352,10 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
     """
     repository = repository_of(root)
     repository.file()
-    if run is None:
-        brokers = repository.brokers_of_runs()
-    else:
+    brokers = repository.brokers_with_heads()
+    if run is not None:
         name = repository.find_run(run)
-        brokers = {name: repository.brokers_of(name)}
+        brokers = {name: brokers.get(name, ())}
     rows: list[dict[str, object]] = []
     partitions: dict[str, TopicPartition] = {}
     # The number of runs that name an object, by its folder and what manifests say of it.
@@ -362,6 +366,8 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
             partitions[each.folder] = each.topic_partition
             of_run.update(zip(repeat(each.folder), each.objects))
         runs.update(of_run)
+        for each_manifest, sha256 in zip(found.manifests, found.hashes, strict=True):
+            rows += _head_faults(repository, each_manifest, sha256)
         for error in found.errors:
             row = {"path": error.path or "", "status": "damaged", "reason": error.message}
             rows.append({**row, "expected": error.expected, "found": error.found})
@@ -405,6 +411,22 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
     elif not statuses <= {"sound", "listed"}:
         outcome = RunOutcome.DAMAGE
     return CheckedBackup(pa.Table.from_pylist(rows, schema=CHECKED_SCHEMA), outcome)
+
+
+def _head_faults(
+    repository: Repository, manifest: Manifest, sha256: str
+) -> Iterator[dict[str, object]]:
+    """Yield a row if a manifest is another one than its head says, or its head is damaged."""
+    run, node_id = manifest.run, manifest.node_id
+    try:
+        expected = repository.hash_in_head(run, node_id)
+    except CorruptObjectError as error:
+        yield {"path": error.path, **_fault("damaged", error.message)}
+        return
+    if expected not in (None, sha256):
+        path = manifest_path(repository.root, run, node_id)
+        reason = "its hash is another than in its head"
+        yield {"path": path, **_fault("altered", reason, expected, sha256)}
 
 
 def _read_fault(repository: Repository, path: str, named: Piece | KeptFile) -> dict[str, object]:

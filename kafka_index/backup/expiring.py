@@ -30,6 +30,7 @@ from kafka_index.stores.backup.manifest import (
     BARRIERS_FOLDER,
     DATA_FOLDER,
     EXPIRED_FOLDER,
+    HEADS_FOLDER,
     RUNS_FOLDER,
     KeptFile,
     PartitionBackup,
@@ -53,7 +54,10 @@ EXPIRED_SCHEMA = pa.schema(
 
 _DELETED_AT_A_TIME = 500
 _ANNOUNCED_AT_A_TIME = 20_000
-_FOLDERS_OF_SMALL_FILES = (RUNS_FOLDER, EXPIRED_FOLDER, ANNOUNCED_FOLDER, BARRIERS_FOLDER)
+_FOLDERS_OF_SMALL_FILES = (
+    *(HEADS_FOLDER, RUNS_FOLDER, EXPIRED_FOLDER),
+    *(ANNOUNCED_FOLDER, BARRIERS_FOLDER),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,7 @@ def _brokers_of(found: RunManifests) -> _RunBrokers:
         raise CorruptObjectError(
             f"nothing expires while a manifest cannot be read: {error.message}",
             path=error.path,
-            hint="move it away, if its run is not needed",
+            hint=f"move it and {HEADS_FOLDER}/{found.run} away, if its run is not needed",
         )
     brokers = tuple(each.node_id for each in found.manifests)
     return _RunBrokers(found.run, cut_time(found.manifests), brokers, found.is_complete)
@@ -215,7 +219,7 @@ def expire_backup(root: str, retention: Retention, *, dry_run: bool = False) -> 
     repository = repository_of(root)
     repository.file()
     now = now_ms()
-    runs = [*map(_brokers_of, read_runs(repository, repository.brokers_of_runs()))]
+    runs = [*map(_brokers_of, read_runs(repository, repository.brokers_with_heads()))]
     kept = kept_runs(runs, retention, now)
     gone = [each for each in runs if each.run not in kept]
     rows = [
@@ -247,8 +251,11 @@ def _expire(repository: Repository, runs: Iterable[_RunBrokers]) -> None:
     for each in runs:
         for node_id in each.brokers:
             repository.expire(each.run, node_id)
-        repository.store.delete([manifest_path(root, each.run, node) for node in each.brokers])
-        _remove_folder(root, f"{root}/{RUNS_FOLDER}/{each.run}")
+        # The manifest last: a head alone shows that it was lost.
+        for folder in (HEADS_FOLDER, RUNS_FOLDER):
+            paths = [manifest_path(root, each.run, node, folder) for node in each.brokers]
+            repository.store.delete(paths)
+            _remove_folder(root, f"{root}/{folder}/{each.run}")
 
 
 class _Names:

@@ -15,6 +15,7 @@ from kafka_index.dump.replicas import Dump, Replica, read_dumps
 from kafka_index.errors import ConfigError, InputError, first_of, plural
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from kafka_index.layout.times import time_text
 from kafka_index.metadata import ClusterImage
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.restore.cluster import ClusterMode
@@ -27,6 +28,7 @@ from kafka_index.stores.backup.manifest import (
     Manifest,
     Missed,
     PartitionBackup,
+    cut_time,
     is_consistent,
     missing_brokers,
     run_time,
@@ -73,6 +75,7 @@ class BackupRun:
 
         Topics that were deleted meanwhile are taken out of the dump.
         """
+        old.run = f"run {self.run.name}, cut at {time_text(cut_time(self.run.manifests))}"
         old.notes += self._without_deleted(dump, old.image)
         budget = shared_budget(request.max_decompressed_bytes)
         clamp = self._clamp(request, dump, budget)

@@ -370,6 +370,7 @@ class RestoreJob:
             [each.path for each in self.seeds],
             self.old.groups_of(set(plan.made_ids).difference(request.renames.values())),
             request.renames,
+            self.old.run,
         )
         return replace(result, runbook=runbook(result, facts))
 

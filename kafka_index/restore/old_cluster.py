@@ -113,6 +113,8 @@ class OldCluster:
     offsets: Sequence[CommittedOffset] = ()
     notes: list[str] = field(default_factory=list)
     is_damaged: bool = False
+    #: The run of a backup that is restored, and its time; empty for dumps.
+    run: str = ""
 
     @classmethod
     def read(cls, dump: Dump, budget: DecompressionBudget, *, with_groups: bool) -> OldCluster:

@@ -224,6 +224,7 @@ class RunbookFacts:
     seeds: Sequence[str]
     groups: Mapping[str, Sequence[str]]
     renames: Mapping[str, str]
+    run: str = ""
 
 
 def runbook(result: RestoreResult, facts: RunbookFacts) -> str:
@@ -251,6 +252,8 @@ def _written(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield "WHAT WAS WRITTEN"
     segments = sum(each.segments for each in kept)
     yield f"  {result.output}: {len(kept)} partitions, {segments} segments"
+    if facts.run:
+        yield f"  They are of {facts.run}: later records are not in it."
     yield f"  The logs are {logs}."
     yield "  Every log was verified with its checksums, and .kafka_cleanshutdown says so: the"
     yield "  broker recovers no log. Do not change a file before the broker has started."

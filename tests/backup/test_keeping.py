@@ -22,11 +22,15 @@ from kafka_index.storage.paths import repository_of
 from kafka_index.stores import store_of
 from kafka_index.stores.backup import repository as rules
 from kafka_index.stores.backup.manifest import (
+    HEADS_FOLDER,
+    RUNS_FOLDER,
     Manifest,
     Missed,
     Piece,
     content_of,
+    encode,
     manifest_path,
+    parse_manifest,
     run_name,
     run_time,
 )
@@ -96,6 +100,12 @@ def put_run(
     return written
 
 
+def delete_manifest(root: str, own: Manifest) -> None:
+    """Delete a manifest with its head, as if it had never been put."""
+    folders = RUNS_FOLDER, HEADS_FOLDER
+    store_of(root).delete([manifest_path(root, own.run, own.node_id, each) for each in folders])
+
+
 def below(root: str, folder: str) -> list[str]:
     """Return the objects below a folder of a repository."""
     pages = store_of(root).list_tree(f"{root}/{folder}")
@@ -158,7 +168,7 @@ def test_brokers_that_did_not_cut_together_and_missed_partitions_are_told(
     root = repository.root
     for node_id, later in ((1, 0), (2, 90_000)):
         own = put_run(repository_of(root), NOON + later, node_id, (1, 2))
-        store_of(root).delete([manifest_path(root, own.run, node_id)])
+        delete_manifest(root, own)
         missed = Missed(topic="new", partition=0, topic_id=None, reason="it has no id yet", runs=1)
         repository.put_manifest(msgspec.structs.replace(own, run=run_name(NOON), missed=(missed,)))
     (row,) = listed(root)
@@ -181,6 +191,75 @@ def test_a_damaged_manifest_is_told_and_others_are_listed(repository: Repository
     with pytest.raises(CorruptObjectError, match="nothing expires while"):
         expire_backup(root, Retention())
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 1
+
+
+def test_deleted_manifest_is_reported_by_its_head(
+    repository: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = repository.root
+    put_run(repository, NOON - 1)
+    put_run(repository, NOON)
+    newest = manifest_path(root, run_name(NOON), 1)
+    store_of(root).delete([newest])
+
+    assert [row["status"] for row in listed(root)] == ["complete", "damaged"]
+    done = run_here("backups", "verify", root, "--sample", 0)
+    assert done.returncode == 1
+    assert f"{newest}" in done.stdout
+    with pytest.raises(CorruptObjectError, match="nothing expires while") as raised:
+        expire_backup(root, Retention())
+    assert f"{HEADS_FOLDER}/{run_name(NOON)}" in str(raised.value)
+    assert repository.find_run() == run_name(NOON - 1)
+    assert f"run {run_name(NOON)} was deleted" in caplog.text
+    caplog.clear()
+    assert repository.find_run(f"ms:{NOON - 1}") == run_name(NOON - 1)
+    assert not caplog.text
+
+    store_of(root).delete([manifest_path(root, run_name(NOON), 1, HEADS_FOLDER)])
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+
+
+def test_manifest_that_differs_from_its_head_is_altered(repository: Repository) -> None:
+    root = repository.root
+    put_run(repository, NOON)
+    path = manifest_path(root, run_name(NOON), 1)
+    other = msgspec.structs.replace(parse_manifest(store_of(root).read(path), path), new_bytes=1)
+    store_of(root).put(path, encode(other))
+    done = run_here("backups", "verify", root, "--sample", 0, "--json")
+    assert done.returncode == 1
+    (row,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (row["status"], row["path"]) == ("altered", path)
+
+
+def test_repository_without_heads_is_valid(repository: Repository) -> None:
+    root = repository.root
+    put_run(repository, NOON)
+    store_of(root).delete([manifest_path(root, run_name(NOON), 1, HEADS_FOLDER)])
+    assert [row["status"] for row in listed(root)] == ["complete"]
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+
+
+def test_expiration_killed_before_it_deletes_a_manifest_leaves_no_lost_one(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = local
+    for time_ms in (NOON - 1, NOON):
+        put_run(repository_of(root), time_ms)
+
+    def delete(_store: object, paths: Iterable[str]) -> None:
+        for path in paths:
+            if "/runs/" in path:
+                raise PublishError("killed", path=path)
+            os.unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka_index.stores.local_store.LocalStore.delete", delete)
+        with pytest.raises(PublishError, match="killed"):
+            expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    assert sorted(below(root, "heads")) == [f"{run_name(NOON)}/1.json.zst"]
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+    expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    assert repository_of(root).runs() == [run_name(NOON)]
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "expire"])
@@ -373,7 +452,7 @@ def local(tmp_path: Path) -> str:
 def orphans(local: str) -> Manifest:
     """A run that was killed long ago, before its manifest was there, in that repository."""
     own = put_run(repository_of(local), NOON - 2)
-    store_of(local).delete([manifest_path(local, own.run, 1)])
+    delete_manifest(local, own)
     aged(local, 3 * rules.SPARED_S)
     return own
 
@@ -502,14 +581,14 @@ def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
     own = put_run(repository_of(root), NOON - 2)
     path = manifest_path(root, own.run, 1)
     data = store_of(root).read(path)
-    store_of(root).delete([path])
+    delete_manifest(root, own)
     aged(root, rules.SPARED_S - 60)
     listings = iter(range(9))
     brokers_of_runs = Repository.brokers_of_runs
 
-    def then_wait(self: Repository) -> dict[str, tuple[int, ...]]:
-        found = brokers_of_runs(self)
-        if next(listings) == 1:
+    def then_wait(self: Repository, folder: str = RUNS_FOLDER) -> dict[str, tuple[int, ...]]:
+        found = brokers_of_runs(self, folder)
+        if folder == RUNS_FOLDER and next(listings) == 1:
             store_of(root).put(path, data)
             now = now_ms() + 120_000
             monkeypatch.setattr(expiring, "now_ms", lambda: now)
@@ -568,13 +647,13 @@ def test_what_another_expiring_moves_meanwhile_stays(
     listings = iter(range(9))
     brokers_of_runs = Repository.brokers_of_runs
 
-    def after_another(self: Repository) -> dict[str, tuple[int, ...]]:
+    def after_another(self: Repository, folder: str = RUNS_FOLDER) -> dict[str, tuple[int, ...]]:
         # It has listed what has expired, and lists the runs now.
-        if next(listings) == 1:
+        if folder == RUNS_FOLDER and next(listings) == 1:
             monkeypatch.undo()
             found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
             assert found.counts["expired"] == 1
-        return brokers_of_runs(self)
+        return brokers_of_runs(self, folder)
 
     monkeypatch.setattr(Repository, "brokers_of_runs", after_another)
     found = expire_backup(root, Retention(last=9))

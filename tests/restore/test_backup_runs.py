@@ -196,6 +196,7 @@ def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
     (tmp_path / "scratch").rename(tmp_path / "repository")
     for path in (tmp_path / "repository" / "runs").rglob("*.zst"):
         path.unlink()
+        (path.parents[2] / "heads" / path.parent.name / path.name).unlink()
     repository_of(str(tmp_path / "repository")).put_manifest(changed)
     return f"backup:{tmp_path / 'repository'}@{changed.run}"
 
@@ -205,6 +206,21 @@ def test_a_run_without_a_broker_is_restored_and_that_is_said(tmp_path: Path) -> 
     done = restore(source, tmp_path / "out")
     assert done.code == 0, done.done.stderr
     assert "is incomplete: it has no part of broker 2" in _runbook(tmp_path / "out")
+
+
+def test_restore_reports_the_time_of_its_run_and_a_deleted_later_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = copy_dump(tmp_path / "data", "payments-0")
+    root = tmp_path / "repository"
+    for time_ms in (_TIME_MS, _TIME_MS + 1000):
+        take_run(root, data, time_ms=time_ms)
+    deleted = root / "runs" / run_name(_TIME_MS + 1000) / "1.json.zst"
+    deleted.unlink()
+    run = restore(f"backup:{root}", tmp_path / "out")
+    assert run.code == 0, run.done.stderr
+    assert f"of run {run_name(_TIME_MS)}, cut at 2023-11-14T22:13:20" in run.done.stdout
+    assert f"{deleted}: the manifest of broker 1 in run" in caplog.text
 
 
 def test_a_partition_that_the_run_missed_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
     {root}/data/{topic}-{partition}-{topic id}/{base offset}-{hash}.log      a `Piece`
     {root}/data/{topic}-{partition}-{topic id}/{stem}-{hash}{suffix}         a `KeptFile`
     {root}/runs/{run}/{node id}.json.zst                      a `Manifest`
+    {root}/heads/{run}/{node id}.json.zst                     a `Head`, put after its `Manifest`
     {root}/expired/{run}/{node id}.json.zst                   a `Manifest` of a run that has expired
     {root}/announced/{time}-{token}.json.zst                  an `Announcement`
     {root}/barriers/{number}/...                              how brokers met (`backup.barrier`)
@@ -13,7 +14,8 @@
 Every object is put where there is none, and never written again. A piece is whole record batches,
 so that it is a segment by itself; its name has the first 22 characters of the URL-safe base64 of
 its SHA-256. A run is named for the time at which it was opened, in UTC. The manifest of a broker is
-put last, and names only objects that are there: until then the broker is not in the run.
+put last, and names only objects that are there: until then the broker is not in the run. By its
+head it is known afterwards that it was there.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ FORMAT: Final = 2
 REPOSITORY_FILE: Final = "kafka-index-backup.json"
 DATA_FOLDER: Final = "data"
 RUNS_FOLDER: Final = "runs"
+HEADS_FOLDER: Final = "heads"
 #: Folder of the manifests that have expired, laid out as that of the runs is.
 EXPIRED_FOLDER: Final = "expired"
 ANNOUNCED_FOLDER: Final = "announced"
@@ -93,6 +96,13 @@ class RepositoryFile(_Formatted, frozen=True, kw_only=True):
 
     cluster_id: str
     brokers: tuple[Int32, ...] = ()
+
+
+class Head(_Formatted, frozen=True, kw_only=True):
+    """The hash of a manifest that was put, and the brokers that it expects in its run."""
+
+    brokers: tuple[Int32, ...]
+    sha256: Sha256
 
 
 class Announcement(_Formatted, frozen=True, kw_only=True):
@@ -377,6 +387,11 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     for each in found.partitions:
         _check_partition(each, len(found.directories), path)
     return found
+
+
+def parse_head(data: bytes, path: str) -> Head:
+    """Return what a head says; raises the errors of `parse_manifest`."""
+    return _decoded(data, path, Head, "a head")
 
 
 def parse_announcement(data: bytes, path: str) -> Announcement:

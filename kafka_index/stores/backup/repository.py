@@ -12,12 +12,15 @@ rules keep expirings beside running backups from objects that a manifest is abou
   within `SETTLED_S` what is still as old. A backup reads the announcements before it puts its
   manifest: where they have an object that it has put, or found, it looks for it `SETTLED_S` later.
 - A backup that takes longer than `LONGEST_RUN_S` looks for all that it counts on.
+- The head of a manifest is put after it, and deleted before it, once the manifest has expired: a
+  head alone shows that somebody deleted the manifest.
 
 Ages are told by clocks that may differ by less than `CLOCKS_S`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -31,19 +34,23 @@ from kafka_index.layout.times import now_ms, parse_time, time_text
 from kafka_index.stores.backup.manifest import (
     ANNOUNCED_FOLDER,
     EXPIRED_FOLDER,
+    HEADS_FOLDER,
     MANIFEST_SUFFIX,
     REPOSITORY_FILE,
     RUNS_FOLDER,
     Announcement,
+    Head,
     Manifest,
     PartitionBackup,
     RepositoryFile,
     cut_time,
     encode,
+    hash_of,
     is_run_name,
     manifest_node,
     manifest_path,
     parse_announcement,
+    parse_head,
     parse_manifest,
     parse_repository_file,
     run_name,
@@ -61,6 +68,7 @@ SETTLED_S: Final = 1800
 #: Difference of clocks that the rules allow for.
 CLOCKS_S: Final = 3600
 
+_LOGGER = logging.getLogger(__name__)
 _PROBE = ".kafka-index-backup.probe"
 _MS_NS = 1_000_000
 # Between looks at an object that another process writes at the moment.
@@ -139,6 +147,14 @@ class Repository:
                     brokers.append(node_id)
         return {run: tuple(sorted(found[run])) for run in sorted(found)}
 
+    def brokers_with_heads(self) -> dict[str, tuple[int, ...]]:
+        """Return the brokers that have manifests or heads in each run, by two listings."""
+        # In this order, as a head is deleted before its manifest.
+        heads = self.brokers_of_runs(HEADS_FOLDER)
+        found = self.brokers_of_runs()
+        runs = sorted({*heads, *found})
+        return {run: tuple(sorted({*heads.get(run, ()), *found.get(run, ())})) for run in runs}
+
     def listed(self, folder: str) -> Iterator[tuple[str, int, int]]:
         """Yield path, size and modification time in ns of each object below a folder."""
         for page in self.store.list_tree(f"{self.root}/{folder}"):
@@ -172,6 +188,25 @@ class Repository:
             path=path,
             hint="kafka-index backups list names the runs that are there",
         )
+
+    def lost_manifest(self, run: str, node_id: int) -> CorruptObjectError | None:
+        """Return the error of a manifest that was deleted; None if it expired, or was never put."""
+        with suppress(FileNotFoundError):
+            self.store.info(manifest_path(self.root, run, node_id, HEADS_FOLDER))
+            return CorruptObjectError(
+                f"the manifest of broker {node_id} in run {run} was deleted: its head is there",
+                path=manifest_path(self.root, run, node_id),
+                hint="put it back, as from an earlier version of the store; to give the run up, "
+                f"delete {HEADS_FOLDER}/{run}",
+            )
+        return None
+
+    def hash_in_head(self, run: str, node_id: int) -> str | None:
+        """Return the hash of a manifest as its head has it; None without a head."""
+        path = manifest_path(self.root, run, node_id, HEADS_FOLDER)
+        with suppress(FileNotFoundError):
+            return parse_head(self.store.read(path), path).sha256
+        return None
 
     def count_on(self, run: str, node_id: int) -> Manifest:
         """Return a manifest, whose objects a backup may name from then on."""
@@ -224,12 +259,23 @@ class Repository:
             if self.brokers_of(selector) or self.brokers_of(selector, EXPIRED_FOLDER):
                 return selector
             raise self._no_run(f"the repository has no run {selector}")
-        found = self.newest_complete(parse_time(selector) if selector else None)
+        time_ms = parse_time(selector) if selector else None
+        found = self.newest_complete(time_ms)
         if found is not None:
+            self._warn_of_lost(found, time_ms)
             return found
         if selector:
             raise self._no_run(f"no complete run is at or before {time_text(parse_time(selector))}")
         raise self._no_run("the repository has no complete run")
+
+    def _warn_of_lost(self, run: str, time_ms: int | None) -> None:
+        """Warn of manifests that were deleted of later runs, up to a time if one is given."""
+        for later, brokers in self.brokers_of_runs(HEADS_FOLDER).items():
+            if later > run and (time_ms is None or run_time(later) <= time_ms):
+                for node_id in sorted({*brokers} - {*self.brokers_of(later)}):
+                    error = self.lost_manifest(later, node_id)
+                    if error is not None:
+                        _LOGGER.warning("%s; run %s is read instead", error, run)
 
     def _no_run(self, message: str) -> InputError:
         brokers = self.brokers_of_runs()
@@ -313,7 +359,11 @@ class Repository:
         """
         path = manifest_path(self.root, manifest.run, manifest.node_id)
         self._refuse_deleted(manifest)
-        if not self.put(path[len(self.root) + 1 :], encode(manifest)):
+        data = encode(manifest)
+        head = encode(Head(brokers=manifest.brokers, sha256=hash_of(data)))
+        name = f"{manifest.run}/{manifest.node_id}{MANIFEST_SUFFIX}"
+        objects = {RUNS_FOLDER: data, HEADS_FOLDER: head}
+        if not all(self.put(f"{folder}/{name}", own) for folder, own in objects.items()):
             raise PublishError(
                 "the run has a manifest of this broker already",
                 path=path,
