@@ -72,7 +72,7 @@ CHECKED_SCHEMA = report_schema(
 
 
 class RunManifests(NamedTuple):
-    """A run with its manifests, their hashes, and the errors of those that cannot be read."""
+    """A run with its manifests, their hashes, and the errors of unreadable manifests."""
 
     run: str
     manifests: tuple[Manifest, ...]

@@ -9,6 +9,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from kafka_index.errors import plural
+from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.results import Result, RunOutcome, report_schema, report_table
 
 #: A partition that so many runs in a row have missed is a fault.
@@ -137,6 +138,11 @@ class BackupResult(Result):
     def missed(self) -> list[BackedUpPartition]:
         """The partitions that are not in the run."""
         return [row for row in self.partitions if row.reason is not None]
+
+    @property
+    def lacks_metadata(self) -> bool:
+        """Whether no directory with a metadata log was given."""
+        return all(row.topic != CLUSTER_METADATA_TOPIC for row in self.partitions)
 
     @property
     def outcome(self) -> RunOutcome:

@@ -36,6 +36,7 @@ from kafka_index.cli.terminal import (
 )
 from kafka_index.config import read_properties
 from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.names import METADATA_LOG
 from kafka_index.layout.times import parse_duration_ms
 from kafka_index.storage.report_file import open_report
 
@@ -230,6 +231,12 @@ def _print(result: BackupResult, detail: Detail) -> None:
         print_log(
             "no broker writes to these directories: records that were acknowledged in the last "
             "seconds before they were copied, or the broker was killed, may be missing"
+        )
+    if result.lacks_metadata:
+        print_log(
+            f"no input has the metadata log ({METADATA_LOG}): the run has no topics, settings or "
+            "leaders, which restore --seed and --cluster same need; give the broker's "
+            "metadata.log.dir, or a controller's, as another --input"
         )
     if detail is Detail.QUIET:
         return
