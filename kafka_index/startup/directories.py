@@ -19,6 +19,7 @@ from kafka_index.errors import (
     OfflineAtOnceError,
     StartRefusedError,
     is_retriable,
+    plural,
 )
 from kafka_index.growing.settings import log_settings_of
 from kafka_index.layout.names import (
@@ -35,6 +36,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.metadata.directory import settings_of
+from kafka_index.records.decompression import shared_budget
 from kafka_index.startup.conditions import StartConditions
 from kafka_index.startup.description import describe, describe_served, replaced_by
 from kafka_index.startup.found_files import parse_log_directory
@@ -50,6 +52,7 @@ from kafka_index.startup.identity import (
     without_metadata_directory,
 )
 from kafka_index.startup.metadata_log import why_not_bootstrap, why_not_metadata_log
+from kafka_index.startup.open_transactions import OpenTransactions
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
 from kafka_index.startup.prediction import (
     NotPredictedError,
@@ -155,6 +158,7 @@ class _Start:
             self._failed = {**self._failed_later, **self._failed}
             self._leave_offline()
             self._missing_partitions()
+            self._judge_transactions()
             self._partitions.sort(key=lambda one: (os.path.dirname(one.directory), one.directory))
         self._add_notes()
         if not self._refused and (
@@ -475,6 +479,18 @@ class _Start:
         if failing and (is_last or self._metadata in failing):
             self._unserved.append(
                 f"the broker halts once a reader has taken {', '.join(sorted(failing))} offline"
+            )
+
+    def _judge_transactions(self) -> None:
+        """Leave partitions unserved in which a transaction stays open."""
+        budget = shared_budget(self._config.max_decompressed_bytes)
+        cluster = self._conditions.cluster
+        found = OpenTransactions(self._partitions, cluster, self._node_id, budget)
+        self._partitions, elsewhere = found.judged()
+        if elsewhere:
+            self._not_judged.append(
+                f"whether open transactions end in {plural(elsewhere, 'partition')}, whose "
+                "coordinators are not here"
             )
 
 

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kafka_index import build_indexes, restore_dump
-from kafka_index.layout.message_schemas import Struct
-from kafka_index.layout.messages import TRANSACTION_RECORDS
 from tests.support.damaged_histories import USERS, DamagedHistory
-from tests.support.metadata import coordinator_record, log_batch
+from tests.support.metadata import transaction_states
 from tests.support.restoring import batches, contents, damage_batch, logs, restore
 from tests.support.segments import batch, marker
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from kafka_index.layout.message_schemas import Value
 
 _UNKNOWN = "unknown_transaction_outcome"
 _OPEN = "is open at the end of"
@@ -81,25 +77,7 @@ def write_partition(dump: Path, name: str, *entries: bytes) -> Path:
 
 
 def write_state(dump: Path, *states: tuple[int, int, list[str]]) -> None:
-    """Write the states of a transaction: status, epoch, and its partitions of topic t."""
-    records = []
-    for status, epoch, partitions in states:
-        topic = Struct(topic="t", partitionIds=[int(each[2:]) for each in partitions])
-        value: dict[str, Value] = {
-            "producerId": 7,
-            "previousProducerId": -1,
-            "nextProducerId": -1,
-            "producerEpoch": epoch,
-            "transactionStatus": status,
-            "transactionPartitions": [topic] if partitions else [],
-            "clientTransactionVersion": 2,
-        }
-        records.append(
-            coordinator_record(
-                TRANSACTION_RECORDS, "TransactionLog", {"transactionalId": "x"}, value
-            )
-        )
-    write_partition(dump, "__transaction_state-0", log_batch(0, *records))
+    write_partition(dump, "__transaction_state-0", transaction_states(7, *states))
 
 
 _ABORTED = data(0), marker(2, 7, 1, commit=False), batch(3, 2)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_index.layout.message_bytes import MessageWriter, uuid_text
-from kafka_index.layout.message_schemas import MessageSchema, Value
-from kafka_index.layout.messages import CLUSTER_METADATA, REMOTE_LOG_METADATA
+from kafka_index.layout.message_schemas import MessageSchema, Struct, Value
+from kafka_index.layout.messages import CLUSTER_METADATA, REMOTE_LOG_METADATA, TRANSACTION_RECORDS
 from kafka_index.metadata.decoding import TopicLog
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import SegmentFile
@@ -76,6 +76,27 @@ def log_batch(base_offset: int, *records: Pair, producer_id: int = -1) -> bytes:
         base_sequence=0 if transactional else -1,
         transactional=transactional,
     )
+
+
+def transaction_states(producer_id: int, *states: tuple[int, int, list[str]]) -> bytes:
+    """A log of the states of one transactional id: status, epoch, and partitions by their names."""
+    records = []
+    for status, epoch, partitions in states:
+        names = [each.rpartition("-") for each in partitions]
+        value: dict[str, Value] = {
+            "producerId": producer_id,
+            "previousProducerId": -1,
+            "nextProducerId": -1,
+            "producerEpoch": epoch,
+            "transactionStatus": status,
+            "transactionPartitions": [
+                Struct(topic=topic, partitionIds=[int(number)]) for topic, _, number in names
+            ],
+            "clientTransactionVersion": 2,
+        }
+        key: dict[str, Value] = {"transactionalId": "x"}
+        records.append(coordinator_record(TRANSACTION_RECORDS, "TransactionLog", key, value))
+    return log_batch(0, *records) if records else b""
 
 
 def end_of_transaction(base_offset: int, producer_id: int, *, commit: bool) -> bytes:

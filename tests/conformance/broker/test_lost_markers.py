@@ -6,25 +6,30 @@ open, so that the last stable offset of each partition becomes its end.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_index import restore_dump
+from kafka_index import predict, restore_dump
 from kafka_index.layout.names import TopicPartition
 from tests.support.damaged_histories import USERS, DamagedHistory
+from tests.support.restoring import batches, logs
 
-from .broker import Broker, Home
+from .broker import CLEAN_SHUTDOWN, Broker, Home
 from .client import Client, run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kafka_index.restore.result import RestoreResult
+
 _SETTINGS = {"transaction.state.log.num.partitions": "2"}
 # The coordinator looks for transactions that have timed out every ten seconds.
-_WAIT_SECONDS = 60
+_WAIT_SECONDS = 30
 _UNKNOWN = "unknown_transaction_outcome"
 
 
@@ -45,37 +50,101 @@ class Consumed:
                 self.offsets[partition].add(int(offset))
 
 
-@pytest.mark.parametrize("seed", [3, 4])
-def test_consumers_of_a_restored_history_get_committed_records_up_to_its_end(
-    room: Path, seed: int
-) -> None:
-    dump = room / f"lost-markers-{seed}"
-    damaged = DamagedHistory.make(dump, seed, has_states=True, steps=500)
-    home = Home(room / f"lost-markers-{seed}-home")
-    broker = Broker(home, more_settings=_SETTINGS)
+@dataclass(frozen=True)
+class Mounted:
+    """A history that was damaged, restored, and read from a broker."""
 
+    damaged: DamagedHistory
+    home: Home
+    restored: RestoreResult
+    everything: Consumed
+    committed: Consumed
+
+
+def consume(broker: Broker, room: Path, *, waits_for_end: bool = True) -> tuple[Consumed, Consumed]:
+    """Consume all records, and then those of read_committed, until these end where all do."""
+    end = time.monotonic() + _WAIT_SECONDS
+    with broker, Client(broker.bootstrap, room) as client:
+        client.await_in_sync(1, ["t"])
+        while True:
+            found = tuple(
+                Consumed(broker.bootstrap, room / "consumed.txt", isolation)
+                for isolation in ("read_uncommitted", "read_committed")
+            )
+            is_over = waits_for_end and found[0].ends == found[1].ends
+            if is_over or time.monotonic() > end:
+                return found[0], found[1]
+            time.sleep(1)
+
+
+@pytest.fixture(scope="module", params=[3, 4])
+def mounted(room: Path, request: pytest.FixtureRequest) -> Mounted:
+    dump = room / f"lost-markers-{request.param}"
+    damaged = DamagedHistory.make(dump, request.param, has_states=True, steps=500)
+    home = Home(room / f"lost-markers-{request.param}-home")
+    broker = Broker(home, more_settings=_SETTINGS)
     restored = restore_dump(
         dump, home.data, seeds=home.metadata, new_topic_ids=True, salvage="batches"
     )
+    return Mounted(damaged, home, restored, *consume(broker, room))
 
-    found = {each.partition: each for each in restored.partitions}
+
+def test_consumers_of_a_restored_history_get_committed_records_up_to_its_end(
+    mounted: Mounted,
+) -> None:
+    found = {each.partition: each for each in mounted.restored.partitions}
     assert any(each.is_edited for each in found.values())
-    ledger = room / f"lost-markers-{seed}.txt"
-    with broker, Client(broker.bootstrap, room) as client:
-        client.await_in_sync(1, ["t"])
-        end = time.monotonic() + _WAIT_SECONDS
-        everything = Consumed(broker.bootstrap, ledger, "read_uncommitted")
-        committed = Consumed(broker.bootstrap, ledger, "read_committed")
-        while committed.ends != everything.ends and time.monotonic() < end:
-            time.sleep(1)
-            everything = Consumed(broker.bootstrap, ledger, "read_uncommitted")
-            committed = Consumed(broker.bootstrap, ledger, "read_committed")
-    assert committed.ends == everything.ends
+    assert mounted.committed.ends == mounted.everything.ends
     for partition in USERS:
         left_out = [
             range(lost.first_offset or 0, (lost.last_offset or 0) + 1)
             for lost in found[partition].lost
             if lost.code == _UNKNOWN
         ]
-        got = committed.offsets[partition]
-        assert damaged.faults(partition, got, set(), left_out) == []
+        got = mounted.committed.offsets[partition]
+        assert mounted.damaged.faults(partition, got, set(), left_out) == []
+
+
+def test_offset_of_a_transaction_that_stays_open_is_predicted(mounted: Mounted, room: Path) -> None:
+    home = mounted.home.copy_to(room / f"{mounted.home.root.name}-open")
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (home.data / name).unlink()
+    (home.data / CLEAN_SHUTDOWN).unlink()
+    opened = {}
+    for partition in USERS:
+        directory = home.data / partition.directory_name
+        cut_off_last_marker(directory)
+        opened[partition] = first_open_offset(directory)
+    assert any(offset is not None for offset in opened.values())
+
+    predicted = predict(home.data, metadata=home.metadata)
+    _, committed = consume(Broker(home, more_settings=_SETTINGS), room, waits_for_end=False)
+
+    assert not predicted.ok
+    for one in predicted.partitions:
+        if one.topic == "t":
+            found = re.search("from offset ([0-9]+) on", one.unserved or "")
+            stays_open = None if found is None else int(found[1])
+            partition = TopicPartition(one.topic, one.partition)
+            assert stays_open == opened[partition]
+            if stays_open is not None:
+                assert committed.ends[partition] == stays_open
+
+
+def cut_off_last_marker(directory: Path) -> None:
+    """Cut the last log of a partition before its last marker."""
+    log = logs(directory)[-1]
+    ends = [row["position_bytes"] for row in batches(log) if row["control_type"] is not None]
+    if ends:
+        log.write_bytes(log.read_bytes()[: ends[-1]])
+
+
+def first_open_offset(directory: Path) -> int | None:
+    """Return the offset of the first batch of a transaction without a marker."""
+    opened: dict[int, int] = {}
+    for row in (row for log in logs(directory) for row in batches(log)):
+        if row["control_type"] is not None:
+            opened.pop(row["producer_id"], None)
+        elif row["attributes"] & 16:
+            opened.setdefault(row["producer_id"], row["base_offset"])
+    return min(opened.values(), default=None)
