@@ -7,15 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from kafka_index.errors import DamageError, ReadError, printable
+from kafka_index.errors import CorruptLogError, DamageError, ReadError, printable
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
+#: Further ranges of missing offsets are counted.
+MAX_GAPS = 100
 _TEXT_ROWS, _HTML_ROWS = 12, 50
 _TEXT_WIDTH, _CELL_WIDTH = 118, 48
 _GAP = "  "
@@ -76,6 +78,72 @@ class RunOutcome(StrEnum):
         return {RunOutcome.DONE: 0, RunOutcome.DAMAGE: 1, RunOutcome.ENVIRONMENT: 3}[self]
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetGap:
+    """Offsets that a partition should have, and no batch of it holds; `end_offset` is exclusive.
+
+    `is_lost`: nothing explains them; otherwise it cannot be known whether compaction removed them.
+    The path is that of the log with the next batch, which begins at `position_bytes`.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    is_lost: bool
+    reason: str
+    path: str
+    position_bytes: int
+
+    def __str__(self) -> str:
+        """Return the offsets and the reason."""
+        partition = f"{self.topic}-{self.partition}"
+        offsets = f"offsets {self.first_offset} to {self.end_offset - 1}"
+        return f"{partition}: {offsets} are missing: {self.reason}"
+
+    def error(self) -> CorruptLogError:
+        """Return the error for lost offsets."""
+        return CorruptLogError(
+            f"offsets {self.first_offset} to {self.end_offset - 1} are missing: {self.reason}",
+            path=self.path,
+            position_bytes=self.position_bytes,
+            hint="restore the partition from another replica",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOffsets:
+    """The missing offsets in what was read: the first ranges, and the number of further ones."""
+
+    ranges: tuple[OffsetGap, ...] = ()
+    more: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of ranges."""
+        return len(self.ranges) + self.more
+
+    @property
+    def lost(self) -> tuple[OffsetGap, ...]:
+        """The ranges that nothing explains."""
+        return tuple(gap for gap in self.ranges if gap.is_lost)
+
+    def as_object(self) -> dict[str, object]:
+        """Return the member of ``--summary``."""
+        names = ("topic", "partition", "first_offset", "end_offset", "is_lost", "reason")
+        ranges = [{name: getattr(gap, name) for name in names} for gap in self.ranges]
+        return {"count": self.count, "ranges": ranges}
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """Return the missing offsets of several partitions: lost ones before others."""
+        found = list(parts)
+        ranges = [gap for part in found for gap in part.ranges]
+        ranges.sort(key=lambda gap: not gap.is_lost)
+        more = sum(part.more for part in found) + max(len(ranges) - MAX_GAPS, 0)
+        return cls(tuple(ranges[:MAX_GAPS]), more)
+
+
 class Result(ABC):
     """The result of a function of this package: a verdict, counts, and a table of rows.
 
@@ -112,6 +180,11 @@ class Result(ABC):
         return ()
 
     @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The offsets that are missing in what was read: with lost ones, `ok` is False."""
+        return MissingOffsets()
+
+    @property
     def sizes_bytes(self) -> Mapping[str, int]:
         """Numbers of bytes, under the names of ``--summary``."""
         return {}
@@ -134,6 +207,7 @@ class Result(ABC):
             "exit_code": self.outcome.exit_code,
             "counts": dict(self.counts),
             "bytes": dict(self.sizes_bytes),
+            "missing_offsets": self.missing_offsets.as_object(),
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -164,10 +238,14 @@ class Result(ABC):
         return f"and {count:,} rows more: to_arrow() has all"
 
     def _verdict(self) -> str:
-        """Return the headline, and the first entry that was not read."""
-        if not self.unread:
-            return self.headline
-        return f"{self.headline}; {len(self.unread):,} not read, such as {self.unread[0]}"
+        """Return the headline, the first entry that was not read, and the first lost offsets."""
+        parts = [self.headline]
+        if self.unread:
+            parts.append(f"{len(self.unread):,} not read, such as {self.unread[0]}")
+        lost = self.missing_offsets.lost
+        if lost:
+            parts.append(f"offsets are missing in {len(lost):,} places, such as {lost[0]}")
+        return "; ".join(parts)
 
     def _mark(self) -> str:
         """Return the outcome in a word."""

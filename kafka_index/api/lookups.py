@@ -30,7 +30,7 @@ from kafka_index.lookup.inventory import collect_inventory
 from kafka_index.lookup.keys import By, Keys, plain_array
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.query_files import PARTITION, TOPIC, check_columns
-from kafka_index.lookup.report import outcome_of
+from kafka_index.lookup.report import behind_gaps, outcome_of
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.results import TableResult
 from kafka_index.stores.inputs import reading_inputs
@@ -50,8 +50,11 @@ class LookupResult(TableResult):
         Damage where it makes an answer unreadable, the environment where a failed read does.
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
+    behind_gaps : int
+        The number of queries for missing offsets, which the next batch answers.
     """
 
+    behind_gaps: int = 0
     command = "lookup"
 
     @property
@@ -63,7 +66,9 @@ class LookupResult(TableResult):
     @property
     def counts(self) -> Mapping[str, int]:
         """Queries by status."""
-        return {f"queries_{name}": count for name, count in self._statuses().items()}
+        queries = {f"queries_{name}": count for name, count in self._statuses().items()}
+        behind = {"queries_behind_missing_offsets": self.behind_gaps} if self.behind_gaps else {}
+        return {**queries, **behind}
 
     def _statuses(self) -> Counter[str]:
         found = self.rows["status"].value_counts().to_pylist()
@@ -226,7 +231,7 @@ def _look_up(
     rows = pa.table([*table.columns, *found.columns], schema=schema)
     unanswered = bool(pc.any(pc.equal(found["status"], Status.UNREADABLE.text)).as_py())
     ended = outcome_of(findings, unanswered=unanswered)
-    return LookupResult(rows, ended, unread_texts(unread))
+    return LookupResult(rows, ended, unread_texts(unread), behind_gaps(findings))
 
 
 def _texts_of_times(table: pa.Table, by: By) -> pa.Array | None:

@@ -14,7 +14,7 @@ from kafka_index.errors import InputError, KafkaIndexError, is_retriable, plural
 from kafka_index.execution import ThreadEngine
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.records.record_table import CORRUPT_RECORD
-from kafka_index.results import Result, RunOutcome
+from kafka_index.results import MissingOffsets, Result, RunOutcome
 from kafka_index.tables.matches import Search
 from kafka_index.tables.read_plan import ReadPlan
 from kafka_index.tables.records import read_plan
@@ -48,6 +48,7 @@ class _RecordStream(Result):
         self._records: int | None = None
         self._damage: list[KafkaIndexError] = []
         self._left_out = 0
+        self._missing = MissingOffsets()
 
     @abstractmethod
     def _batches(self) -> Generator[pa.RecordBatch, None, None]:
@@ -71,6 +72,11 @@ class _RecordStream(Result):
     def unread(self) -> Sequence[str]:
         """Entries of the input that are not read, each with the reason."""
         return self._unread
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The offsets that are missing in what the last read has read."""
+        return self._missing
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a reader of the records, from the beginning, for code that asks for one."""
@@ -116,7 +122,8 @@ class _RecordStream(Result):
                 f"nothing was {self._verb} to its end yet", hint="iterate to the end, or to_arrow()"
             )
         damage = [*map(is_retriable, self._damage), *[False] * bool(self._left_out)]
-        return RunOutcome.of_faults(damage).with_damage(self._unread)
+        places = (*self._unread, *self._missing.lost)
+        return RunOutcome.of_faults(damage).with_damage(places)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -196,12 +203,14 @@ class Records(_RecordStream):
                 left_out += 1
 
         is_marked = CORRUPT_RECORD in self.schema.names
-        for batch in read_plan(self._plan, on_left_out=pass_over):
+        missing: list[MissingOffsets] = []
+        for batch in read_plan(self._plan, on_left_out=pass_over, on_missing=missing.append):
             marked = len(batch) - batch.column(CORRUPT_RECORD).null_count if is_marked else 0
             records += len(batch) - marked
             left_out += marked
             yield batch
         self._records, self._damage, self._left_out = records, damage, left_out
+        self._missing = MissingOffsets.joined(missing)
 
     def read_all(self) -> pa.Table:
         """Return all of the records as a table, as `to_arrow` does."""
@@ -254,14 +263,17 @@ class FoundRecords(_RecordStream):
         records = 0
         damage: list[KafkaIndexError] = []
         left_out = 0
+        missing = self._search.missing()
         with closing(self._search.run(self._engine, limit=self._limit)) as found:
             for matches in found:
                 damage += matches.errors
                 left_out += matches.errors_left_out
+                missing.add(matches.seen)
                 for batch in matches.batches:
                     records += len(batch)
                     yield batch
         self._records, self._damage, self._left_out = records, damage, left_out
+        self._missing = missing.find(is_complete=self._limit is None or records < self._limit)
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.progress import Outcome, missing_lines, skipped_lines
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, relative_times
 from kafka_index.cli.terminal import (
@@ -80,6 +80,7 @@ def run_export(options: ExportOptions) -> ExitCode:
         if (settings.from_ms, settings.to_ms) != options.times:
             given = " and ".join(relative_times().values())
             notes.append(f"{given}: relative to the first run of this export, which is continued")
+        notes += missing_lines(result.missing_offsets, Paint(sys.stdout))
         notes += skipped_lines(listed.skipped, Paint(sys.stdout), options.detail)
         return outcome.print_summary(result, notes)
 
@@ -142,7 +143,8 @@ class ExportOutcome(Outcome):
         return ExitCode(result.outcome.exit_code)
 
     def _damage_lines(self, rows: Sequence[PartitionReport]) -> list[str]:
-        wrong = [row for row in rows if row.reason is not None]
+        lost_before = (ExportStatus.FAILED, ExportStatus.CONTINUED, ExportStatus.RESTARTED)
+        wrong = [row for row in rows if row.left_out or row.status in lost_before]
         if not wrong:
             return []
         left_out = sum(row.left_out for row in wrong)

@@ -50,9 +50,11 @@ from kafka_index.lookup import (
 )
 from kafka_index.lookup.answering import AnswerRecord, Prepare, inputs_digest, written
 from kafka_index.lookup.output import format_of_answers
+from kafka_index.lookup.report import behind_gaps
 from kafka_index.pages.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
 from kafka_index.pages.page_writer import PageWriter
 from kafka_index.reading.answers import (
+    GAP,
     INDEX_REFUSED,
     NO_INDEX,
     TAIL,
@@ -244,6 +246,7 @@ class LookupOutcome(Outcome):
         unanswered, total = queries[Status.UNREADABLE], sum(queries.values())
         for status, count in queries.items():
             run_summary().add_count(f"queries_{status.text}", count)
+        run_summary().add_count("queries_behind_missing_offsets", behind_gaps(findings))
         lines: list[str | Table] = [
             status_table(
                 ("status", "queries"),
@@ -313,6 +316,7 @@ def lookup_page(inventory: Inventory) -> PageMaker:
         NO_INDEX: "a segment without index files: built in memory",
         INDEX_REFUSED: "an index file that does not fit its log: built in memory instead",
         TAIL: "a log that ends before the end of its file",
+        GAP: "queries for missing offsets, answered with the next batch",
     }
     severities = dict.fromkeys(texts, NOTABLE)
     severities |= {Status.FOUND.text: GOOD, NO_INDEX: GOOD, UNREADABLE: BAD}

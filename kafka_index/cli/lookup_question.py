@@ -45,6 +45,7 @@ from kafka_index.lookup import (
     collect_inventory,
 )
 from kafka_index.lookup.query_files import PARTITION, TOPIC, QueryBatch
+from kafka_index.lookup.report import behind_gaps
 from kafka_index.lookup.tally import starting_offsets_of
 from kafka_index.reading.answers import (
     Answers,
@@ -177,6 +178,7 @@ def _answer_one(question: LookupOptions) -> ExitCode:
             start, end = lookups.start_offset(code), lookups.end_offset(code)
         findings = lookups.drain_findings()
     run_summary().add_count(f"queries_{status.text}", 1)
+    run_summary().add_count("queries_behind_missing_offsets", behind_gaps(findings))
     (answer,) = answers.to_arrow().to_pylist()
     files = inventory.files(partition.topic, partition.partition)
     answer["log_path"] = next(
@@ -334,6 +336,7 @@ def _answer_several(question: LookupOptions) -> ExitCode:
         answers, findings, starts = _answers(inventory, question)
         for answer in answers:
             run_summary().add_count(f"queries_{answer.get('status', 'listed')}", 1)
+        run_summary().add_count("queries_behind_missing_offsets", behind_gaps(findings))
         if question.as_json:
             sys.stdout.writelines(json.dumps(answer) + "\n" for answer in answers)
         elif question.as_offsets:

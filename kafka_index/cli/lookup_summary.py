@@ -19,8 +19,16 @@ from kafka_index.cli.terminal import (
 from kafka_index.errors import plural
 from kafka_index.lookup import By, Inventory
 from kafka_index.lookup.inventory import find_unindexed
-from kafka_index.lookup.report import InvalidQuery, outcome_of
-from kafka_index.reading.answers import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding, Status
+from kafka_index.lookup.report import InvalidQuery, behind_gaps, outcome_of
+from kafka_index.reading.answers import (
+    GAP,
+    INDEX_REFUSED,
+    NO_INDEX,
+    TAIL,
+    UNREADABLE,
+    Finding,
+    Status,
+)
 
 _SHOWN_REFUSED = 5
 EXPLAINED: Mapping[Status, str] = {
@@ -88,6 +96,10 @@ def note_lines(findings: Iterable[Finding], paint: Paint, detail: Detail) -> lis
         files = "index file that does not fit its log", "index files that do not fit their logs"
         title = paint.notable(f"{plural(len(refused), *files)}, built in memory instead:")
         lines += first_lines(title, [*map(finding_line, refused)], most=most)
+    if gaps := kinds.get(GAP):
+        queries = plural(behind_gaps(gaps), "query", "queries")
+        title = paint.notable(f"{queries} for missing offsets, answered with the next batch:")
+        lines += first_lines(title, [*map(finding_line, gaps)], most=most)
     if tails := kinds.get(TAIL):
         logs = "log ends", "logs end"
         title = paint.notable(f"{plural(len(tails), *logs)} before the end of the file:")

@@ -14,6 +14,7 @@ from kafka_index.cli.terminal import (
     COMPILING,
     Paint,
     Table,
+    first_lines,
     format_bytes,
     format_count,
     format_seconds,
@@ -25,6 +26,7 @@ from kafka_index.cli.terminal import (
 )
 from kafka_index.errors import plural
 from kafka_index.kernels.compile_clock import compile_clock
+from kafka_index.results import MissingOffsets
 from kafka_index.storage import Skipped
 
 if TYPE_CHECKING:
@@ -269,6 +271,17 @@ class Outcome:
     def _print(self, lines: Sequence[str | Table], damage: Sequence[str]) -> None:
         """Print the summary, or only the damage."""
         print_text(self._stream, damage if self._detail is Detail.QUIET else (*lines, *damage))
+
+
+def missing_lines(missing: MissingOffsets, paint: Paint) -> list[str]:
+    """Return the ranges of missing offsets, lost ones first."""
+    if not missing.count:
+        return []
+    lost = len(missing.lost)
+    title = f"offsets are missing in {plural(missing.count, 'place')}, {lost:,} of them lost:"
+    style = paint.bad if lost else paint.notable
+    lines = list(map(str, missing.ranges))
+    return first_lines(style(title), lines, total=missing.count, noun="place")
 
 
 def skipped_lines(skipped: Sequence[Skipped], paint: Paint, detail: Detail) -> list[str]:

@@ -11,7 +11,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.options import Group, command, flag, option, request_of
-from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.progress import Outcome, missing_lines, skipped_lines
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
@@ -173,7 +173,8 @@ def _print(result: RewriteResult, detail: Detail, skipped: Sequence[Skipped]) ->
     if detail is Detail.QUIET:
         return
     for row in result.partitions:
-        if row.status is not RewriteStatus.LEFT_OUT and row.reason is not None:
+        is_note = row.status is not RewriteStatus.LEFT_OUT and not row.missing_offsets.lost
+        if is_note and row.reason is not None:
             print_log(row.reason)
     rows = [
         [topic, *map(format_count, counts)]
@@ -181,7 +182,9 @@ def _print(result: RewriteResult, detail: Detail, skipped: Sequence[Skipped]) ->
         if counts[2] or result.output is None or detail is Detail.VERBOSE
     ]
     table = Table(["topic", "partitions", "records", "dropped"], rows)
-    lines = skipped_lines(skipped, Paint(sys.stdout), detail)
+    paint = Paint(sys.stdout)
+    lines = missing_lines(result.missing_offsets, paint)
+    lines += skipped_lines(skipped, paint, detail)
     print_text(sys.stdout, [*([table] if rows else []), result.total, *lines])
 
 

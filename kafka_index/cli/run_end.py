@@ -35,7 +35,7 @@ from kafka_index.errors import (
 from kafka_index.layout.uri_passwords import hide_passwords
 
 if TYPE_CHECKING:
-    from kafka_index.results import Result
+    from kafka_index.results import MissingOffsets, Result
     from kafka_index.stores.durable_files import AtomicFile
 
 #: Set to anything: print the traceback of the error that ends a run, as --verbose does.
@@ -156,6 +156,7 @@ class RunSummary:
         self.outcome: str | None = None
         self._counts: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
+        self._missing_offsets: dict[str, object] = {"count": 0, "ranges": []}
         self._paths: dict[str, str | list[str]] = {}
         self._started_at = datetime.now(UTC)
         self._started = time.monotonic()
@@ -208,6 +209,11 @@ class RunSummary:
         self.add_counts(result.counts)
         for name, size_bytes in result.sizes_bytes.items():
             self.add_bytes(name, size_bytes)
+        self.add_missing_offsets(result.missing_offsets)
+
+    def add_missing_offsets(self, missing: MissingOffsets) -> None:
+        """Set the offsets that are missing in what was read."""
+        self._missing_offsets = missing.as_object()
 
     def add_paths(self, context: click.Context) -> None:
         """Add the paths among the parameters of a command, under the names of their options."""
@@ -270,6 +276,7 @@ class RunSummary:
             "seconds": round(time.monotonic() - self._started, 3),
             "counts": self._counts,
             "bytes": self._bytes,
+            "missing_offsets": self._missing_offsets,
             "paths": self._paths,
             "versions": {
                 "kafka_index": __version__,

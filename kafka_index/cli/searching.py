@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
-from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.progress import Outcome, missing_lines, skipped_lines
 from kafka_index.cli.record_template import BYTES_AS_TEXT, RecordTemplate, ends_lines
 from kafka_index.cli.record_text import FOUND_COLUMNS, TEXT, FoundText
 from kafka_index.cli.run_end import ExitCode, run_summary
@@ -28,9 +28,11 @@ from kafka_index.execution import ThreadEngine
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.texts import parse_bytes
 from kafka_index.layout.times import empty_range_text
+from kafka_index.results import MissingOffsets
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds, time_span
 from kafka_index.tables.matches import Search, SplitMatches, limited, run_search
+from kafka_index.tables.missing import MissingInRead
 from kafka_index.tables.records import ListedPartitions, list_partitions
 from kafka_index.tables.settings import RecordFilter
 from kafka_index.tables.topic_records import PartitionRecords, matches_by_time, plan_records
@@ -70,19 +72,26 @@ def run_find(options: FindOptions) -> ExitCode:
         outcome,
         closing(search.run(options.engine, limit=options.limit, listener=outcome)) as found,
     ):
-        count, damage, codes = print_found(text, outcome.following(found), outcome.paused)
-    _record(search.listed, damage, matches=count, records_found=count)
+        seen = search.missing()
+        count, damage, codes = print_found(text, outcome.following(found), seen, outcome.paused)
+    missing = seen.find(is_complete=options.limit is None or count < options.limit)
+    _record(search.listed, damage, missing, matches=count, records_found=count)
     if options.detail is not Detail.QUIET:
-        print_text(sys.stderr, _searched_lines(options, search, count, damage))
-    code = ExitCode.first(codes)
+        print_text(sys.stderr, _searched_lines(options, search, count, damage, missing))
+    code = ExitCode.first([*codes, *_codes(missing)])
     if not count and options.fail_if_none and code is ExitCode.DONE:
         run_summary().outcome = "no_match"
         return ExitCode.DAMAGE
     return code
 
 
-def _record(listed: ListedPartitions, damage: int, **records: int) -> None:
+def _codes(missing: MissingOffsets) -> list[ExitCode]:
+    return [ExitCode.DAMAGE] * bool(missing.lost)
+
+
+def _record(listed: ListedPartitions, damage: int, missing: MissingOffsets, **records: int) -> None:
     """Add what was read, and the numbers of records, to the summary of the run."""
+    run_summary().add_missing_offsets(missing)
     counts = {"partitions": len(listed.files), "damage": damage, "skipped": len(listed.skipped)}
     run_summary().add_counts(records | counts)
 
@@ -106,14 +115,17 @@ class _FindOutcome(Outcome):
 def print_found(
     text: FoundText | RecordTemplate,
     found: Iterable[SplitMatches],
+    missing: MissingInRead,
     printing: Callable[[TextIO], AbstractContextManager[object]] = nullcontext,
 ) -> tuple[int, int, list[ExitCode]]:
     """Print records as they come; return how many, the places of damage, and exit codes.
 
-    What goes to a stream is printed in its context of `printing`.
+    What goes to a stream is printed in its context of `printing`; what was read is added to
+    `missing`.
     """
     count, damage, codes = 0, 0, []
     for matches in found:
+        missing.add(matches.seen)
         if matches.batches:
             with printing(sys.stdout):
                 for batch in matches.batches:
@@ -129,7 +141,9 @@ def print_found(
     return count, damage, codes
 
 
-def _searched_lines(options: FindOptions, search: Search, count: int, damage: int) -> list[str]:
+def _searched_lines(
+    options: FindOptions, search: Search, count: int, damage: int, missing: MissingOffsets
+) -> list[str]:
     """Return how many records match, of what, and what was not searched."""
     listed, plan, paint = search.listed, search.plan, Paint(sys.stderr)
     where = plural(len(listed.files), "partition")
@@ -137,7 +151,8 @@ def _searched_lines(options: FindOptions, search: Search, count: int, damage: in
         where += f" of the topics that match {options.topics.pattern!r}"
     found = f"{format_count(count)} records match" if count > 1 else f"{_FEW[count]} record matches"
     if options.limit is not None and count >= options.limit:
-        return [f"{found} (--limit): the rest of {where} was not searched"]
+        rest = f"{found} (--limit): the rest of {where} was not searched"
+        return [rest, *missing_lines(missing, paint)]
     lines = [f"{found} in {format_bytes(plan.size_bytes)} of {where}"]
     if damage:
         lines[0] = f"{found} in what can be read of {format_bytes(plan.size_bytes)} of {where}"
@@ -157,6 +172,7 @@ def _searched_lines(options: FindOptions, search: Search, count: int, damage: in
         )
     if not count and options.times[0] is not None:
         lines.append(empty_range_text(*options.times, time_span(listed.files, plan.settings)))
+    lines += missing_lines(missing, paint)
     return [*lines, *skipped_lines(listed.skipped, paint, options.detail)]
 
 
@@ -192,13 +208,17 @@ def run_cat(options: CatOptions) -> ExitCode:
     errors = [one.error for one in planned if one.error is not None]
     for error in errors:
         print_error(str(error))
+    read = [one.read for one in planned if one.read is not None]
+    seen = MissingInRead(read, listed.gap_finder(options.max_decompressed_bytes))
     with closing(_matches(options, planned, settings)) as found:
-        count, places, codes = print_found(text, found)
+        count, places, codes = print_found(text, found, seen)
+    is_complete = options.last is not None or options.count is None or count < options.count
+    missing = seen.find(is_complete=is_complete)
     damage = len(errors) + places
-    _record(listed, damage, records=count)
+    _record(listed, damage, missing, records=count)
     if options.detail is not Detail.QUIET:
-        print_text(sys.stderr, _read_lines(options, listed, settings, count, damage))
-    return ExitCode.first([ExitCode.of_faults(errors), *codes])
+        print_text(sys.stderr, _read_lines(options, listed, settings, count, damage, missing))
+    return ExitCode.first([ExitCode.of_faults(errors), *codes, *_codes(missing)])
 
 
 def _listed(options: CatOptions) -> ListedPartitions:
@@ -245,6 +265,7 @@ def _read_lines(
     settings: ReadSettings,
     count: int,
     damage: int,
+    missing: MissingOffsets,
 ) -> list[str]:
     """Return how many records were printed, of what, and what was not read."""
     paint = Paint(sys.stderr)
@@ -261,4 +282,5 @@ def _read_lines(
         lines.append(r"the format ends no line: add \n to it")
     if not count and not damage and options.times[0] is not None:
         lines.append(empty_range_text(*options.times, time_span(listed.files, settings)))
+    lines += missing_lines(missing, paint)
     return [*lines, *skipped_lines(listed.skipped, paint, options.detail)]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from kafka_index.dropping.condition import Selection, SelectionError, matcher_of
 from kafka_index.dump.data_directory import DataDirectory
+from kafka_index.dump.missing_offsets import SeenLog
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.headers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
@@ -34,6 +35,7 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.log_offsets import LogOffsets
 from kafka_index.scan.scanner import BatchOrder
 from kafka_index.state.partition_state import PartitionState
 from kafka_index.state.segment_state import ProducerTable, SegmentState
@@ -65,7 +67,7 @@ class PartitionMatch:
     offsets of the last batches of producers, at and after `unstable_offset`, the start of the
     earliest open transaction, and before `end_offset`, the last one, stay, empty at least. `losing`
     has the base offsets of the segments that lose a record. `note` describes a tail that a broker
-    cuts off at any start, and that is left out.
+    cuts off at any start, and that is left out. `seen` has the offsets of the logs.
     """
 
     records: int
@@ -76,6 +78,7 @@ class PartitionMatch:
     end_offset: int
     losing: frozenset[int] = frozenset()
     note: str | None = None
+    seen: tuple[SeenLog, ...] = ()
 
     def stays(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches stay even if all their records are dropped.
@@ -112,13 +115,18 @@ def match_partition(
     aborted: list[NDArray[np.void]] = []
     notes: list[str] = []
     losing: set[int] = set()
+    seen: list[SeenLog] = []
+    budget = shared_budget(max_decompressed_bytes)
     records = dropped_records = 0
     end_offset = segments[0].base_offset
     for segment in segments:
         table = ProducerTable()
+        offsets = LogOffsets(segment.base_offset)
+        seen.append(SeenLog(segment, offsets, has_counts=True))
         # An empty segment has the end of a log, too.
         end_offset = max(end_offset, segment.base_offset)
         for source in sound_windows(segment, notes):
+            offsets.observe_exactly(source.window, source.position_bytes, source.batches, budget)
             _, stop = table.follow(source.batches)
             if stop is not None:
                 raise stop.error(CorruptLogError, segment.log_path)
@@ -156,6 +164,7 @@ def match_partition(
         end_offset,
         frozenset(losing),
         notes[0] if notes else None,
+        tuple(seen),
     )
 
 

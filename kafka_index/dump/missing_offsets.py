@@ -163,22 +163,31 @@ class MissingRange:
 
 @dataclass(slots=True)
 class SeenLog:
-    """A log that was looked at.
+    """A log that was looked at, or a part of one.
 
-    The segment is read again if its headers do not decide. Before and after a log that is not
-    `is_read`, because it could not be, nothing is missing. `damage_end` is the end of the offsets
-    that damaged batches at its end have, by their headers.
+    The segment is read again if its headers do not decide; with `has_counts`, the records of all
+    batches were counted already. Before and after a log that is not `is_read`, because it could not
+    be, nothing is missing. `damage_end` is the end of the offsets that damaged batches at its end
+    have, by their headers.
     """
 
     segment: SegmentFile
     offsets: LogOffsets
     is_read: bool = True
     damage_end: int | None = None
+    has_counts: bool = False
 
     @property
     def end_offset(self) -> int:
         """The offset after its batches, damaged ones included."""
         return max(self.offsets.end_offset, self.damage_end or 0)
+
+    def look_for_marks(self, decompressor: Decompressor) -> bool:
+        """Return whether a cleaner has left marks; raises `LogOffsets.look_for_marks`' errors."""
+        if not self.is_read or self.has_counts:
+            return False
+        self.offsets.look_for_marks(self.segment, decompressor)
+        return self.offsets.marked_to > 0
 
 
 def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None) -> SeenLog:
@@ -224,10 +233,12 @@ def missing_offsets(
     known: KnownOffsets,
     decompressor: Decompressor,
     lost_ends: Mapping[int, int],
+    later: Sequence[SegmentFile] = (),
 ) -> MissingOffsets:
     """Return the missing offsets of a partition, with their causes.
 
-    The logs are all of the partition, by base offset. `lost_ends` has, by base offset, the logs
+    The logs are all of the partition, by base offset, or the parts of them that were read; the
+    marks of a cleaner in `later` segments count, too. `lost_ends` has, by base offset, the logs
     that are gone while their index files are there, and the offset after the last known one: no
     cleaner removed them, wherever it has been. Raises `KafkaIndexError` if a log has to be read
     again, and cannot be.
@@ -239,11 +250,9 @@ def missing_offsets(
     found = list(_within(logs, start_offset))
     cleaning = known.cleaning.with_marks(max((each.offsets.marked_to for each in logs), default=0))
     open_at = [each.log for each in found if each.end_offset > (cleaning.cleaned_to or 0)]
-    for log in reversed(logs[open_at[0] :] if open_at else ()):
-        if not log.is_read:
-            continue
-        log.offsets.look_for_marks(log.segment, decompressor)
-        if log.offsets.marked_to:
+    unseen = (SeenLog(each, LogOffsets.unseen(each)) for each in later)
+    for log in reversed([*logs[open_at[0] :], *unseen] if open_at else ()):
+        if log.look_for_marks(decompressor):
             cleaning = cleaning.with_marks(log.offsets.marked_to)
             found = list(_within(logs, start_offset))
             break

@@ -104,8 +104,10 @@ class ExportJob:
                     partition_of[result.number].add(result)
                     if listener is not None:
                         listener.on_split(result)
+        finder = self.listed.gap_finder(self.settings.read.max_decompressed_bytes)
         for partition in plan.partitions:
             partition.finish()
+            partition.find_missing(finder)
         return ExportResult([partition.report() for partition in plan.partitions], output)
 
 
@@ -150,6 +152,7 @@ def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings)
         tuple(damage.first),
         damage.count,
         last_batch=None if header is None else ExportedBatch.of_header(header),
+        seen=tuple(reader.seen),
     )
 
 

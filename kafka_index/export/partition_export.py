@@ -29,9 +29,11 @@ from kafka_index.export.export_record import (
 from kafka_index.export.report import ExportStatus, LeftOut, PartitionReport, SplitResult
 from kafka_index.export.settings import STAGED_ENDING
 from kafka_index.layout.names import TopicPartition
+from kafka_index.results import MissingOffsets
 from kafka_index.storage.directories import directory_exists, scan_directory
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import make_durable, publish_error, publishing
+from kafka_index.tables.missing import GapFinder, ReadPartition
 from kafka_index.tables.read_plan import RecordSplit
 
 _NAME = re.compile(DATA_FILE)
@@ -81,7 +83,8 @@ class PartitionExport:
     and the offsets from `begin_offset` on are new. `failure` is the reason why it cannot be
     exported, or not to the end, and `is_retriable` if the environment is at fault. `loss` is the
     loss of the log since the last export, if the export is continued all the same. With an
-    `exchange`, the data files are written aside, and replace others when they are whole.
+    `exchange`, the data files are written aside, and replace others when they are whole. `read` has
+    the offsets that are to be exported, and `missing` those of them that no log has.
     """
 
     partition: TopicPartition
@@ -93,6 +96,8 @@ class PartitionExport:
     is_retriable: bool = False
     loss: LeftOut | None = None
     exchange: Exchange | None = None
+    read: ReadPartition | None = None
+    missing: MissingOffsets = field(default_factory=MissingOffsets)
     _results: dict[int, SplitResult] = field(default_factory=dict)
     _done: int = 0
 
@@ -132,6 +137,13 @@ class PartitionExport:
             return
         _take_place(self.exchange, self.record)
 
+    def find_missing(self, finder: GapFinder) -> None:
+        """Find what is missing in the log, once its splits are exported."""
+        if self.read is not None and self.failure is None:
+            new = [work for work in self.works if not work.is_repeated]
+            seen = [log for work in new for log in self._results[work.number].seen]
+            self.missing = finder.find(self.read, seen)
+
     def report(self) -> PartitionReport:
         """Return the row of the report."""
         done = [self._results[work.number] for work in self.works[: self._done]]
@@ -142,9 +154,10 @@ class PartitionExport:
             status = ExportStatus.RESTARTED if is_restart else ExportStatus.CONTINUED
         if self.failure is not None:
             status = ExportStatus.FAILED
-        elif left_out:
+        elif left_out or self.missing.lost:
             status = ExportStatus.DAMAGED
-        place = self.failure or (left_out[0] if left_out else self.loss)
+        lost = [LeftOut.of(gap.error()) for gap in self.missing.lost]
+        place = self.failure or next(iter([*left_out, *filter(None, [self.loss]), *lost]), None)
         return PartitionReport(
             self.partition.topic,
             self.partition.partition,
@@ -159,6 +172,7 @@ class PartitionExport:
             None if place is None else place.position_bytes,
             None if place is None else place.reason,
             self.is_retriable,
+            self.missing,
         )
 
 

@@ -36,8 +36,9 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.stores import is_remote
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds
+from kafka_index.tables.missing import ReadPartition
 from kafka_index.tables.range_scan import damaged_end
-from kafka_index.tables.read_plan import RecordSplit, resolve_range, split_range
+from kafka_index.tables.read_plan import RecordSplit, read_partition, resolve_range, split_range
 from kafka_index.tables.settings import ReadSettings
 
 #: About the bytes of logs that one data file is made of.
@@ -208,11 +209,17 @@ class _PartitionPlan:
                 )
                 for split in splits
             ]
+        is_first = record.next_offset == max(log.log_start_offset, self._start)
+        starts = Bound(EARLIEST) if is_first and self._start == EARLIEST else Bound(first)
+        new: list[RecordSplit] = []
         # Damage is read even where nothing before it is new: the row of the partition has it.
         if is_damaged or first < end_offset:
-            end, splits = _splits(log, first, LATEST, self._read, self._split_bytes)
+            end, new = _splits(log, first, LATEST, self._read, self._split_bytes)
             end = max(end_offset if end is None else end, first)
-            export.works += _works(splits, number + len(export.works), folder, first, end)
+            export.works += _works(new, number + len(export.works), folder, first, end)
+        export.read = read_partition(self._files, ReadBounds(starts), new) or ReadPartition(
+            self._files, first
+        )
         if export.exchange is not None:
             export.works = [replace(work, is_staged=True) for work in export.works]
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import pyarrow as pa
 
+from kafka_index.dump.missing_offsets import SeenLog
 from kafka_index.errors import KafkaIndexError
 from kafka_index.export.export_record import ExportedBatch
-from kafka_index.results import Result, RunOutcome, report_schema, report_table
+from kafka_index.results import MissingOffsets, Result, RunOutcome, report_schema, report_table
 
 EXPORT_REPORT_SCHEMA = report_schema(
     [
@@ -22,8 +23,18 @@ EXPORT_REPORT_SCHEMA = report_schema(
         ("size_bytes", pa.int64()),
         ("left_out", pa.int64()),
         ("position_bytes", pa.int64()),
+        ("missing_ranges", pa.int64()),
     ],
-    required=("topic", "partition", "status", "records", "files", "size_bytes", "left_out"),
+    required=(
+        "topic",
+        "partition",
+        "status",
+        "records",
+        "files",
+        "size_bytes",
+        "left_out",
+        "missing_ranges",
+    ),
 )
 
 
@@ -34,7 +45,7 @@ class ExportStatus(StrEnum):
     EXPORTED = "exported"
     #: Nothing is new: there is no record, or none since the last export.
     UNCHANGED = "unchanged"
-    #: What is damaged was left out, the rest exported.
+    #: What is damaged or lost was left out, the rest exported.
     DAMAGED = "damaged"
     #: The partition was not exported to its end.
     FAILED = "failed"
@@ -50,7 +61,7 @@ class PartitionReport:
 
     `left_out` counts batches or parts of segments that are damaged and left out; path, position and
     reason are those of the first, or of the failure. `is_retriable`: the environment is at fault
-    for a failure.
+    for a failure. `missing_offsets` are missing within the range that this run exported.
     """
 
     topic: str
@@ -66,6 +77,12 @@ class PartitionReport:
     position_bytes: int | None = None
     reason: str | None = None
     is_retriable: bool = False
+    missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
+
+    @property
+    def missing_ranges(self) -> int:
+        """The number of ranges of missing offsets."""
+        return self.missing_offsets.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +107,7 @@ class SplitResult:
     `left_out` has the first places of damage, `left_out_count` the number of all. `is_kept`:
     nothing was written, because the data files of an earlier run may hold more. After a `failure`
     nothing of the split is there; `is_retriable`: the environment is at fault. `last_batch` is the
-    last batch that was read.
+    last batch that was read, and `seen` has the offsets of what was read.
     """
 
     number: int
@@ -103,6 +120,7 @@ class SplitResult:
     failure: LeftOut | None = None
     is_retriable: bool = False
     last_batch: ExportedBatch | None = None
+    seen: tuple[SeenLog, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,6 +159,11 @@ class ExportResult(Result):
         bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)
         faults = (row.is_retriable for row in self.partitions if row.status in bad)
         return RunOutcome.of_faults(faults).with_damage(self.unread)
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The offsets that are missing in the logs within the exported ranges."""
+        return MissingOffsets.joined(row.missing_offsets for row in self.partitions)
 
     @property
     def statuses(self) -> Counter[str]:

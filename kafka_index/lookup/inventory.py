@@ -53,6 +53,7 @@ PARTITION_SCHEMA = pa.schema(
         pa.field("local_start_offset", pa.int64()),
         pa.field("tiered_end_offset", pa.int64()),
         pa.field("is_stable", pa.bool_(), nullable=False),
+        pa.field("cleaned_to", pa.int64(), nullable=False),
         pa.field("first_segment", pa.int64(), nullable=False),
         pa.field("segment_count", pa.int64(), nullable=False),
     ]

@@ -10,13 +10,14 @@ from operator import attrgetter
 import pyarrow as pa
 
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.reading.answers import UNREADABLE, Finding, Findings, Status
+from kafka_index.reading.answers import GAP, UNREADABLE, Finding, Findings, Status
 from kafka_index.results import RunOutcome, report_schema
 
 #: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
 #: (``reason_code``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
-#: ``queries`` how many have no answer because of it). The first malformed queries are findings too,
-#: each with its file and its ``row`` in it, from 1. The rows with a status add up to all queries.
+#: ``queries`` how many have no answer because of it, or for `GAP` one from behind a gap). The first
+#: malformed queries are findings too, each with its file and its ``row`` in it, from 1. The rows
+#: with a status add up to all queries.
 LOOKUP_REPORT_SCHEMA = report_schema(
     [("queries", pa.int64()), ("position_bytes", pa.int64()), ("row", pa.int64())],
     required=("queries",),
@@ -183,6 +184,11 @@ class LookupTotals:
                 group = (None, None, group[2])
             self._unknown += 1
         self._counts[group] += queries
+
+
+def behind_gaps(findings: Iterable[Finding]) -> int:
+    """Return the number of queries for offsets that no batch holds, and the next one answers."""
+    return sum(finding.queries for finding in findings if finding.kind == GAP)
 
 
 def _none_first(values: Iterable[object]) -> tuple[object, ...]:

@@ -216,6 +216,10 @@ class ClusterImage:
         default = self.broker_settings(properties, node_id).get("log.cleanup.policy")
         return self.topic_configs(topic).get("cleanup.policy", default)
 
+    def is_tiered(self, topic: str) -> bool:
+        """Return whether a topic has, or may have, remote segments."""
+        return self.topic_configs(topic).get("remote.storage.enable") == "true"
+
     def replay(self, record: DecodedRecord) -> None:
         """Apply a record; one inside a transaction is applied when the transaction ends.
 

@@ -36,7 +36,10 @@ INDEX_REFUSED = "index_refused"
 TAIL = "tail"
 #: Damage, or a failing disk, hides the answers to some queries.
 UNREADABLE = "unreadable"
-KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE)
+#: No batch holds an offset that is asked for, and no cleaner is known to have removed it: as at a
+#: broker, the next batch is the answer.
+GAP = "missing_offsets"
+KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE, GAP)
 
 
 class Status(IntEnum):
@@ -188,8 +191,9 @@ class Answers:
 class Finding:
     """A finding about a partition, or about one of its segments, that users should know.
 
-    `kind` is one of `KINDS`, and `queries` the number of queries without an answer because of it. A
-    `retriable` finding is a fault of the environment (permission, disk, memory), not of the data.
+    `kind` is one of `KINDS`, and `queries` the number of queries without an answer because of it;
+    those of `GAP` have one. A `retriable` finding is a fault of the environment (permission, disk,
+    memory), not of the data.
     """
 
     topic: str

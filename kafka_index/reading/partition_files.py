@@ -28,6 +28,7 @@ class PartitionFiles:
     transaction. `epochs` are the entries of ``leader-epoch-checkpoint`` from the log's start on.
     For a tiered partition, `local_start_offset` is the base offset of the first local segment, and
     `tiered_end_offset` the last offset that was uploaded, -1 for none; both are None otherwise.
+    A cleaner has been over all offsets below `cleaned_to`.
     """
 
     topic: str
@@ -40,6 +41,7 @@ class PartitionFiles:
     local_start_offset: int | None = None
     tiered_end_offset: int | None = None
     is_stable: bool = False
+    cleaned_to: int = 0
 
     @property
     def is_tiered(self) -> bool:
@@ -60,6 +62,8 @@ class CheckpointReader:
         self._bounded = upper_bound is not UpperBound.LOG_END
         self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
         self._directories = DataDirectories()
+        # What cannot be read of the cleaner counts as absent.
+        self._cleaners = DataDirectories(tolerated=True)
 
     def read(
         self,
@@ -98,6 +102,9 @@ class CheckpointReader:
             local_start_offset=None if tiered is None else tiered.local_start_offset,
             tiered_end_offset=None if tiered is None else tiered.tiered_end_offset,
             is_stable=self._is_stable,
+            cleaned_to=0
+            if directory is None
+            else self._cleaners.of(directory).cleaned_to(partition) or 0,
         )
 
     def read_all(

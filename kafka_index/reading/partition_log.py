@@ -28,6 +28,7 @@ from kafka_index.reading.answers import (
     FOUND_LEADER_EPOCH,
     FOUND_OFFSET,
     FOUND_TIMESTAMP,
+    GAP,
     NULL,
     SEGMENT_BASE_OFFSET,
     Answers,
@@ -43,6 +44,7 @@ from kafka_index.reading.log_bounds import LogBounds, TimestampSearch
 from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.reading.segment_log import SegmentCache
+from kafka_index.reading.segment_walk import Located
 from kafka_index.scan.file_records import LogOffsetPosition, open_log
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.paths import absolute_path
@@ -468,9 +470,20 @@ class PartitionLog(SelfClosing):
                 segment.findings.failure(answers, part_rows, error)
                 waiting = waiting[:, :0]
                 continue
+            self._count_behind_gaps(segment, part_targets, located)
             at_end = segment.settle(answers, part_rows, located)
             waiting = np.vstack([part_targets[at_end], part_rows[at_end]])
         answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
+
+    def _count_behind_gaps(self, segment: LogSegment, targets: Longs, located: Located) -> None:
+        """Report the offsets that no batch holds, and that the next batch answers."""
+        bases = located.values[BATCH_BASE_OFFSET]
+        found = bases if located.runs is None else bases[located.runs]
+        behind = (found > targets) & (targets >= self.files.cleaned_to)
+        count = int(np.count_nonzero(behind))
+        if count:
+            reason = "no batch holds the offset: the next batch is the answer"
+            segment.findings.add(GAP, segment.file.log_path, reason, queries=count)
 
     def _hide_from_end(self, answers: Answers, resolve: Resolve) -> None:
         """Withdraw answers at or above the end (``Partition.fetchOffsetForTimestamp``)."""

@@ -6,7 +6,7 @@ first message inside, which is decompressed where the offset does not follow the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,13 @@ class LogOffsets:
         #: batch before it.
         self._suspect: tuple[int, int, int | None] | None = None
         self._last_bytes: int | None = None
+
+    @classmethod
+    def unseen(cls, segment: SegmentFile) -> Self:
+        """Return the offsets of a log before `look_for_marks` reads it."""
+        found = cls(segment.base_offset)
+        found.end_bytes = segment.log_size_bytes
+        return found
 
     def observe(self, batches: BatchColumns) -> None:
         """Look at a chunk of batches, by their headers alone."""

@@ -44,6 +44,7 @@ from pyspark.sql.types import (
 
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT64_MAX
+from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import now_ms
 from kafka_index.reading import PartitionFiles
 from kafka_index.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
@@ -54,8 +55,10 @@ from kafka_index.storage.paths import pinned_run
 from kafka_index.stores import configure_stores, is_remote
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
+from kafka_index.tables.missing import GapFinder
+from kafka_index.tables.read_plan import part_of_partition
 from kafka_index.tables.record_reader import BatchReader, batch_schema
-from kafka_index.tables.records import list_partitions, plan_partitions
+from kafka_index.tables.records import gap_rows, list_partitions, plan_partitions
 from kafka_index.tables.settings import RecordFilter
 
 _log = logging.getLogger(__name__)
@@ -132,6 +135,9 @@ class KafkaLogReader(DataSourceReader):
         self._settings = _settings_of(options, schema)
         # Offsets that are wanted, both inclusive; None for all.
         self._within: tuple[int, int] | None = None
+        # Known to tasks, which are pickled once the read is planned.
+        self._files: dict[TopicPartition, PartitionFiles] = {}
+        self._finder: GapFinder | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read, a group of splits for each task."""
@@ -140,13 +146,16 @@ class KafkaLogReader(DataSourceReader):
             _log.warning("options without effect on logs at rest: %s", ", ".join(options.ignored))
         configure_stores(options.storage)
         with reading_inputs(follow_links=options.follow_links):
-            files = list_partitions(
+            listed = list_partitions(
                 options.paths,
                 topics=options.topics,
                 partitions=options.partitions,
                 tiered=options.tiered,
                 indexes=options.indexes,
-            ).files
+            )
+        files = listed.files
+        self._files = {TopicPartition(one.topic, one.partition): one for one in files}
+        self._finder = listed.gap_finder(self._settings.max_decompressed_bytes)
         check_partitions(options, files)
         plan = self._plan(files, _TASK_BYTES)
         task_bytes = _TASK_BYTES
@@ -170,7 +179,7 @@ class KafkaLogReader(DataSourceReader):
                 expand_directories(local)
         schema = arrow_schema(self._schema)
         for split in partition.value:
-            for batch in self._rows(split):
+            for batch in self._batches(split):
                 ordered = batch.select(schema.names)
                 yield pa.RecordBatch.from_arrays(
                     [
@@ -180,10 +189,17 @@ class KafkaLogReader(DataSourceReader):
                     schema=schema,
                 )
 
-    def _rows(self, split: RecordSplit) -> RecordReader | BatchReader:
-        if self._options.rows is None:
-            return RecordReader(split, self._settings)
-        return BatchReader(split, self._options.rows, self._settings)
+    def _batches(self, split: RecordSplit) -> Iterator[pa.RecordBatch]:
+        if self._options.rows is not None:
+            yield from BatchReader(split, self._options.rows, self._settings)
+            return
+        reader = RecordReader(split, self._settings)
+        yield from reader
+        if self._finder is None or not split.ranges:
+            return
+        read = part_of_partition(self._files[split.topic_partition], split)
+        missing = self._finder.find(read, reader.seen)
+        yield from gap_rows(missing, self._settings)
 
     def _plan(self, files: Sequence[PartitionFiles], max_split_bytes: int) -> ReadPlan:
         options = self._options

@@ -17,9 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.dump.missing_offsets import SeenLog
 from kafka_index.errors import CorruptLogError, KafkaIndexError, without_frames
 from kafka_index.execution import GROWN_WAVE, Engine, Listener, Waves, Workers
 from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.tables.missing import MissingInRead
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.records import ListedPartitions, list_partitions, plan_partitions
@@ -42,13 +44,14 @@ class SplitMatches:
 
     `errors` are damage that was passed over and the error that ended the read; `errors_left_out`
     counts further places of damage. `rest` is the part still to be read, if there are more matches
-    than come back at a time.
+    than come back at a time. `seen` has the offsets of what was read.
     """
 
     batches: tuple[pa.RecordBatch, ...]
     errors: tuple[KafkaIndexError, ...] = ()
     errors_left_out: int = 0
     rest: RecordSplit | None = None
+    seen: tuple[SeenLog, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,16 @@ class Search:
         )
         listed = list_partitions(inputs, topics=topics, tiered=tiered, indexes=indexes)
         plan = plan_partitions(
-            listed.files, settings=settings, max_split_bytes=SEARCHED_SPLIT_BYTES
+            listed.files,
+            settings=settings,
+            max_split_bytes=SEARCHED_SPLIT_BYTES,
+            finder=listed.gap_finder(max_decompressed_bytes),
         )
         return cls(listed, plan)
+
+    def missing(self) -> MissingInRead:
+        """Return what finds the missing offsets in what is searched."""
+        return MissingInRead(self.plan.partitions, self.plan.finder)
 
     def run(
         self, engine: Engine, *, limit: int | None, listener: Listener | None = None
@@ -181,8 +191,8 @@ def match_split(
         else:
             left_out += 1
 
+    reader = RecordReader(split, settings, on_left_out=pass_over)
     try:
-        reader = RecordReader(split, settings, on_left_out=pass_over)
         for found in reader:
             batch = _fitting(found, max_bytes - size_bytes)
             batches.append(batch)
@@ -198,10 +208,11 @@ def match_split(
                     ranges=reader.ranges,
                     passed_damage=passed.last,
                 )
-                return SplitMatches(tuple(batches), tuple(errors), left_out, rest)
+                seen = tuple(reader.seen)
+                return SplitMatches(tuple(batches), tuple(errors), left_out, rest, seen)
     except KafkaIndexError as error:
         errors.append(without_frames(error))
-    return SplitMatches(tuple(batches), tuple(errors), left_out)
+    return SplitMatches(tuple(batches), tuple(errors), left_out, seen=tuple(reader.seen))
 
 
 class _PassedDamage:

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kafka_index.dump.missing_offsets import SeenLog
 from kafka_index.errors import CorruptLogError, ReadError
 from kafka_index.kernels.scan import SCAN_BAD_CRC, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.reading import PartitionLog
-from kafka_index.records.batch_table import ScanStop
+from kafka_index.records.batch_table import BatchColumns, ScanStop
+from kafka_index.records.record_sections import Decompressor
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.file_records import log_changed, open_log
+from kafka_index.scan.log_offsets import LogOffsets
 from kafka_index.scan.scanner import BatchOrder, Scanner
 from kafka_index.storage import Bytes, ByteSource, MappedFile, SegmentFile, WindowWalk
 
@@ -56,14 +60,28 @@ class RangeScan:
     """Scans the batches of a range.
 
     `bytes_read` counts the bytes of the log that have been read so far. No batch after the yielded
-    ones may begin below `least_offset`.
+    ones may begin below `least_offset`. With a decompressor, `seen` follows which offsets the range
+    holds. Offsets next to damage are damaged, not missing, also those at the start of a range
+    `after_damage`.
     """
 
-    def __init__(self, part: LogRange, *, verify_crc: bool) -> None:
+    def __init__(
+        self,
+        part: LogRange,
+        *,
+        verify_crc: bool,
+        decompressor: Decompressor | None = None,
+        after_damage: bool = False,
+    ) -> None:
         self.bytes_read = 0
         self.least_offset = part.least_offset
+        offsets = LogOffsets(max(part.start_offset, part.least_offset))
+        # What comes after the last batch is not known before the scan has ended.
+        self.seen = SeenLog(part.segment, offsets, damage_end=INT64_MAX, has_counts=True)
         self._part = part
         self._verify_crc = verify_crc
+        self._decompressor = decompressor
+        self._is_after_damage = after_damage
 
     def windows(self) -> Iterator[WindowBatches | CorruptLogError]:
         """Yield batches with the bytes that hold them, and the damage between them.
@@ -98,6 +116,7 @@ class RangeScan:
                         if isinstance(found, ScanStop):
                             yield self._damage(found)
                         else:
+                            self._see(window, start, found)
                             yield WindowBatches(window, start, found)
                 if code not in (SCAN_ROWS_FULL, SCAN_NEED_BYTES, SCAN_END):
                     stop = scanner.stop(code, file, part.end_bytes)
@@ -109,8 +128,20 @@ class RangeScan:
                         scanner.position = at + LOG_OVERHEAD_BYTES + length
                         code = SCAN_ROWS_FULL
             _check_unchanged(file, part.segment)
+            if not self._is_after_damage:
+                self.seen.damage_end = None
+
+    def _see(self, window: Bytes, start: int, batches: BatchColumns) -> None:
+        if self._decompressor is None:
+            return
+        offsets = self.seen.offsets
+        if self._is_after_damage:
+            offsets.end_offset = max(offsets.end_offset, int(batches.base_offset[0]))
+        self._is_after_damage = False
+        offsets.observe_exactly(window, start, batches, self._decompressor)
 
     def _damage(self, stop: ScanStop) -> CorruptLogError:
+        self._is_after_damage = True
         path = self._part.segment.log_path
         return CorruptLogError(stop.text, path=path, position_bytes=stop.position_bytes)
 

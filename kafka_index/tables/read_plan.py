@@ -16,20 +16,24 @@ import numpy as np
 
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.integers import INT64_MAX, Longs
-from kafka_index.reading import LogSegment, PartitionLog
+from kafka_index.layout.names import TopicPartition
+from kafka_index.reading import LogSegment, PartitionFiles, PartitionLog
 from kafka_index.reading.transactions import (
     AbortedTransactions,
     TransactionBounds,
     read_transactions,
 )
 from kafka_index.tables.bounds import (
+    EARLIEST,
     LATEST,
+    Bound,
     ReadBounds,
     check_offsets,
     check_start,
     refuse_start_after_end,
     resolve_bounds,
 )
+from kafka_index.tables.missing import GapFinder, ReadPartition
 from kafka_index.tables.range_scan import LogRange, damaged_end
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
 
@@ -58,6 +62,11 @@ class RecordSplit:
     damage: CorruptLogError | None = None
 
     @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def size_bytes(self) -> int:
         """The number of bytes of logs that are read."""
         return sum(part.size_bytes for part in self.ranges)
@@ -70,10 +79,16 @@ class RecordSplit:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The splits of a read by topic, partition and offset, and its settings."""
+    """The splits of a read by topic, partition and offset, and its settings.
+
+    `partitions` are those of the splits, and those without any; `finder` finds what is missing in
+    them once they were read.
+    """
 
     splits: tuple[RecordSplit, ...]
     settings: ReadSettings
+    partitions: tuple[ReadPartition, ...] = ()
+    finder: GapFinder | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -127,6 +142,42 @@ def plan_partition(
         pieces = _divide(log, offsets, max_split_records)
     for piece in pieces:
         yield from split_range(log, piece, settings, max_split_bytes=max_split_bytes)
+
+
+def read_partition(
+    files: PartitionFiles, bounds: ReadBounds, splits: Sequence[RecordSplit]
+) -> ReadPartition | None:
+    """Return the offsets that a plan of a partition is asked to read; None for none."""
+    starts_anywhere, ends_anywhere = bounds.start == Bound(EARLIEST), bounds.end == Bound(LATEST)
+    if not splits:
+        return ReadPartition(files) if starts_anywhere and ends_anywhere else None
+    first, last = splits[0].first_offset, splits[-1].last_offset
+    ranges = splits[-1].ranges
+    end = ranges[-1] if ranges else None
+    is_whole = end is None or (
+        end.segment == files.segments[-1] and end.end_bytes >= end.segment.log_size_bytes
+    )
+    ends_open = last == INT64_MAX or (ends_anywhere and is_whole)
+    return ReadPartition(
+        files,
+        None if starts_anywhere and first <= files.log_start_offset else first,
+        None if ends_open else last + 1,
+        goes_on=not is_whole,
+    )
+
+
+def part_of_partition(files: PartitionFiles, split: RecordSplit) -> ReadPartition:
+    """Return the offsets that a split, which has ranges, is to read by itself."""
+    first, last = split.ranges[0], split.ranges[-1]
+    is_head = first.segment == files.segments[0] and first.start_bytes == 0
+    is_head &= split.first_offset <= files.log_start_offset
+    end = last.end_offset
+    if end is None and last.end_bytes < last.segment.log_size_bytes:
+        end = INT64_MAX
+    if end is not None and split.last_offset < end:
+        end = split.last_offset + 1
+    start = None if is_head else max(split.first_offset, split.start_offset)
+    return ReadPartition(files, start, end, goes_on=end is not None)
 
 
 def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[OffsetRange]:

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.dump.missing_offsets import SeenLog
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES
@@ -79,7 +80,7 @@ class RecordReader:
     `on_left_out` is a callback for damage that is left out (`OnDamage.DROP`); by default a warning
     is logged. `bytes_read` counts bytes of logs. `ranges` are the parts of segments that hold the
     last record batch that was returned and the rest. `last_header` is that of the last batch that
-    was read so far and begins within the split.
+    was read so far and begins within the split. `seen` has the offsets of what was read so far.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class RecordReader:
     ) -> None:
         self.bytes_read = 0
         self.last_header: bytes | None = None
+        self.seen: list[SeenLog] = []
         self.ranges = self._reached = split.ranges
         self._split = split
         self._settings = settings
@@ -98,8 +100,9 @@ class RecordReader:
         self._table = RecordTable(split.topic, split.partition, settings.columns)
         self._filter = settings.record_filter
         self._damages = Damages(split, settings, on_left_out)
+        self._budget = shared_budget(settings.max_decompressed_bytes)
         self._decoder = RecordDecoder(
-            shared_budget(settings.max_decompressed_bytes),
+            self._budget,
             self._table.parts | (RecordParts.NONE if self._filter is None else self._filter.parts),
             verify_crc=settings.verify_crc,
         )
@@ -130,9 +133,16 @@ class RecordReader:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for number, part in enumerate(self._split.ranges):
             following = self._split.ranges[number + 1 :]
-            scan = RangeScan(part, verify_crc=self._settings.verify_crc)
-            read_before = self.bytes_read
             path = part.segment.log_path
+            passed = self._split.passed_damage
+            scan = RangeScan(
+                part,
+                verify_crc=self._settings.verify_crc,
+                decompressor=self._budget,
+                after_damage=passed is not None and passed[0] == path,
+            )
+            self.seen.append(scan.seen)
+            read_before = self.bytes_read
             for found in scan.windows():
                 self.bytes_read = read_before + scan.bytes_read
                 if isinstance(found, CorruptLogError):

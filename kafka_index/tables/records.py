@@ -7,23 +7,28 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from os import PathLike
 
 import pyarrow as pa
 
 from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.dump.listing import list_logs
+from kafka_index.dump.missing_offsets import SeenLog
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import empty_range_text
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.reading import PartitionFiles, PartitionLog, UpperBound
 from kafka_index.reading.partition_files import CheckpointReader
+from kafka_index.results import MissingOffsets
 from kafka_index.storage import Skipped
 from kafka_index.storage.paths import index_root_of
 from kafka_index.tables.bounds import BoundOptions, time_span
-from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
-from kafka_index.tables.record_reader import RecordReader, warn_of_damage
+from kafka_index.tables.missing import GapFinder, ReadPartition
+from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition, read_partition
+from kafka_index.tables.record_reader import Damages, RecordReader, warn_of_damage
 from kafka_index.tables.settings import ReadSettings
 from kafka_index.tiered.options import TieredOptions
 
@@ -32,18 +37,30 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ListedPartitions:
-    """The partitions of a dump that are read, sorted, and the paths among them that are not."""
+    """The partitions of a dump that are read, sorted, and the paths among them that are not.
+
+    `data_directories` are the parents of the partition directories.
+    """
 
     files: list[PartitionFiles]
     skipped: tuple[Skipped, ...] = ()
+    data_directories: tuple[str, ...] = ()
+
+    def gap_finder(self, max_decompressed_bytes: int) -> GapFinder:
+        """Return what finds missing offsets in the partitions."""
+        return GapFinder(self.data_directories, max_decompressed_bytes)
 
 
 def read_plan(
-    plan: ReadPlan, *, on_left_out: Callable[[CorruptLogError], None] | None = None
+    plan: ReadPlan,
+    *,
+    on_left_out: Callable[[CorruptLogError], None] | None = None,
+    on_missing: Callable[[MissingOffsets], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of all splits of a plan, in order.
 
-    `on_left_out` is a callback for damage that is left out, beside the warning that is logged.
+    `on_left_out` is a callback for damage that is left out, beside the warning that is logged, and
+    `on_missing` one for the missing offsets of each partition. Lost offsets are damage, too.
     """
 
     def left_out(error: CorruptLogError) -> None:
@@ -51,8 +68,51 @@ def read_plan(
         if on_left_out is not None:
             on_left_out(error)
 
-    for split in plan.splits:
-        yield from RecordReader(split, plan.settings, on_left_out=left_out)
+    unread = {read.partition: read for read in plan.partitions}
+    for partition, splits in groupby(plan.splits, attrgetter("topic_partition")):
+        seen: list[SeenLog] = []
+        for split in splits:
+            reader = RecordReader(split, plan.settings, on_left_out=left_out)
+            yield from reader
+            seen += reader.seen
+        if partition in unread:
+            yield from _find_gaps(plan, unread.pop(partition), seen, left_out, on_missing)
+    for read in unread.values():
+        yield from _find_gaps(plan, read, (), left_out, on_missing)
+
+
+def _find_gaps(
+    plan: ReadPlan,
+    read: ReadPartition,
+    seen: Sequence[SeenLog],
+    on_left_out: Callable[[CorruptLogError], None],
+    on_missing: Callable[[MissingOffsets], None] | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows for the missing offsets of a partition that was read."""
+    if plan.finder is None:
+        return
+    missing = plan.finder.find(read, seen)
+    if on_missing is not None:
+        on_missing(missing)
+    yield from gap_rows(missing, plan.settings, on_left_out)
+
+
+def gap_rows(
+    missing: MissingOffsets,
+    settings: ReadSettings,
+    on_left_out: Callable[[CorruptLogError], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows for lost offsets, or raise or report them, as the settings say of damage.
+
+    Other missing offsets are warnings.
+    """
+    for gap in missing.ranges:
+        if not gap.is_lost:
+            _log.warning("%s", gap)
+            continue
+        split = RecordSplit(gap.topic, gap.partition, gap.first_offset, gap.end_offset - 1, ())
+        damages = Damages(split, settings, on_left_out)
+        yield from damages.rows(gap.error(), settings.schema)
 
 
 def plan_read(
@@ -82,7 +142,12 @@ def plan_read(
         upper_bound=upper_bound,
     )
     return plan_partitions(
-        listed.files, bounds, settings, config=config, max_split_bytes=max_split_bytes
+        listed.files,
+        bounds,
+        settings,
+        config=config,
+        max_split_bytes=max_split_bytes,
+        finder=listed.gap_finder((settings or ReadSettings()).max_decompressed_bytes),
     )
 
 
@@ -95,6 +160,7 @@ def plan_partitions(
     max_split_bytes: int | None = None,
     max_split_records: int | None = None,
     within: tuple[int, int] | None = None,
+    finder: GapFinder | None = None,
 ) -> ReadPlan:
     """Plan a read of partitions from `list_partitions`.
 
@@ -106,6 +172,7 @@ def plan_partitions(
     config = config or LogConfig()
     partitions = list(partitions)
     splits: list[RecordSplit] = []
+    read: list[ReadPartition] = []
     for files in partitions:
         own = bounds.of(TopicPartition(files.topic, files.partition))
         with PartitionLog(
@@ -113,19 +180,24 @@ def plan_partitions(
             config=config.for_topic(files.topic),
             max_decompressed_bytes=settings.max_decompressed_bytes,
         ) as log:
-            splits += plan_partition(
-                log,
-                own,
-                settings,
-                max_split_bytes=max_split_bytes,
-                max_split_records=max_split_records,
-                within=within,
+            found = list(
+                plan_partition(
+                    log,
+                    own,
+                    settings,
+                    max_split_bytes=max_split_bytes,
+                    max_split_records=max_split_records,
+                    within=within,
+                )
             )
+        splits += found
+        asked = read_partition(files, own, found)
+        read += [] if asked is None else [asked]
     if not splits and within is None and bounds.times != (None, None):
         _log.warning(
             "nothing is read: %s", empty_range_text(*bounds.times, time_span(partitions, settings))
         )
-    return ReadPlan(tuple(splits), settings)
+    return ReadPlan(tuple(splits), settings, tuple(read), finder)
 
 
 def list_partitions(
@@ -158,4 +230,5 @@ def list_partitions(
             )
     reader = CheckpointReader(upper_bound)
     files = reader.read_all(segments, root, listing.tiered)
-    return ListedPartitions(files, (*listing.skipped, *reader.skipped))
+    skipped = (*listing.skipped, *reader.skipped)
+    return ListedPartitions(files, skipped, tuple(listing.data_directories))

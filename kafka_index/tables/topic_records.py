@@ -15,7 +15,14 @@ from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.tables.bounds import ReadBounds, first_as_late
 from kafka_index.tables.matches import SEARCHED_SPLIT_BYTES, SplitMatches, match_split
-from kafka_index.tables.read_plan import OffsetRange, RecordSplit, resolve_range, split_range
+from kafka_index.tables.missing import ReadPartition
+from kafka_index.tables.read_plan import (
+    OffsetRange,
+    RecordSplit,
+    read_partition,
+    resolve_range,
+    split_range,
+)
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import ReadSettings
 
@@ -31,13 +38,14 @@ _STEP_FACTOR = 4
 class PartitionRecords:
     """The splits that hold the records of a partition.
 
-    `records` is their number, where the last ones were asked for. With an `error`, the partition
-    cannot be read.
+    `records` is their number, where the last ones were asked for, and `read` the offsets that are
+    asked for. With an `error`, the partition cannot be read.
     """
 
     splits: tuple[RecordSplit, ...] = ()
     records: int | None = None
     error: KafkaIndexError | None = None
+    read: ReadPartition | None = None
 
 
 def plan_records(
@@ -59,8 +67,8 @@ def plan_records(
             if last is not None:
                 first_offset, records = _last_records(log, wanted, settings, last)
                 wanted = wanted.within(first_offset, INT64_MAX)
-            splits = split_range(log, wanted, settings, max_split_bytes=SEARCHED_SPLIT_BYTES)
-            return PartitionRecords(tuple(splits), records)
+            splits = tuple(split_range(log, wanted, settings, max_split_bytes=SEARCHED_SPLIT_BYTES))
+            return PartitionRecords(splits, records, read=read_partition(files, bounds, splits))
     except KafkaIndexError as error:
         return PartitionRecords(error=without_frames(error))
 
@@ -140,6 +148,7 @@ def matches_by_time(
             tuple(batches),
             tuple(error for matches in damage for error in matches.errors),
             sum(matches.errors_left_out for matches in damage),
+            seen=tuple(log for matches in damage for log in matches.seen),
         )
         if not held:
             return

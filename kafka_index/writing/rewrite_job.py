@@ -26,10 +26,11 @@ from kafka_index.execution import Engine, Listener
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.directory import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
-from kafka_index.results import Result, RunOutcome, report_schema, report_table
+from kafka_index.results import MissingOffsets, Result, RunOutcome, report_schema, report_table
 from kafka_index.storage import Listing, SegmentFile
 from kafka_index.storage.paths import local_path
 from kafka_index.stores.backup.run_paths import is_run_input
+from kafka_index.tables.missing import GapFinder
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewriting import (
@@ -44,7 +45,8 @@ from kafka_index.writing.rewriting import (
 )
 
 REWRITE_REPORT_SCHEMA = report_schema(
-    [("records", pa.int64()), ("dropped", pa.int64())], required=("topic", "partition", "status")
+    [("records", pa.int64()), ("dropped", pa.int64()), ("missing_ranges", pa.int64())],
+    required=("topic", "partition", "status", "missing_ranges"),
 )
 
 
@@ -75,9 +77,11 @@ class RewrittenPartition:
     status : RewriteStatus
         The outcome.
     reason : str or None
-        Why it is left out; otherwise a note on its log.
+        Why it is left out; otherwise the first lost offsets of its log, or a note on it.
     is_retriable : bool
         Whether the environment is at fault for a partition that is left out.
+    missing_offsets : MissingOffsets
+        The offsets that are missing in its logs.
     """
 
     topic: str
@@ -87,6 +91,12 @@ class RewrittenPartition:
     status: RewriteStatus
     reason: str | None = None
     is_retriable: bool = False
+    missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
+
+    @property
+    def missing_ranges(self) -> int:
+        """The number of ranges of missing offsets."""
+        return self.missing_offsets.count
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,7 +153,12 @@ class RewriteResult(Result):
     def outcome(self) -> RunOutcome:
         """Damage for partitions that are left out, the environment where another try may do."""
         faults = (row.is_retriable for row in self.left_out)
-        return RunOutcome.of_faults(faults).with_damage(self.unread)
+        return RunOutcome.of_faults(faults).with_damage((*self.unread, *self.missing_offsets.lost))
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The offsets that are missing in the logs."""
+        return MissingOffsets.joined(row.missing_offsets for row in self.partitions)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -216,6 +231,7 @@ class RewriteJob:
     plans: Sequence[PartitionPlan]
     listing: Listing
     settings: RewriteSettings
+    cluster: FoundCluster
 
     @classmethod
     def prepare(cls, request: RewriteRequest) -> Self:
@@ -236,7 +252,7 @@ class RewriteJob:
             request.max_decompressed_bytes,
             request.allow_revive,
         )
-        return cls(request, plans, listing, settings)
+        return cls(request, plans, listing, settings, found)
 
     def run(self, engine: Engine, listener: RewriteListener | None = None) -> RewriteResult:
         """Match, decide, and write; a partition that fails is a row of the result.
@@ -265,12 +281,18 @@ class RewriteJob:
                 )
             )
             on_matched = on_last if is_last else on_first
-            matched = list(match_partitions(workers, self.plans, self.settings, on_matched))
+            finder = GapFinder(
+                self.listing.data_directories, self.request.max_decompressed_bytes, self.cluster
+            )
+            matched = [
+                each.with_missing(finder)
+                for each in match_partitions(workers, self.plans, self.settings, on_matched)
+            ]
             if output is None:
                 refusal = None
                 try:
                     self._decide(matched)
-                except InputError as error:
+                except (InputError, CorruptLogError) as error:
                     refusal = str(error)
                 rows = [_row(each, each.error, is_dry=True) for each in matched]
                 return RewriteResult(rows, None, refusal, of_topics=self.request.of_topics)
@@ -330,6 +352,9 @@ class RewriteJob:
         records = sum(each.records for each in found)
         dropped = sum(each.dropped for each in found)
         unread = [each.error for each in matched if each.error is not None]
+        lost = [gap for each in matched for gap in each.missing.lost]
+        if not dropped and lost:
+            raise CorruptLogError(f"no record matches in what is there, and {lost[0]}")
         if not dropped and unread:
             kind = ReadError if any(map(is_retriable, unread)) else CorruptLogError
             raise kind(
@@ -375,6 +400,9 @@ def _row(
     written = RewriteStatus.COPIED if found is None else RewriteStatus.REWRITTEN
     status = RewriteStatus.MATCHED if is_dry else written
     reason = None if found is None else found.note
+    lost = each.missing.lost
+    if lost:
+        reason = str(lost[0])
     if error is not None:
         status, reason = RewriteStatus.LEFT_OUT, str(error)
     return RewrittenPartition(
@@ -385,4 +413,5 @@ def _row(
         status,
         reason,
         error is not None and is_retriable(error),
+        each.missing,
     )

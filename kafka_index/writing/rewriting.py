@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -45,6 +45,8 @@ from kafka_index.layout.names import (
     segment_file_name,
 )
 from kafka_index.metadata import ClusterImage
+from kafka_index.reading import PartitionFiles
+from kafka_index.results import MissingOffsets
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import Listing, SegmentFile, publish_error
@@ -52,6 +54,7 @@ from kafka_index.storage.partition_files import TieredPartition
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.inputs import refuse_linked_out
 from kafka_index.stores.tiered.segment_paths import is_segment_path
+from kafka_index.tables.missing import GapFinder, ReadPartition
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.staging import StagedPartition, publish_directory, remove_directory
 
@@ -77,11 +80,27 @@ class MatchedPartition:
     """The result of the first pass over a partition.
 
     There is no match for an internal topic, and for an error, which leaves the partition out.
+    `missing` are the missing offsets of its logs.
     """
 
     plan: PartitionPlan
     match: PartitionMatch | None = None
     error: KafkaIndexError | None = None
+    missing: MissingOffsets = field(default_factory=MissingOffsets)
+
+    def with_missing(self, finder: GapFinder) -> MatchedPartition:
+        """Return it with the missing offsets of the logs that were read."""
+        if self.match is None:
+            return self
+        plan = self.plan
+        files = PartitionFiles(
+            plan.partition.topic,
+            plan.partition.partition,
+            plan.segments,
+            tiered_end_offset=None if plan.tiered is None else plan.tiered.tiered_end_offset,
+        )
+        missing = finder.find(ReadPartition(files), self.match.seen)
+        return replace(self, match=replace(self.match, seen=()), missing=missing)
 
 
 def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:

@@ -26,6 +26,7 @@ from tests.support.missing_offsets import (
     in_many_places,
     log_at,
     predicted,
+    read,
     read_cleaned_logs,
     restored,
     time_index_at,
@@ -80,6 +81,7 @@ def every_command(root: Path) -> tuple[int, list[tuple[int, int]]]:
     code, missing = verified(root)
     assert restored(root) == (code, missing)
     assert predicted(root) == (code, missing)
+    assert read(root) == missing
     return code, missing
 
 

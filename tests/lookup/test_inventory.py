@@ -72,6 +72,7 @@ def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
             None,
             None,
             False,
+            0,
             n * each,
             each,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_index.reading.answers import GAP
 from tests.support.campaign import drawn
 from tests.support.index_files import (
     ENTRY_BYTES,
@@ -120,4 +121,4 @@ def test_any_of_the_right_entries_lead_to_the_right_answers(
             (directory / f"{segment.name}{TIME}").write_bytes(time_file(segment, early + last))
         found, findings = answers(plain, directory)
         assert found == right_answers(plain)
-        assert findings == []
+        assert [finding for finding in findings if finding.kind != GAP] == []

@@ -22,6 +22,7 @@ from tests.support.partitions import (
     ask_offset,
     ask_offsets,
     ask_times,
+    faults,
     message,
     partition,
     partitions,
@@ -50,7 +51,7 @@ def assert_twins(log: PartitionLog, partition: Partition, resolve: Resolve) -> N
 def test_answers_are_those_of_a_look_at_everything(resolve: Resolve, partition: Partition) -> None:
     with written(partition) as log:
         assert_twins(log, partition, resolve)
-        assert log.take_findings() == []
+        assert faults(log) == []
 
 
 @pytest.mark.parametrize("resolve", Resolve)
@@ -59,7 +60,7 @@ def test_answers_are_those_of_a_look_at_everything(resolve: Resolve, partition: 
 def test_answers_without_index_files_are_the_same(resolve: Resolve, partition: Partition) -> None:
     with written(partition, indexes=False) as log:
         assert_twins(log, partition, resolve)
-        assert {finding.kind for finding in log.take_findings()} <= {NO_INDEX}
+        assert {finding.kind for finding in faults(log)} <= {NO_INDEX}
 
 
 @settings(max_examples=6)
@@ -75,7 +76,7 @@ def test_answers_with_index_files_of_a_build_are_the_same(partition: Partition) 
         with partition.open(directory, indexes=target.parent) as log:
             for resolve in Resolve:
                 assert_twins(log, partition, resolve)
-            assert log.take_findings() == []
+            assert faults(log) == []
 
 
 def test_nothing_asked_is_nothing_answered(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index import verify
+from kafka_index import find_records, read_records, verify
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from tests.support.command_line import run_here
 from tests.support.golden_segments import GOLDEN
@@ -160,6 +160,18 @@ def verified(root: Path) -> tuple[int, Offsets]:
     lost = [(each.first_offset, (each.end_offset or 0) - 1) for each in found.lost]
     assert all(f"{first} to {last}" in done.stdout for first, last in lost)
     return done.returncode, sorted(lost)
+
+
+def read(root: Path) -> Offsets:
+    """The offsets that readers name as missing: not ok if any is lost."""
+    records = read_records([root], on_damage="drop")
+    found = find_records([root], value_contains="no such value")
+    for result in (records, found):
+        result.to_arrow()
+        assert result.ok is not bool(result.missing_offsets.lost)
+    gaps = [(gap.first_offset, gap.end_offset - 1) for gap in records.missing_offsets.ranges]
+    assert found.missing_offsets == records.missing_offsets
+    return sorted(gaps)
 
 
 def predicted(root: Path) -> tuple[int, Offsets]:

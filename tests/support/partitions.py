@@ -17,7 +17,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from kafka_index.config import IndexConfig
-from kafka_index.reading.answers import Resolve, UpperBound
+from kafka_index.reading.answers import GAP, Finding, Resolve, UpperBound
 from kafka_index.reading.partition_log import PartitionLog
 from kafka_index.storage import SegmentFile
 from tests.support import segments as build
@@ -336,6 +336,11 @@ def ask_times(log: PartitionLog, times: Sequence[int], resolve: Resolve) -> list
 def ask_offset(log: PartitionLog, offset: int, resolve: Resolve = Resolve.RECORD) -> Row:
     """The answer to an offset."""
     return ask_offsets(log, [offset], resolve)[0]
+
+
+def faults(log: PartitionLog) -> list[Finding]:
+    """The findings, but those of offsets that no batch holds."""
+    return [finding for finding in log.take_findings() if finding.kind != GAP]
 
 
 def ask_time(log: PartitionLog, time: int, resolve: Resolve = Resolve.RECORD) -> Row:
