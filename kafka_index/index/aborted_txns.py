@@ -4,11 +4,16 @@
 reaches the upper bound of the fetch. An entry is therefore collected by the fetches that begin at
 its last offset or before, and whose upper bound is above its first offset and above every last
 stable offset before it. Two indexes with equal such bounds are equal to every fetch, in any order.
+
+A last stable offset is right up to the start of the next transaction that is not committed. A
+follower appends several batches at once, and notes such later offsets; a rebuild never does. It
+passes over the next transaction of the same producer (`ProducerStateManager.lastStableOffset`),
+which fetches then miss: such an index is wrong, although a broker wrote it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -16,6 +21,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from kafka_index.index.transaction_index import AbortedTxns
+from kafka_index.layout.integers import INT64_MAX
 
 _EXPOSES = "Consumers that read committed records get aborted ones."
 _LOWEST = np.iinfo(np.int64).min
@@ -25,14 +31,12 @@ class TxnFault(StrEnum):
     """A fault of a transaction index, with its effect on consumers."""
 
     effect: str
-    is_harmful: bool
 
-    def __new__(cls, value: str, effect: str, is_harmful: bool = True) -> Self:  # noqa: FBT001, FBT002
+    def __new__(cls, value: str, effect: str) -> Self:
         """Return a fault with its effect."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.effect = effect
-        member.is_harmful = is_harmful
         return member
 
     PADDED = "padded", _EXPOSES
@@ -46,8 +50,6 @@ class TxnFault(StrEnum):
     UNREACHED = "unreached", _EXPOSES
     #: The last stable offset of an entry ends searches that must read later segments.
     TOO_STABLE = "too_stable", "Consumers that read committed records can get aborted ones."
-    #: Any other last stable offset that differs.
-    STABLE_OFFSET = "stable_offset", "Searches are right, and read more entries.", False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +77,27 @@ def compare_aborted_txns(
     stored: AbortedTxns,
     expected: AbortedTxns,
     has_data: Callable[[int, int, int], bool] = lambda *_: True,
+    next_start: int = INT64_MAX,
 ) -> TxnDifference | None:
     """Return the first difference of a stored index that matters; None if fetches see none.
 
     `has_data` is called with a producer id and a range of offsets, both ends included. Entries of
-    transactions without data, which compaction has removed, are no difference. The versions of
+    transactions without data, and first offsets before all data of a transaction, are no
+    difference: the log may begin later, and compaction removes batches. All transactions that later
+    segments abort, are open, or come after the log, begin at `next_start` or later. The versions of
     entries are not compared.
     """
     found, wanted = _txns(stored), _txns(expected)
-    if not (found or wanted):
-        return None
     zeros = next((at for at, row in enumerate(stored.tolist()) if not any(row[1:])), None)
     if zeros is not None and not any(any(row[1:]) for row in stored[zeros:].tolist()):
         text = f"{zeros} entries, then zeros"
         return TxnDifference(TxnFault.PADDED, zeros, f"{len(wanted)} entries", text)
+    by_end = {txn[::2]: txn for txn in wanted}
+    for at, txn in enumerate(found):
+        same = by_end.get(txn[::2], txn)
+        first, end = txn.first_offset, same.first_offset
+        if first < end and not has_data(txn.producer_id, first, end - 1):
+            found[at] = same
     known = set(wanted)
     for at, txn in enumerate(found):
         if txn not in known and has_data(*txn):
@@ -111,23 +120,22 @@ def compare_aborted_txns(
             "entries in the order of their transaction markers",
             f"{found[entry]}, after an entry with last stable offset {bounds[entry]}",
         )
-    stable_offsets = stored["last_stable_offset"].tolist()
-    stable = dict(zip(wanted, expected["last_stable_offset"].tolist(), strict=True))
-    return _stable_offset(found, stable_offsets, stable)
-
-
-def _stable_offset(
-    found: Sequence[_Txn], stable_offsets: Sequence[int], stable: Mapping[_Txn, int]
-) -> TxnDifference | None:
-    """Return the first last stable offset that differs, of entries in reach of every fetch."""
-    # No last stable offset is above the end of its transaction.
-    highest = max([*stable.values(), *(txn.last_offset + 1 for txn in found if txn not in stable)])
-    for at, (txn, offset) in enumerate(zip(found, stable_offsets, strict=True)):
-        right = min(stable.get(txn, offset), highest)
-        if offset != right:
-            fault = TxnFault.TOO_STABLE if offset > highest else TxnFault.STABLE_OFFSET
-            return TxnDifference(fault, at, f"last stable offset {right}", str(offset))
+    for at, offset in enumerate(stored["last_stable_offset"].tolist()):
+        if offset > next_start:
+            text = f"a last stable offset up to {next_start}"
+            return TxnDifference(TxnFault.TOO_STABLE, at, text, str(offset))
     return None
+
+
+def next_starts(aborted: Sequence[AbortedTxns], open_from: int) -> list[int]:
+    """Return the `next_start` of each segment, by the aborted transactions of all in order.
+
+    No open transaction begins before `open_from`, nor ends the log before it.
+    """
+    starts = [open_from]
+    for entries in reversed(aborted[1:]):
+        starts.append(min([starts[-1], *entries["first_offset"].tolist()]))
+    return starts[::-1]
 
 
 def _bounds(entries: AbortedTxns) -> list[int]:

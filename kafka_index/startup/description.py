@@ -1,8 +1,7 @@
 """The prediction of a partition that is loaded: its segments, lost records, and notes.
 
-A broker checks no checksum of a log that it does not recover, and no entry of an index that it
-keeps: consumers stop at the first, and are led past records by the second. Lost records are counted
-from the headers of the batches that are whole, whatever their checksums are.
+Lost records are counted from the headers of the batches that are whole, whatever their checksums
+are.
 """
 
 from __future__ import annotations
@@ -27,20 +26,17 @@ from kafka_index.dump.missing_offsets import (
 from kafka_index.dump.small_files import read_text
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, read_headers
 from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
-from kafka_index.layout.integers import INT64_MAX, Longs
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
-    OFFSET_INDEX_SUFFIX,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
-from kafka_index.scan.entry_fit import OffsetEntryFit, read_offset_entries
 from kafka_index.scan.file_records import LogBatches
-from kafka_index.scan.scanner import BatchOrder
 from kafka_index.startup.conditions import Retention
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
@@ -51,20 +47,9 @@ from kafka_index.startup.prediction import (
     SegmentAction,
     SegmentPrediction,
 )
+from kafka_index.startup.served_files import judge_served_files
+from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import Bytes, MappedFile
-from kafka_index.stores.inputs import refuse_linked_out
-
-
-def _why_unreadable(loaded: LoadedPartition) -> str | None:
-    """Return the first thing in the segments that are kept over which reading fails."""
-    for segment in loaded.segments:
-        try:
-            why = next(_faults(segment), None)
-        finally:
-            segment.release()
-        if why is not None:
-            return why
-    return None
 
 
 def _records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
@@ -78,42 +63,6 @@ def _records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
                 count += int(np.maximum(last - first + 1, 0).sum())
             segment.release()
     return count
-
-
-def _faults(segment: LoadedSegment) -> Iterator[str]:
-    if segment.found is None:
-        return
-    for path in segment.found.not_files.values():
-        yield f"{path} is no file: the first read there takes the data directory offline"
-    if segment.is_rebuilt:
-        return
-    index = segment.found.indexes.get(OFFSET_INDEX_SUFFIX)
-    entries = read_offset_entries(_read(index) if index else b"", segment.base_offset)
-    fit, order = OffsetEntryFit(entries), BatchOrder(0)
-    batches = LogBatches(segment.log, 0, segment.base_offset, verify_crc=True)
-    for chunk in batches:
-        fit.observe(chunk)
-        stop = order.first_stop(chunk)
-        if stop is not None:
-            at = stop.position_bytes
-            yield f"{segment.path}: at byte {at} offsets go back: consumers are led astray"
-    if batches.stop is not None:
-        stop = batches.stop
-        yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
-    # An offset that the log does not reach leads nobody astray.
-    misfit = fit.misfit(INT64_MAX, len(segment.log))
-    wrong = misfit.entry if entries.disorder is None and misfit else entries.disorder
-    if wrong is not None:
-        yield (
-            f"{index}: entry {wrong} does not lead to the batch of its offset: readers are led "
-            "past records, or between batches"
-        )
-
-
-def _read(path: str) -> bytes:
-    refuse_linked_out(path)
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRecords, int]:
@@ -306,23 +255,29 @@ def describe_served(
     loaded: LoadedPartition,
     directory: DataDirectory,
     retention: Retention,
-    now_ms: int,
+    expiration: ProducerExpiration,
     why_unreachable: str | None,
+    *,
+    is_compacted: bool,
 ) -> PartitionPrediction:
     """Return a prediction with what a broker serves of the partition, and deletes later."""
-    unserved = [
-        predicted.unserved,
-        *loaded.files.unserved,
-        _why_unreadable(loaded),
-        why_unreachable,
-    ]
-    watermark = directory.high_watermark(TopicPartition(predicted.topic, predicted.partition)) or 0
+    partition = TopicPartition(predicted.topic, predicted.partition)
+    served = judge_served_files(
+        loaded,
+        predicted.directory,
+        directory.log_start_offset(partition) or 0,
+        expiration,
+        is_compacted=is_compacted,
+    )
+    unserved = [predicted.unserved, *loaded.files.unserved, served.fault, why_unreachable]
+    watermark = directory.high_watermark(partition) or 0
     predicted = replace(
         _with_known_start(predicted, loaded, directory),
         unserved="; ".join(filter(None, unserved)) or None,
+        unknown=predicted.unknown or served.unknown,
         high_watermark=min(max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset),
     )
-    return _with_retention(predicted, loaded, retention, now_ms)
+    return _with_retention(predicted, loaded, retention, expiration.now_ms)
 
 
 def _with_known_start(

@@ -62,6 +62,7 @@ from kafka_index.startup.prediction import (
     Refusal,
     Verdict,
 )
+from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage.directories import scan_directory, why_not_opened
 from kafka_index.stores.inputs import reading_inputs
 
@@ -129,6 +130,7 @@ class _Start:
         self._notes: list[str] = []
         self._seen: dict[tuple[TopicPartition, DirectoryKind], str] = {}
         self._here: set[TopicPartition] = set()
+        self._real_paths: dict[str, str] = {}
         self._topic_ids: dict[str, str | None] = {}
         self._offline: set[str] = set()
         self._offline_once_read: set[str] = set()
@@ -329,6 +331,9 @@ class _Start:
             is_deleted=kind is DirectoryKind.DELETE,
         )
         predicted = PartitionPrediction(partition.topic, partition.partition, path, Outcome.REFUSED)
+        other = self._real_paths.setdefault(os.path.realpath(path), path)
+        if other != path:
+            self._unknown.append(f"{path} is the directory of {other}: a broker loads it twice")
         if kind is DirectoryKind.LIVE:
             self._here.add(partition)
         try:
@@ -406,8 +411,9 @@ class _Start:
             loaded,
             directory,
             retention,
-            conditions.clock(),
+            ProducerExpiration(loading.settings.producer_id_expiration_ms, conditions.clock()),
             conditions.why_unreachable(partition.topic, topic_id),
+            is_compacted=known.cleaning.is_compacted is True,
         )
 
     def _placed_in(self, topic_id: str | None, partition: int) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,3 +276,51 @@ def load_latest_snapshot(
         except CorruptSnapshotError as error:
             damaged.append((offset, error))
     return None, None, damaged
+
+
+class ProducerDifference(NamedTuple):
+    """A difference between a snapshot and the producers of a log; one may lack the producer."""
+
+    producer_id: int
+    expected: str
+    found: str
+    is_missing: bool = False
+
+
+def compare_producers(
+    stored: NDArray[np.void], expected: NDArray[np.void], log_start: int
+) -> ProducerDifference | None:
+    """Return the first difference between stored producers and those of a log; None if none is.
+
+    Only producers that are not idle are given. What lies before the log, which starts at
+    `log_start`, is known to the broker that wrote a snapshot, and not from the log.
+    """
+    found = {int(row["producer_id"]): row for row in stored}
+    for row in expected:
+        producer_id = int(row["producer_id"])
+        other = found.pop(producer_id, None)
+        if other is None:
+            text = f"last offset {int(row['last_offset'])}"
+            return ProducerDifference(producer_id, text, "no such producer", is_missing=True)
+        name = _different_field(row, other, log_start)
+        if name is not None:
+            return ProducerDifference(
+                producer_id, f"{name} {int(row[name])}", f"{int(other[name])}"
+            )
+    for producer_id, row in found.items():
+        if int(row["last_offset"]) >= log_start:
+            text = f"last offset {int(row['last_offset'])}"
+            return ProducerDifference(producer_id, "no such producer in the log", text)
+    return None
+
+
+def _different_field(wanted: np.void, found: np.void, log_start: int) -> str | None:
+    for name in ("producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms"):
+        if wanted[name] != found[name]:
+            return name
+    if wanted["coordinator_epoch"] not in (-1, found["coordinator_epoch"]):
+        return "coordinator_epoch"
+    name = "current_txn_first_offset"
+    if wanted[name] != found[name] and not 0 <= found[name] < log_start:
+        return name
+    return None

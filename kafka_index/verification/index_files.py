@@ -199,13 +199,14 @@ def judge_transaction_index(
     base_offset: int,
     place: SegmentPlace,
     has_data: HasData,
+    next_start: int,
     *,
     is_known: bool,
 ) -> Judgement:
     """Judge a ``.txnindex``, against the built one if it is known.
 
-    `has_data` is called with a producer id and a range of offsets, both ends included. `is_known`:
-    the producers before the segment are known.
+    `has_data` and `next_start` are those of `compare_aborted_txns`. `is_known`: the producers
+    before the segment are known.
     """
     size = ABORTED_TXN.itemsize
     entries = np.frombuffer(data, ABORTED_TXN, len(data) // size)
@@ -232,7 +233,9 @@ def judge_transaction_index(
         return IDENTICAL
     if built is None or not is_known:
         return NOT_JUDGED
-    difference = compare_aborted_txns(entries, np.frombuffer(built, ABORTED_TXN), has_data)
+    difference = compare_aborted_txns(
+        entries, np.frombuffer(built, ABORTED_TXN), has_data, next_start
+    )
     judgement = Judgement(FileClass.VALID, found="the same transactions")
     if difference is not None:
         judgement = _at(
@@ -241,7 +244,7 @@ def judge_transaction_index(
             difference.expected,
             difference.found,
             difference.fault.effect,
-            harmful=difference.fault.is_harmful,
+            harmful=True,
         )
     elif torn_bytes := len(data) % size:
         judgement = _at(

@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+import numpy as np
+
 from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.dump.data_directory import DataDirectories, DataDirectory
@@ -22,13 +24,15 @@ from kafka_index.errors import KafkaIndexError, StartRefusedError, is_retriable
 from kafka_index.execution import Parts, Waves, Workers
 from kafka_index.execution.engine import COST_BYTES
 from kafka_index.growing.growing_segment import floor_segment
-from kafka_index.index.aborted_txns import TxnFault
+from kafka_index.index.aborted_txns import TxnFault, next_starts
+from kafka_index.index.transaction_index import AbortedTxns
 from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
     index_name_for,
     parse_segment_file,
 )
+from kafka_index.layout.records import ABORTED_TXN
 from kafka_index.records.decompression import shared_budget
 from kafka_index.startup.description import lost_records
 from kafka_index.startup.partition_loading import load_partition
@@ -135,13 +139,19 @@ class PartitionVerification:
         judge = LogJudge(missing)
         found: list[Finding] = []
         has_indexes = any(c.has_offset_index or c.has_time_index for c in self._checks)
-        for check, row in zip(self._checks, rows, strict=True):
+        aborted = [_aborted(built, check) for check in self._checks]
+        next_aborted = next_starts(aborted, self._open_from(folded))
+        for check, row, expected, next_start in zip(
+            self._checks, rows, aborted, next_aborted, strict=True
+        ):
             found.append(judge.judge(check, row))
             found += check.findings
             is_known = judge.is_state_known and folded.error is None
             if has_indexes:
                 found += self._missing_indexes(check)
-            found += self._transactions(check, built, has_indexes=has_indexes, is_known=is_known)
+            found += self._transactions(
+                check, expected, next_start, has_indexes=has_indexes, is_known=is_known
+            )
         start = max(self._log_start(), self._checks[0].segment.base_offset)
         end = judge.end_offset
         if not is_segment_path(segments[-1].log_path):
@@ -163,7 +173,7 @@ class PartitionVerification:
             found += epoch_findings(
                 partition,
                 self._index_directory,
-                [run for check in self._checks for run in check.whole.epochs],
+                [run for check in self._checks for run in check.whole.epochs.runs],
                 (self._log_start(), end),
                 has_indexes=has_indexes,
             )
@@ -192,6 +202,13 @@ class PartitionVerification:
             end,
             sum(each.log_size_bytes for each in segments),
         )
+
+    def _open_from(self, folded: FoldedPartition) -> int:
+        """Return the first offset of the transactions that have no end in the log."""
+        end = self._checks[-1].whole.end_offset
+        state = None if folded.start is None else folded.start.state
+        unstable = None if state is None else state.first_unstable_offset
+        return end if unstable is None else min(unstable, end)
 
     def _entries(self) -> Sequence[Entry]:
         """Return the entries of the directory; none of a remote one without segments."""
@@ -253,16 +270,14 @@ class PartitionVerification:
     def _transactions(
         self,
         check: SegmentCheck,
-        built: Mapping[str, bytes],
+        expected: AbortedTxns,
+        next_start: int,
         *,
         has_indexes: bool,
         is_known: bool,
     ) -> Iterator[Finding]:
-        segment = check.segment
+        segment, wanted = check.segment, expected.tobytes()
         finding, stored = read_stored(segment, self._settings, FileKind.TXN_INDEX)
-        wanted = built.get(
-            index_name_for(os.path.basename(segment.log_path), TXN_INDEX_SUFFIX), b""
-        )
         if finding.file_class is FileClass.UNREADABLE:
             yield finding
         elif stored is not None:
@@ -272,6 +287,7 @@ class PartitionVerification:
                 segment.base_offset,
                 check.place,
                 partial(has_data, self._checks, segment.base_offset),
+                next_start,
                 is_known=is_known,
             )
             yield finding.judged(row)
@@ -397,6 +413,12 @@ class PartitionVerification:
 def _loss(lost: LostRecords) -> str:
     offsets = f"offset {lost.first_offset} to {lost.last_offset}"
     return f"loses or hides {lost.records} records from {offsets}"
+
+
+def _aborted(built: Mapping[str, bytes], check: SegmentCheck) -> AbortedTxns:
+    """Return the transactions that the log of a segment aborts, as a fold has made them."""
+    name = index_name_for(os.path.basename(check.segment.log_path), TXN_INDEX_SUFFIX)
+    return np.frombuffer(built.get(name, b""), ABORTED_TXN)
 
 
 def _built(folded: FoldedPartition) -> dict[str, bytes]:

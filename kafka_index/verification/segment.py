@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import index_name_for, segment_file_name
-from kafka_index.layout.records import NO_LEADER_EPOCH, NO_TIMESTAMP
+from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.batch_table import BAD_CRC, BAD_MESSAGE, BatchColumns, ScanStop
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import open_records
@@ -29,19 +28,12 @@ from kafka_index.scan.entry_fit import (
 )
 from kafka_index.scan.log_offsets import LogOffsets, holds_messages
 from kafka_index.scan.segment_scan import BatchObserver, ObservedSource
+from kafka_index.state.leader_epochs import EpochRuns
 from kafka_index.storage import SegmentFile, remove_scratch
 from kafka_index.stores import is_remote, store_of
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, finding_of
 from kafka_index.verification.index_files import IDENTICAL, SegmentPlace, judge_index
 from kafka_index.verification.verify_settings import VerifySettings
-
-
-class EpochRun(NamedTuple):
-    """Batches of one leader epoch that follow each other: their first and last offset."""
-
-    epoch: int
-    first_offset: int
-    last_offset: int
 
 
 @dataclass
@@ -51,7 +43,7 @@ class LogFacts:
     offsets: LogOffsets
     batches: int = 0
     max_timestamp_ms: int = NO_TIMESTAMP
-    epochs: list[EpochRun] = field(default_factory=list)
+    epochs: EpochRuns = field(default_factory=EpochRuns)
 
     @property
     def end_offset(self) -> int:
@@ -66,27 +58,9 @@ class LogFacts:
     def observe(self, batches: BatchColumns) -> None:
         """Look at a chunk of batches."""
         self.offsets.observe(batches)
-        self._observe_epochs(batches)
+        self.epochs.observe(batches)
         self.batches += batches.rows
         self.max_timestamp_ms = max(self.max_timestamp_ms, int(batches.max_timestamp_ms.max()))
-
-    def _observe_epochs(self, batches: BatchColumns) -> None:
-        epochs = batches.leader_epoch
-        is_one = bool((epochs == epochs[0]).all())
-        starts = [0] if is_one else [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
-        for start, end in zip(starts, [*starts[1:], batches.rows], strict=True):
-            run = EpochRun(
-                int(epochs[start]),
-                int(batches.base_offset[start]),
-                int(batches.last_offset[end - 1]),
-            )
-            if run.epoch == NO_LEADER_EPOCH:
-                continue
-            if self.epochs and self.epochs[-1].epoch == run.epoch:
-                run = EpochRun(run.epoch, self.epochs[-1].first_offset, run.last_offset)
-                self.epochs[-1] = run
-            else:
-                self.epochs.append(run)
 
 
 @dataclass(slots=True)

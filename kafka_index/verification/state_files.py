@@ -7,10 +7,8 @@ Then come ``partition.metadata`` and the files of segments that are not live.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from kafka_index.dump.small_files import read_text, read_topic_id
 from kafka_index.errors import (
@@ -33,9 +31,14 @@ from kafka_index.layout.names import (
     parse_segment_file,
 )
 from kafka_index.startup.found_files import NO_OFFSET, is_misnamed_log, is_refused_name
-from kafka_index.state.leader_epochs import LeaderEpochCache
+from kafka_index.state.leader_epochs import EpochRun, LeaderEpochCache, first_wrong_epoch
 from kafka_index.state.partition_state import ProducerExpiration
-from kafka_index.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
+from kafka_index.state.snapshots import (
+    compare_producers,
+    decode_snapshot,
+    list_snapshots,
+    snapshot_path,
+)
 from kafka_index.storage import SegmentFile, is_scratch
 from kafka_index.storage.directories import Entry
 from kafka_index.stores import store_of
@@ -49,7 +52,6 @@ from kafka_index.verification.findings import (
     kind_of,
 )
 from kafka_index.verification.index_files import IDENTICAL, NOT_JUDGED
-from kafka_index.verification.segment import EpochRun
 from kafka_index.verification.verify_settings import KnownTopic
 
 _NO_STATE = (
@@ -103,28 +105,25 @@ def epoch_findings(
 def _judge_epochs(
     text: str,
     cache: LeaderEpochCache,
-    runs: Iterable[EpochRun],
+    runs: Sequence[EpochRun],
     log_start_offset: int,
     end_offset: int | None,
 ) -> Judgement:
     """Judge the text of a checkpoint; epochs before the start of the log are not kept."""
+    wrong = first_wrong_epoch(cache, runs, log_start_offset)
+    if wrong is not None:
+        return Judgement(
+            FileClass.INCOMPLETE if wrong.found is None else FileClass.CORRUPT,
+            harmful=True,
+            expected=f"epoch {wrong.expected} at offset {wrong.offset}",
+            found="no epoch" if wrong.found is None else f"epoch {wrong.found}",
+            effect="Followers and consumers that compare epochs truncate at a wrong offset, or not "
+            "at all.",
+        )
     wanted = LeaderEpochCache()
     for run in runs:
-        if run.last_offset < log_start_offset:
-            continue
-        wanted.assign_from_batch(run.epoch, max(run.first_offset, log_start_offset))
-        for offset in (max(run.first_offset, log_start_offset), run.last_offset):
-            found = cache.epoch_for_offset(offset)
-            if found == run.epoch:
-                continue
-            return Judgement(
-                FileClass.INCOMPLETE if found is None else FileClass.CORRUPT,
-                harmful=True,
-                expected=f"epoch {run.epoch} at offset {offset}",
-                found="no epoch" if found is None else f"epoch {found}",
-                effect="Followers and consumers that compare epochs truncate at a wrong offset, "
-                "or not at all.",
-            )
+        if run.last_offset >= log_start_offset:
+            wanted.assign_from_batch(run.epoch, max(run.first_offset, log_start_offset))
     if cache.entries == wanted.entries and text == wanted.text():
         return IDENTICAL
     for at, entry in enumerate(cache.entries):
@@ -269,49 +268,19 @@ def _judge_snapshot(
     entries = decode_snapshot(data)
     if built is None:
         return NOT_JUDGED
-    found = {int(row["producer_id"]): row for row in expiration.live(entries)}
-    for row in expiration.live(decode_snapshot(built)):
-        other = found.pop(int(row["producer_id"]), None)
-        difference = _difference(row, other, first_offset)
-        if difference is None or is_compacted:
-            continue
+    difference = None
+    if not is_compacted:
+        live = expiration.live(decode_snapshot(built))
+        difference = compare_producers(expiration.live(entries), live, first_offset)
+    if difference is not None:
         return Judgement(
-            FileClass.CORRUPT if other is not None else FileClass.INCOMPLETE,
+            FileClass.INCOMPLETE if difference.is_missing else FileClass.CORRUPT,
             harmful=True,
-            expected=f"producer {int(row['producer_id'])}: {difference[0]}",
-            found=difference[1],
+            expected=f"producer {difference.producer_id}: {difference.expected}",
+            found=difference.found,
             effect=_OTHER_STATE,
         )
-    for row in found.values():
-        if not is_compacted and int(row["last_offset"]) >= first_offset:
-            return Judgement(
-                FileClass.CORRUPT,
-                harmful=True,
-                expected="a producer of the log",
-                found=f"producer {int(row['producer_id'])}, last offset {int(row['last_offset'])}",
-                effect=_OTHER_STATE,
-            )
     return Judgement(FileClass.VALID, found="the same producers, but for idle or older ones")
-
-
-def _difference(
-    wanted: np.void, found: np.void | None, first_offset: int
-) -> tuple[str, str] | None:
-    if found is None:
-        return f"last offset {int(wanted['last_offset'])}", "no such producer"
-    for name in ("producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms"):
-        if wanted[name] != found[name]:
-            return f"{name} {int(wanted[name])}", f"{int(found[name])}"
-    # What lies before the log is known to the broker that wrote the file, and not from the log.
-    if wanted["coordinator_epoch"] not in (-1, found["coordinator_epoch"]):
-        return (
-            f"coordinator_epoch {int(wanted['coordinator_epoch'])}",
-            f"{int(found['coordinator_epoch'])}",
-        )
-    name = "current_txn_first_offset"
-    if wanted[name] != found[name] and not 0 <= found[name] < first_offset:
-        return f"{name} {int(wanted[name])}", f"{int(found[name])}"
-    return None
 
 
 def other_files(

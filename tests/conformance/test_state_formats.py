@@ -320,7 +320,8 @@ def changed_txns(entries: np.ndarray, change: tuple[str, int, int]) -> np.ndarra
         result["last_stable_offset"][one] = other
     elif kind == "add":
         added = np.array([(0, 9, one, one + 1, other)], ABORTED_TXN)
-        result = np.concatenate([result[:one], added, result[one:]])
+        # Joined arrays have the byte order of this machine.
+        result = np.concatenate([result[:one], added, result[one:]]).astype(ABORTED_TXN)
     return result
 
 
@@ -337,32 +338,59 @@ def collected(kafka: Ask, path: Path, entries: np.ndarray, end: int) -> list[tup
     return answers
 
 
+def collected_in(answers: list[list[tuple[bool, set[str]]]]) -> list[set[str]]:
+    """Return what a fetch over each range collects in some segments, up to a complete one."""
+    found = []
+    for ranges in zip(*answers, strict=True):
+        seen: set[str] = set()
+        for is_complete, some in ranges:
+            seen |= some
+            if is_complete:
+                break
+        found.append(seen)
+    return found
+
+
 @drawn_cases(share=0.03)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=14),
+    st.integers(0, 14),
     st.lists(TXN_CHANGES, min_size=1, max_size=2),
 )
 def test_a_transaction_index_is_harmful_exactly_if_kafka_collects_other_transactions(
     kafka: Ask,
     scratch: Path,
     events: list[tuple[int, bool]],
+    segment_end: int,
     changes: list[tuple[str, int, int]],
 ) -> None:
-    expected = aborted_in(events)
+    # At some time, open transactions may be aborted, and others after them.
+    future = [*((producer, True) for producer in range(4)), (0, False), (0, True)]
+    everything = aborted_in([*events, *future])
+    is_first = everything["last_offset"] < min(segment_end, len(events))
+    expected, later = everything[is_first], everything[~is_first]
     stored = expected
     for change in changes:
         stored = changed_txns(stored, change)
     end = max(60, len(events))
     path = scratch / "compared.txnindex"
-    ours, theirs = (collected(kafka, path, each, end) for each in (stored, expected))
-    # To read later segments too is slower, and not to read them is wrong.
-    stops_early = any(one[0] > other[0] for one, other in zip(ours, theirs, strict=True))
-    collects_others = any(one[1] != other[1] for one, other in zip(ours, theirs, strict=True))
+    ours, theirs, after = (collected(kafka, path, each, end) for each in (stored, expected, later))
 
-    difference = compare_aborted_txns(stored, expected)
+    next_start = int(later["first_offset"].min())
+    difference = compare_aborted_txns(stored, expected, next_start=next_start)
 
-    is_harmful = difference is not None and difference.fault.is_harmful
-    assert is_harmful == (stops_early or collects_others), difference
+    collects_others = collected_in([ours, after]) != collected_in([theirs, after])
+    assert (difference is not None) == collects_others, difference
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+def test_an_earlier_first_offset_is_a_difference_only_if_data_are_there(*, has_data: bool) -> None:
+    expected = np.array([(0, 1, 10, 20, 21)], ABORTED_TXN)
+    stored = np.array([(0, 1, 3, 20, 21)], ABORTED_TXN)
+
+    difference = compare_aborted_txns(stored, expected, lambda *at: has_data or at != (1, 3, 9))
+
+    assert (difference is not None) == has_data
 
 
 # --------------------------------------------------------------------------- leader epochs

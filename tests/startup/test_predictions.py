@@ -8,10 +8,11 @@ import re
 import shutil
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 import kafka_index
@@ -43,9 +44,11 @@ def data(tmp_path: Path) -> Path:
     return target
 
 
-def predict(data: Path, cluster: ClusterImage | None = None) -> Prediction:
+def predict(
+    data: Path, cluster: ClusterImage | None = None, config: LogConfig | None = None
+) -> Prediction:
     before = contents(data)
-    conditions = StartConditions(LogConfig(), cluster, properties={})
+    conditions = StartConditions(config or LogConfig(), cluster, properties={})
     found = predict_directories([str(data)], conditions)
     assert contents(data) == before
     return found
@@ -192,12 +195,18 @@ _FIRST, _LAST = f"{PARTITION}/first", f"{PARTITION}/last"
 _LAST_OF_PAYMENTS = "payments-0/last"
 #: Kinds of entries, the files in whose place each is, whether the marker is there, and the verdict.
 _ODD_ENTRIES: list[tuple[Iterable[str], Iterable[str], Iterable[bool], Verdict]] = [
-    # A broker makes an index where a link leads, if it can.
-    (["a link to no file"], map(_FIRST.__add__, _SUFFIXES), [_CLEAN], Verdict.SAFE),
+    # A broker makes an index where a link leads, if it can; a time index is empty then.
+    (["a link to no file"], [f"{_FIRST}.index", f"{_FIRST}.txnindex"], [_CLEAN], Verdict.SAFE),
+    (
+        ["a link to no file", "a pipe", "null"],
+        [f"{_FIRST}.timeindex"],
+        [_CLEAN],
+        Verdict.DOES_NOT_SERVE,
+    ),
     (_NOWHERE, map(_FIRST.__add__, _INDEXES), [_CLEAN], Verdict.DOES_NOT_START),
     (_NOWHERE, [f"{_FIRST}.txnindex"], [_CLEAN], Verdict.SAFE),
     # An index without a size is read as an empty one, and cannot be rebuilt or resized.
-    (["a pipe", "null"], map(_FIRST.__add__, _INDEXES), [_CLEAN], Verdict.SAFE),
+    (["a pipe", "null"], [f"{_FIRST}.index"], [_CLEAN], Verdict.SAFE),
     (["a pipe", "null"], map(_FIRST.__add__, _INDEXES), [_UNCLEAN], Verdict.DOES_NOT_START),
     (["a pipe", "null"], map(_LAST.__add__, _INDEXES), [_CLEAN], Verdict.DOES_NOT_START),
     (
@@ -206,15 +215,17 @@ _ODD_ENTRIES: list[tuple[Iterable[str], Iterable[str], Iterable[bool], Verdict]]
         [_CLEAN, _UNCLEAN],
         Verdict.DOES_NOT_START,
     ),
+    (["null"], [f"{_LAST}.txnindex"], [_CLEAN, _UNCLEAN], Verdict.SAFE),
+    # Without the transactions that it aborts, aborted records are served.
     (
-        ["null"],
-        [f"{_LAST_OF_PAYMENTS}.txnindex", f"{_LAST}.txnindex"],
-        [_CLEAN, _UNCLEAN],
-        Verdict.SAFE,
+        ["null", *_NOWHERE],
+        [f"{_LAST_OF_PAYMENTS}.txnindex"],
+        [_CLEAN],
+        Verdict.DOES_NOT_SERVE,
     ),
+    (["null"], [f"{_LAST_OF_PAYMENTS}.txnindex"], [_UNCLEAN], Verdict.SAFE),
     (["a device"], map(_FIRST.__add__, _SUFFIXES), [_CLEAN], Verdict.UNKNOWN),
     # A log that is recovered is lost where its transaction index or snapshot cannot be made.
-    (_NOWHERE, [f"{_LAST_OF_PAYMENTS}.txnindex"], [_CLEAN], Verdict.SAFE),
     (_NOWHERE, [f"{_LAST_OF_PAYMENTS}.txnindex"], [_UNCLEAN], Verdict.LOSES),
     (_NOWHERE, [f"{_LAST}.snapshot"], [_CLEAN], Verdict.DOES_NOT_START),
     (_NOWHERE, [f"{_LAST}.snapshot"], [_UNCLEAN], Verdict.LOSES),
@@ -229,11 +240,11 @@ _ODD_ENTRIES: list[tuple[Iterable[str], Iterable[str], Iterable[bool], Verdict]]
             "recovery-point-offset-checkpoint",
             "log-start-offset-checkpoint",
             "replication-offset-checkpoint",
-            f"{PARTITION}/leader-epoch-checkpoint",
         ],
         [_CLEAN],
         Verdict.SAFE,
     ),
+    (["null"], [f"{PARTITION}/leader-epoch-checkpoint"], [_CLEAN], Verdict.DOES_NOT_SERVE),
     (
         ["null"],
         [f"{PARTITION}/partition.metadata", "meta.properties"],
@@ -276,6 +287,89 @@ def test_an_entry_that_is_no_file_does_to_a_start_what_it_does_to_a_broker(
         loaded = of(found, folder).loaded
         assert loaded is not None
         assert loaded.log_end_offset == int(path.stem)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def swap_entries(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[34:68] + data[:34] + data[68:])
+
+
+def pad(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(12))
+
+
+def take_from_previous(path: Path) -> None:
+    files = sorted(path.parent.glob(f"*{path.suffix}"))
+    path.write_bytes(files[files.index(path) - 1].read_bytes())
+
+
+#: A change of files that a broker keeps after a clean shutdown, and the reason in the prediction.
+_KEPT_FILES: list[tuple[str, Callable[[Path], object], str]] = [
+    ("payments-0/*.txnindex", remove, "has no .txnindex"),
+    ("payments-0/*.txnindex", swap_entries, "transaction markers"),
+    ("app-logs-0/*.timeindex", remove, "has no .timeindex"),
+    ("app-logs-0/*.timeindex", pad, "other bytes follow"),
+    ("app-logs-0/*2117.timeindex", take_from_previous, "lookups by time"),
+    ("payments-0/*.snapshot", remove, "other producers than the log"),
+    ("payments-0/*.snapshot", take_from_previous, "other producers than the log"),
+    ("payments-0/leader-epoch-checkpoint", remove, "leader epochs: expected epoch"),
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "change", "reason"),
+    _KEPT_FILES,
+    ids=[f"{change.__name__}-{pattern.rpartition('.')[2]}" for pattern, change, _ in _KEPT_FILES],
+)
+def test_a_file_that_a_broker_keeps_is_compared_with_the_log(
+    data: Path, pattern: str, change: Callable[[Path], object], reason: str
+) -> None:
+    paths = [path for path in sorted(data.glob(pattern)) if path.stat().st_size]
+    for path in paths[-1:] if change is take_from_previous else paths:
+        change(path)
+    config = LogConfig(producer_id_expiration_ms=2**31 - 1)
+
+    kept = predict(data, config=config)
+    (data / ".kafka_cleanshutdown").unlink()
+    (data / "recovery-point-offset-checkpoint").unlink()
+    rebuilt = predict(data, config=config)
+
+    assert kept.verdict is Verdict.DOES_NOT_SERVE
+    assert reason in (of(kept, pattern.partition("/")[0]).unserved or "")
+    assert rebuilt.verdict is Verdict.SAFE
+
+
+def test_a_log_that_recovery_refuses_is_not_compared_with_the_files_beside_it(
+    data: Path,
+) -> None:
+    path = logs(data, "payments-0")[0]
+    log = bytearray(path.read_bytes())
+    position = next(
+        at for at in batches_of(log) if struct.unpack_from(">h", log, at + 21)[0] & 0x30 == 0x30
+    )
+    # A marker of a version that no broker writes.
+    key = log.index(b"\x08\x00\x00\x00", position + 61)
+    log[key + 1] = 0xFF
+    (size,) = struct.unpack_from(">i", log, position + 8)
+    crc = google_crc32c.value(bytes(log[position + 21 : position + 12 + size]))
+    struct.pack_into(">I", log, position + 17, crc)
+    path.write_bytes(log)
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.UNKNOWN
+    assert "were not judged" in (of(found, "payments-0").unknown or "")
+
+
+def batches_of(log: bytearray) -> Iterator[int]:
+    at = 0
+    while at < len(log):
+        yield at
+        at += 12 + struct.unpack_from(">i", log, at + 8)[0]
 
 
 @pytest.mark.parametrize(("kind", "starts"), [("a link to itself", True), ("a link astray", False)])
@@ -661,6 +755,12 @@ def test_a_marked_directory_is_only_reported(data: Path, mark: str) -> None:
 
     assert found.verdict is Verdict.SAFE
     assert any(name in note for note in found.notes)
+
+
+def test_a_directory_that_is_loaded_twice_through_a_link_is_not_safe(data: Path) -> None:
+    (data / f"{PARTITION}.0123456789abcdef0123456789abcdef-stray").symlink_to(data / PARTITION)
+
+    assert predict(data).verdict is Verdict.UNKNOWN
 
 
 def test_a_directory_that_a_broker_holds_is_refused(data: Path) -> None:

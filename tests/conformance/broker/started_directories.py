@@ -35,8 +35,17 @@ class Started:
         pairs = (field.partition(" ") for field in reply[1:] if field)
         return cls(starts=True, reason="", partitions={name: text for name, _, text in pairs})
 
-    def faults(self, expected: Mapping[str, set[int]], starts: Mapping[str, int]) -> dict[str, str]:
-        """Return what is not served, is hidden, or comes back, by partition."""
+    def faults(
+        self,
+        expected: Mapping[str, set[int]],
+        starts: Mapping[str, int],
+        intact: Mapping[str, str] | None = None,
+    ) -> dict[str, str]:
+        """Return what is not served, is hidden, or comes back, by partition.
+
+        `intact` has what is served of the partitions while nothing is wrong: no others are then to
+        be served as committed, and times are to be those of the same offsets.
+        """
         faults = {}
         for name, text in self.partitions.items():
             kind, *words = text.split(" ")
@@ -53,9 +62,30 @@ class Started:
                 faults[name] = f"{len(missing)} lost, {missing[0]} to {missing[-1]}: {text[:80]}"
             elif min(served, default=0) < starts.get(name, 0) and served:
                 faults[name] = f"come back: {text[:80]}"
-            elif len(words) > 3:
+            elif len(words) > 6:
                 faults[name] = f"fails: {text[-80:]}"
+            elif intact is not None:
+                committed, (right, _, times) = offsets_of(words[3]), _committed(intact[name])
+                missing = (right & wanted) - committed - set(range(int(words[4]), max(right) + 1))
+                found = list(map(int, words[5].split(",")))
+                unequal = [
+                    (one, other)
+                    for one, other in zip(times, found, strict=True)
+                    if one != other and one in wanted
+                ]
+                if committed - right:
+                    faults[name] = f"aborted: {sorted(committed - right)[:5]}"
+                elif missing:
+                    faults[name] = f"not committed: {sorted(missing)[:5]}"
+                elif unequal:
+                    faults[name] = f"times lead to {unequal[:3]}"
         return faults
+
+
+def _committed(text: str) -> tuple[set[int], int, list[int]]:
+    """Return the committed offsets, the last stable one, and those of times."""
+    _, _, _, _, committed, stable, times = text.split(" ")
+    return offsets_of(committed), int(stable), list(map(int, times.split(",")))
 
 
 def topic_fields(cluster: ClusterImage, node_id: int) -> list[str]:
@@ -108,6 +138,20 @@ def readable(directories: Iterable[Path]) -> dict[str, set[int]]:
                     if path.is_file() and path.suffix in (".log", ".swap"):
                         offsets |= _offsets_in(path.read_bytes())
     return found
+
+
+def times_of(directories: Iterable[Path], count: int = 12) -> list[int]:
+    """Return some of the largest timestamps of batches, in ms."""
+    times: set[int] = set()
+    for directory in directories:
+        for path in directory.glob("*/*.log"):
+            data, at = path.read_bytes(), 0
+            while at + _HEADER.size <= len(data):
+                header = _HEADER.unpack_from(data, at)
+                times.add(header[8])
+                at += 12 + header[1]
+    found = sorted(times)
+    return found[:: max(len(found) // count, 1)]
 
 
 def _offsets_in(data: bytes) -> set[int]:

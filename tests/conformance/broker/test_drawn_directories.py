@@ -29,7 +29,7 @@ from tests.support.campaign import drawn
 from .broker import Broker, BrokerError, Home
 from .client import Client
 from .drawn_directories import Drawn, draw_directory
-from .started_directories import Started, readable, topic_fields, visible
+from .started_directories import Started, readable, times_of, topic_fields, visible
 from .topics import Topic, Traffic, Transactions
 
 _SMALL = {"internal.segment.bytes": "20480"}
@@ -65,6 +65,8 @@ class Stopped:
     root: Path
     cluster: ClusterImage
     written: dict[str, set[int]]
+    times: str
+    intact: dict[str, str]
 
     def draw(self, seed: str, room: Path) -> tuple[Drawn, dict[str, set[int]], Verdict | str]:
         """Draw a directory; return it, the offsets that are to be served, and what is predicted."""
@@ -83,11 +85,14 @@ class Stopped:
                     copy, expected, verdict = self.draw(f"{seed}-{number}", room)
                     directories = ",".join(map(str, copy.log_dirs))
                     fields = topic_fields(self.cluster, NODE)
-                    reply = judge.demand("start", NODE, copy.metadata, directories, *fields)
+                    reply = judge.demand(
+                        "start", NODE, copy.metadata, directories, self.times, *fields
+                    )
                     started = Started.of(reply[1:])
                     # What a start deletes later may still be under way.
                     shutil.rmtree(copy.root, ignore_errors=True)
-                    yield copy.changes, verdict, started, started.faults(expected, STARTS)
+                    faults = started.faults(expected, STARTS, self.intact)
+                    yield copy.changes, verdict, started, faults
 
     def _predicted(self, copy: Drawn, draw: random.Random) -> Verdict | str:
         # A broker starts on all data directories of its settings, whichever of them are given.
@@ -116,7 +121,16 @@ def stopped(room: Path) -> Stopped:
         for number in range(2):
             client.delete_records("trimmed", number, TRIMMED_TO)
     cluster = read_cluster([str(home.root / "metadata")], budget=DecompressionBudget(2**24))
-    return Stopped(home.root, cluster, readable([home.data, second]))
+    times = f"@{','.join(map(str, times_of([home.data, second])))}"
+    copy = room / "to-be-drawn-from-intact"
+    shutil.copytree(home.root, copy)
+    with Judge() as judge:
+        directories = f"{copy / 'data'},{copy / 'data-2'}"
+        fields = topic_fields(cluster, NODE)
+        started = judge.demand("start", NODE, copy / "metadata", directories, times, *fields)
+    shutil.rmtree(copy)
+    intact = Started.of(started[1:]).partitions
+    return Stopped(home.root, cluster, readable([home.data, second]), times, intact)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

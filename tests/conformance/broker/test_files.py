@@ -17,10 +17,12 @@ What a broker rebuilds has no exceptions. What it wrote has these:
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+import kafka_index
 from kafka_index import build_indexes
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
@@ -31,7 +33,9 @@ from kafka_index.layout.names import (
 )
 from kafka_index.layout.records import ABORTED_TXN
 from kafka_index.reading import PartitionLog
+from kafka_index.startup import Verdict
 from kafka_index.state.snapshots import decode_snapshot
+from kafka_index.verification import FileClass, FileKind
 
 from .files import (
     build,
@@ -44,8 +48,6 @@ from .files import (
 from .topics import FOLLOWED, KILLED, TOPICS, TRIMMED, TRIMMED_TO
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .broker import Home
     from .conftest import Recovered, Written
 
@@ -136,6 +138,32 @@ def test_aborted_transactions_of_a_live_follower_are_ours_but_for_later_last_sta
         for field in ("version", "producer_id", "first_offset", "last_offset"):
             assert followers[field].tolist() == ours[field].tolist(), name
         assert (followers["last_stable_offset"] >= ours["last_stable_offset"]).all(), name
+
+
+def test_what_live_brokers_leave_is_harmful_only_where_a_follower_hides_transactions(
+    written: Written,
+) -> None:
+    leader, follower = written.leader, written.follower
+    verified = kafka_index.verify([leader.data], metadata=leader.metadata)
+    assert not verified.is_harmful, verified
+    predicted = kafka_index.predict(leader.data, metadata=leader.metadata)
+    assert predicted.verdict is Verdict.SAFE, predicted
+
+    # A last stable offset passes over the transaction of its own producer that comes next
+    # (``ProducerStateManager.lastStableOffset``), which searches then miss.
+    verified = kafka_index.verify(follower.data)
+    rows = [row for one in verified.partitions for row in one.findings]
+    for row in rows:
+        assert not row.harmful or row.kind in (FileKind.TXN_INDEX, FileKind.PARTITION), row
+        if row.kind is FileKind.TXN_INDEX and row.file_class is FileClass.CORRUPT:
+            assert row.harmful
+            assert row.entry is not None
+            entries = aborted(Path(row.path))
+            hiding, hidden = entries[row.entry - 1], entries[row.entry]
+            assert hiding["producer_id"] == hidden["producer_id"]
+            assert hiding["last_stable_offset"] > hidden["first_offset"]
+    unserved = filter(None, (one.unserved for one in kafka_index.predict(follower.data).partitions))
+    assert all("in the order of their transaction markers" in text for text in unserved)
 
 
 def test_a_live_broker_remembers_producers_and_transactions_that_compaction_took_away(

@@ -3,6 +3,11 @@ import java.io.IOException;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Set;
+import java.util.PriorityQueue;
+import java.util.Optional;
+import java.util.HashSet;
+import java.util.Comparator;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -19,6 +24,7 @@ import kafka.server.KafkaConfig;
 import kafka.server.KafkaRaftServer$;
 
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.message.FetchResponseData;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.metadata.PartitionRecord;
 import org.apache.kafka.common.metadata.TopicRecord;
@@ -54,6 +60,8 @@ import scala.jdk.javaapi.CollectionConverters;
 final class Starting {
     private static final Logger LOG = LoggerFactory.getLogger(Starting.class);
     private static final int FETCH_BYTES = 1 << 20;
+    // Fetches that end within a segment search its transaction index for a part of it.
+    private static final int COMMITTED_FETCH_BYTES = 1 << 12;
 
     private Starting() {
     }
@@ -62,10 +70,11 @@ final class Starting {
     }
 
     /**
-     * From NODE_ID, METADATA_DIR (empty: the first of them), DIRS, joined by commas, and TOPIC=ID=PARTITIONS=NODE=DIRECTORY,...: the directory of each partition.
+     * From NODE_ID, METADATA_DIR (empty: the first of them), DIRS, joined by commas, perhaps {@code @TIME,...}, and TOPIC=ID=PARTITIONS=NODE=DIRECTORY,...: the directory of each partition.
      * {@code exits REASON}, or {@code starts} and a field for each partition of the metadata:
-     * {@code TOPIC-N served START END RANGES}, {@code TOPIC-N missing}, or {@code TOPIC-N unserved REASON}; RANGES are
-     * those of the offsets that a consumer gets, {@code A..B,C..D}, or {@code -}.
+     * {@code TOPIC-N served START END RANGES COMMITTED STABLE OFFSETS}, {@code TOPIC-N missing}, or {@code TOPIC-N unserved
+     * REASON}; RANGES are those of the offsets that a consumer gets, {@code A..B,C..D}, or {@code -}, COMMITTED those with
+     * read_committed, up to STABLE, the last stable offset; OFFSETS are the first at each of the times, -1 for none.
      */
     static String run(String[] fields) throws Exception {
         Exit.setExitProcedure((status, message) -> {
@@ -78,7 +87,12 @@ final class Starting {
         int node = Integer.parseInt(fields[1]);
         Map<String, Topic> topics = new TreeMap<>();
         Map<Uuid, Topic> byId = new LinkedHashMap<>();
+        List<Long> times = new ArrayList<>();
         for (int i = 4; i < fields.length; i++) {
+            if (fields[i].startsWith("@")) {
+                Stream.of(fields[i].substring(1).split(",")).map(Long::valueOf).forEach(times::add);
+                continue;
+            }
             String[] parts = fields[i].split("=");
             List<Uuid> placed = Stream.of(parts[4].split(",")).map(Uuid::fromString).toList();
             Topic topic = new Topic(Uuid.fromString(parts[1]), Integer.parseInt(parts[2]), Integer.parseInt(parts[3]) == node, placed);
@@ -94,7 +108,7 @@ final class Starting {
                 Schedulers.IDLE, Time.SYSTEM, new BrokerTopicStats(), failures);
             load(manager, log -> log.topicId().isEmpty() || isStray(byId.get(log.topicId().get()), log));
             manager.recoverAbandonedFutureLogs(node, image(topics, node));
-            return "\tstarts" + serve(config, manager, failures, topics);
+            return "\tstarts" + serve(config, manager, failures, topics, times);
         } catch (Throwable refusal) {
             return "\texits\t" + (refusal.getClass().getSimpleName() + ": " + refusal.getMessage()).replaceAll("\\s", " ");
         } finally {
@@ -120,7 +134,7 @@ final class Starting {
     }
 
     private static String serve(KafkaConfig config, LogManager manager, LogDirFailureChannel failures,
-                                Map<String, Topic> topics) throws Exception {
+                                Map<String, Topic> topics, List<Long> times) throws Exception {
         Map<String, OffsetCheckpointFile> watermarks = new LinkedHashMap<>();
         for (String dir : config.logDirs()) {
             String path = new File(dir).getAbsolutePath();
@@ -142,7 +156,7 @@ final class Starting {
         // A reader comes after the start: what it takes offline may halt the broker, which has started.
         StringJoiner reply = new StringJoiner("\t", "\t", "");
         for (Map.Entry<TopicPartition, String> entry : unserved.entrySet())
-            reply.add(entry.getKey() + " " + (entry.getValue().isEmpty() ? consumed(manager.getLog(entry.getKey(), false).get())
+            reply.add(entry.getKey() + " " + (entry.getValue().isEmpty() ? consumed(manager.getLog(entry.getKey(), false).get(), times)
                 : entry.getValue()));
         return reply.toString();
     }
@@ -167,33 +181,57 @@ final class Starting {
         }
     }
 
-    private static String consumed(UnifiedLog log) {
+    private static String consumed(UnifiedLog log, List<Long> times) {
         List<long[]> ranges = new ArrayList<>();
-        long next = log.logStartOffset();
+        List<long[]> committed = new ArrayList<>();
+        StringJoiner offsets = new StringJoiner(",");
         String end = "";
         try {
-            while (next < log.logEndOffset()) {
-                FetchDataInfo fetched = log.read(next, FETCH_BYTES, FetchIsolation.HIGH_WATERMARK, true);
-                if (fetched.records.sizeInBytes() == 0)
-                    break;
-                ByteBuffer bytes = ByteBuffer.allocate(fetched.records.sizeInBytes());
-                ((FileRecords) fetched.records).readInto(bytes, 0);
-                long before = next;
-                for (MutableRecordBatch batch : MemoryRecords.readableRecords(bytes).batches()) {
-                    batch.ensureValid();
-                    for (Record each : batch)
-                        if (!batch.isControlBatch() && each.offset() >= next)
-                            add(ranges, each.offset());
-                    next = Math.max(next, batch.nextOffset());
-                }
-                if (next == before)
-                    break;
-            }
+            consume(log, FetchIsolation.HIGH_WATERMARK, FETCH_BYTES, ranges);
+            consume(log, FetchIsolation.TXN_COMMITTED, COMMITTED_FETCH_BYTES, committed);
+            for (long time : times)
+                offsets.add(String.valueOf(log.fetchOffsetByTimestamp(time, Optional.empty()).timestampAndOffsetOpt()
+                    .map(found -> found.offset).orElse(-1L)));
         } catch (Throwable refusal) {
             end = " " + refusal.getClass().getSimpleName();
         }
-        String text = ranges.stream().map(range -> range[0] + ".." + range[1]).collect(Collectors.joining(","));
-        return "served " + log.logStartOffset() + " " + log.logEndOffset() + " " + (text.isEmpty() ? "-" : text) + end;
+        return "served " + log.logStartOffset() + " " + log.logEndOffset() + " " + text(ranges) + " " + text(committed) + " "
+            + log.lastStableOffset() + " " + (offsets.length() == 0 ? "-" : offsets) + end;
+    }
+
+    private static String text(List<long[]> ranges) {
+        return ranges.isEmpty() ? "-" : ranges.stream().map(range -> range[0] + ".." + range[1]).collect(Collectors.joining(","));
+    }
+
+    /** As CompletedFetch does, with the transactions that are aborted. */
+    private static void consume(UnifiedLog log, FetchIsolation isolation, int size, List<long[]> ranges) throws Exception {
+        long next = log.logStartOffset();
+        while (next < log.logEndOffset()) {
+            FetchDataInfo fetched = log.read(next, size, isolation, true);
+            if (fetched.records.sizeInBytes() == 0)
+                break;
+            PriorityQueue<FetchResponseData.AbortedTransaction> aborted = new PriorityQueue<>(
+                Comparator.comparingLong(FetchResponseData.AbortedTransaction::firstOffset));
+            aborted.addAll(fetched.abortedTransactions.orElse(List.of()));
+            Set<Long> producers = new HashSet<>();
+            ByteBuffer bytes = ByteBuffer.allocate(fetched.records.sizeInBytes());
+            ((FileRecords) fetched.records).readInto(bytes, 0);
+            long before = next;
+            for (MutableRecordBatch batch : MemoryRecords.readableRecords(bytes).batches()) {
+                batch.ensureValid();
+                while (!aborted.isEmpty() && aborted.peek().firstOffset() <= batch.lastOffset())
+                    producers.add(aborted.poll().producerId());
+                if (batch.isControlBatch())
+                    producers.remove(batch.producerId());
+                boolean isAborted = batch.isTransactional() && producers.contains(batch.producerId());
+                for (Record each : batch)
+                    if (!batch.isControlBatch() && !isAborted && each.offset() >= next)
+                        add(ranges, each.offset());
+                next = Math.max(next, batch.nextOffset());
+            }
+            if (next == before)
+                break;
+        }
     }
 
     private static void add(List<long[]> ranges, long offset) {
