@@ -10,16 +10,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.dump.data_directory import DataDirectory, refuse_running
 from kafka_index.dump.listing import list_logs
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.names import (
-    CLUSTER_METADATA_TOPIC,
-    TopicPartition,
-)
-from kafka_index.scan import LogFileSource
-from kafka_index.storage import Listing, SegmentFile, Skipped, expand_directories
+from kafka_index.layout.integers import INT64_MAX
+from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from kafka_index.records.decompression import shared_budget
+from kafka_index.scan.intact_batches import INTACT_BATCH, IntactRows, intact_batches_of
+from kafka_index.storage import Listing, Skipped, expand_directories
 from kafka_index.storage.directories import scan_input
 from kafka_index.storage.listing import list_any
 from kafka_index.storage.partition_files import TieredPartition
@@ -28,8 +30,6 @@ from kafka_index.stores import is_remote
 from kafka_index.tiered.options import TieredOptions
 
 _WHILE_RUNNING = "restore from a snapshot or a copy, or after the broker has stopped"
-
-_NOTHING = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,30 +145,61 @@ def _topic_id(dump: Dump, directory: str, tiered: TieredPartition | None) -> str
 
 
 def base_replica(replicas: Sequence[Replica]) -> list[Replica]:
-    """Return the copies of a partition, the one with the highest last epoch and end first."""
+    """Return the copies of a partition, the base first, whatever their order.
+
+    It has the highest leader epoch in its last intact batch, then the highest end, then the most
+    bytes.
+    """
     if len(replicas) == 1:
         return list(replicas)
-    return sorted(replicas, key=_last_epoch_and_end, reverse=True)
+    by_path = sorted(replicas, key=lambda each: each.directory)
+    tails = [_last_batches(each) for each in by_path]
+    reaches = {
+        each.directory: (*_reach(tail, tails), int(each.segments.sizes_bytes.sum()))
+        for each, tail in zip(by_path, tails, strict=True)
+    }
+    return sorted(by_path, key=lambda each: reaches[each.directory], reverse=True)
 
 
-def _last_epoch_and_end(replica: Replica) -> tuple[int, int]:
-    """Return the leader epoch of the last sound batch, and the offset after it."""
+def _last_batches(replica: Replica) -> tuple[int, IntactRows]:
+    """Return the base offset of the last log with intact batches, and these."""
+    end_offset = INT64_MAX
+    decompressor = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     for segment in reversed(replica.segments.files()):
         try:
-            found = _last_batch(segment)
+            found = intact_batches_of(segment, end_offset, decompressor).by_offset
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
             continue
-        if found is not None:
-            return found
-    return _NOTHING
+        if len(found):
+            return segment.base_offset, found
+        end_offset = segment.base_offset
+    return 0, np.empty(0, INTACT_BATCH)
 
 
-def _last_batch(segment: SegmentFile) -> tuple[int, int] | None:
-    found = None
-    source = LogFileSource.of_segment(segment, verify_crc=True)
-    for batches in source.chunks():
-        if batches.rows:
-            found = int(batches.leader_epoch[-1]), int(batches.last_offset[-1]) + 1
-    return found
+def _reach(
+    tail: tuple[int, IntactRows], tails: Sequence[tuple[int, IntactRows]]
+) -> tuple[int, int]:
+    """Return the leader epoch of the last batch of a copy, and the offset after it.
+
+    No checksum covers the base offset. It is wrong if another copy has the batch where this one
+    goes on.
+    """
+    base_offset, rows = tail
+    ends = np.concatenate(([base_offset], rows["last_offset"] + 1))
+    for number in range(len(rows) - 1, -1, -1):
+        one = rows[number]
+        is_wrong = one["first_offset"] > ends[number] and any(
+            bool(
+                (
+                    (other["first_offset"] == ends[number])
+                    & (other["checksum"] == one["checksum"])
+                    & (other["leader_epoch"] == one["leader_epoch"])
+                ).any()
+            )
+            for _, other in tails
+        )
+        if not is_wrong:
+            return int(one["leader_epoch"]), int(one["last_offset"]) + 1
+    return -1, -1

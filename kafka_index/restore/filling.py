@@ -1,27 +1,30 @@
 """Sound ranges of damaged logs, and what other copies of a partition have of the rest.
 
-A sound range is a run of whole batches with right checksums, in offset order. A range is filled
-only where both copies hold the same batch before it and the same batch after it: equal base offset,
-last offset, leader epoch and checksum. Everything between must be sound. So histories that diverge
-are never joined. A copy without gaps in the range is taken before one with gaps that compaction
-does not explain.
+Offsets that the base lacks are filled by all intact batches that other copies have of them, if they
+have the same history there. The nearest batches that both hold, before the range and after it, must
+be the same: equal last offset, leader epoch and checksum. If there is no common batch after the
+range, the leader epoch of each batch must be that of the base there. So histories that diverge are
+never joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from enum import Enum
+from itertools import compress, islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.dump.replicas import Replica
-from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.dump.small_files import read_epochs
+from kafka_index.errors import InputError, InvalidEpochError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import (
-    LOG_OVERHEAD,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_RECORD_BATCH,
@@ -31,7 +34,7 @@ from kafka_index.layout.records import (
 )
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import Decompressor
-from kafka_index.scan import LogFileSource
+from kafka_index.restore.output_files import write_log
 from kafka_index.scan.batch_search import (
     HeldBytes,
     OffsetBounds,
@@ -40,31 +43,27 @@ from kafka_index.scan.batch_search import (
     next_batch,
     plausible_headers,
 )
-from kafka_index.scan.log_offsets import LogOffsets
-from kafka_index.scan.scanner import Scanner, in_order
+from kafka_index.scan.intact_batches import IntactBatches, IntactRows, intact_batches_of
+from kafka_index.scan.scanner import last_offset_of
+from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 from kafka_index.stores import is_remote
 
-_OFFSET_BYTES = LOG_OVERHEAD["base_offset"].itemsize
+_OFFSET_BYTES = 8
+# With the same last offset and checksum, which covers the difference, the first offset is the same.
+_IDENTITY = ("last_offset", "leader_epoch", "checksum")
+# A common batch is looked for in so many logs of the base on each side of a range.
+_MAX_COMPARED = 8
+_KEPT_LOGS = 4
 
 
-class BatchMark(NamedTuple):
-    """The fields that identify a batch: two logs that agree on them hold the same batch."""
-
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    checksum: int
-
-
-@dataclass(frozen=True, slots=True)
-class SoundRange:
-    """A run of sound batches."""
+class SoundRange(NamedTuple):
+    """Sound batches that lie one after the other in a log, in offset order."""
 
     start_bytes: int
     end_bytes: int
-    first: BatchMark
-    last: BatchMark
+    first_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +80,21 @@ class HoleContent:
     is_torn: bool = False
 
 
-def sound_ranges(log: Bytes, segment_base_offset: int, end_offset: int) -> list[SoundRange]:
-    """Return the sound ranges of a log."""
-    ranges: list[SoundRange] = []
-    position, next_offset = 0, segment_base_offset
-    while position < len(log):
-        run = _run(log, position, segment_base_offset, next_offset, end_offset)
-        if run is not None:
-            ranges.append(run)
-            position, next_offset = run.end_bytes, run.last.last_offset + 1
-        if position >= len(log):
-            break
-        position = next_batch(HeldBytes(log), position, OffsetBounds(next_offset, end_offset))
-    return ranges
-
-
-def mark_at(log: Bytes, position_bytes: int) -> BatchMark:
-    """Return the mark of the batch at a position."""
-    base_offset = int(np.frombuffer(log, LOG_OVERHEAD, 1, position_bytes)[0]["base_offset"])
-    if int(log[position_bytes + MAGIC_POSITION]) < MAGIC_RECORD_BATCH:
-        # Offset and checksum of its wrapper, for a compressed one.
-        at = position_bytes + LOG_OVERHEAD_BYTES
-        checksum = int.from_bytes(log[at : at + 4].tobytes(), "big")
-        return BatchMark(base_offset, base_offset, NO_LEADER_EPOCH, checksum)
-    header = _header(log, position_bytes)
-    return BatchMark(
-        base_offset,
-        base_offset + int(header["last_offset_delta"]),
-        int(header["leader_epoch"]),
-        int(header["crc"]),
-    )
+def sound_ranges(rows: IntactRows) -> list[SoundRange]:
+    """Return intact batches, given by offset, as ranges of bytes."""
+    if not len(rows):
+        return []
+    breaks = np.flatnonzero(rows["position_bytes"][1:] != rows["end_bytes"][:-1]) + 1
+    starts, stops = [0, *breaks.tolist()], [*breaks.tolist(), len(rows)]
+    return [
+        SoundRange(
+            int(rows["position_bytes"][start]),
+            int(rows["end_bytes"][stop - 1]),
+            int(rows["first_offset"][start]),
+            int(rows["last_offset"][stop - 1]) + 1,
+        )
+        for start, stop in zip(starts, stops, strict=True)
+    ]
 
 
 def hole_content(
@@ -175,14 +159,15 @@ def earlier_batches(
     """
     held = HeldBytes(log[:end_bytes])
     bounds = OffsetBounds(0, INT64_MAX)
-    found: list[tuple[BatchMark, int | None]] = []
+    found: list[tuple[int, int, int | None]] = []
     places: list[tuple[int, int]] = []
     at, is_all = start_bytes, True
     while at < end_bytes:
-        mark = mark_at(log, at) if is_batch(held, at, bounds) else None
-        if mark is not None and mark.base_offset < next_offset:
+        base_offset = int.from_bytes(log[at : at + _OFFSET_BYTES].tobytes(), "big")
+        if base_offset < next_offset and is_batch(held, at, bounds):
             has_count = int(log[at + MAGIC_POSITION]) >= MAGIC_RECORD_BATCH
-            found.append((mark, int(_header(log, at)["record_count"]) if has_count else None))
+            count = int(_header(log, at)["record_count"]) if has_count else None
+            found.append((base_offset, last_offset_of(log[at:]), count))
             end = at + LOG_OVERHEAD_BYTES + entry_length(log[at:])
             places.append((at, end))
             at = end
@@ -191,31 +176,31 @@ def earlier_batches(
         if not is_searched:
             break
         at = next_batch(held, at, bounds)
+    if not is_all:
+        is_new = [_first_repeated(log, [each], ranges) is None for each in places]
+        found = list(compress(found, is_new))
     if not found:
         return None
-    counts = [count for _, count in found if count is not None]
+    counts = [count for *_, count in found if count is not None]
     return EarlierBatches(
-        min(mark.base_offset for mark, _ in found),
-        min(max(mark.last_offset for mark, _ in found), next_offset - 1),
+        min(first for first, *_ in found),
+        min(max(last for _, last, _ in found), next_offset - 1),
         sum(counts) if len(counts) == len(found) else None,
         is_all,
-        _first_repeated(log, start_bytes, places, ranges) if is_all else None,
+        _first_repeated(log, places, ranges) if is_all else None,
     )
 
 
 def _first_repeated(
-    log: Bytes, end_bytes: int, places: Sequence[tuple[int, int]], ranges: Sequence[SoundRange]
+    log: Bytes, places: Sequence[tuple[int, int]], ranges: Sequence[SoundRange]
 ) -> int | None:
-    """Return where the first batch lies that one of these repeats; None if one repeats none.
-
-    What is repeated lies in a sound range up to a position.
-    """
+    """Return where the first batch is that one of these repeats; None if one repeats none."""
     repeats = [log[start:end].tobytes() for start, end in places]
     wanted = {one[:_OFFSET_BYTES] for one in repeats}
     found: dict[bytes, int] = {}
     for each in ranges:
         at = each.start_bytes
-        while at < each.end_bytes <= end_bytes:
+        while at < each.end_bytes:
             size = LOG_OVERHEAD_BYTES + entry_length(log[at:])
             if log[at : at + _OFFSET_BYTES].tobytes() in wanted:
                 found.setdefault(log[at : at + size].tobytes(), at)
@@ -236,220 +221,370 @@ def _header(log: Bytes, position: int) -> np.void:
     return found
 
 
-def _run(
-    log: Bytes, position: int, segment_base_offset: int, next_offset: int, end_offset: int
-) -> SoundRange | None:
-    """Return the run of sound batches that begins at a position; None where there is none."""
-    scanner = Scanner(segment_base_offset, verify_crc=True, position_bytes=position)
-    end = position
-    last_at = None
-    code = SCAN_ROWS_FULL
-    while code == SCAN_ROWS_FULL:
-        code = scanner.scan(log, 0, len(log))
-        for batches in scanner.drain():
-            kept = in_order(batches, next_offset, end_offset)
-            good = batches.rows if kept is None else int(np.argmin(kept))
-            if good:
-                last_at = int(batches.position_bytes[good - 1])
-                end = last_at + int(batches.size_bytes[good - 1])
-                next_offset = int(batches.last_offset[good - 1]) + 1
-            if good < batches.rows:
-                code = SCAN_END
-    if last_at is None:
-        return None
-    return SoundRange(position, end, mark_at(log, position), mark_at(log, last_at))
-
-
 class Piece(NamedTuple):
-    """Bytes of a log, from batch to batch."""
+    """Bytes of a log, from batch to batch, their offsets, and the base offset of the segment."""
 
     path: str
     start_bytes: int
     end_bytes: int
+    first_offset: int
+    end_offset: int
+    segment_base_offset: int
+
+
+def write_pieces(path: str, pieces: Sequence[Piece]) -> None:
+    """Write a log of the output from pieces of logs."""
+    with ExitStack() as stack:
+        names = {each.path for each in pieces}
+        logs = {name: stack.enter_context(MappedFile(name)).array for name in names}
+        write_log(path, (logs[each.path][each.start_bytes : each.end_bytes] for each in pieces))
+
+
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The bytes of another copy that fill a range."""
+    """The batches of other copies that fill a range of offsets, the end exclusive.
+
+    Attributes
+    ----------
+    first_offset, end_offset : int
+        The range.
+    pieces : tuple of Piece
+        The batches, by offset.
+    replicas : tuple of str
+        The copies with the same history there.
+    missing : tuple of (int, int)
+        What none of them has, and compaction does not explain.
+    damaged : tuple of (int, int)
+        What none of them has intact, where each is damaged, or ends.
+    """
 
     first_offset: int
     end_offset: int
-    pieces: tuple[Piece, ...]
-    replica: str
-    gaps: tuple[tuple[int, int], ...] = ()
-    unnamed_gaps: int = 0
-
-    @property
-    def missing(self) -> int:
-        """The number of offsets that are missing in it; at least one a place."""
-        return sum(last - first + 1 for first, last in self.gaps) + self.unnamed_gaps
+    pieces: tuple[Piece, ...] = ()
+    replicas: tuple[str, ...] = ()
+    missing: tuple[Span, ...] = ()
+    damaged: tuple[Span, ...] = ()
 
     def covers(self, first_offset: int, end_offset: int) -> bool:
-        """Return whether offsets, the end exclusive, are in the range."""
-        return self.first_offset <= first_offset and end_offset <= self.end_offset
+        """Return whether copies were looked at for offsets, the end exclusive."""
+        return (
+            bool(self.replicas)
+            and self.first_offset <= first_offset
+            and end_offset <= self.end_offset
+        )
 
     def explains(self, first_offset: int, end_offset: int) -> bool:
-        """Return whether the copy has no such offsets either, because a cleaner removed them."""
-        return (
-            not self.unnamed_gaps
-            and self.covers(first_offset, end_offset)
-            and not any(first < end_offset and first_offset <= last for first, last in self.gaps)
-        )
+        """Return whether the copies have no such offsets, because a cleaner removed them."""
+        span = (first_offset, end_offset)
+        return self.covers(*span) and _without([span], self.missing) == [span]
+
+
+NO_FILL = Fill(0, 0)
 
 
 class Filler:
-    """Finds ranges in the other copies of a partition."""
+    """Finds offsets of a copy of a partition, the base, in the other copies."""
 
-    def __init__(self, others: Sequence[Replica], decompressor: Decompressor | None = None) -> None:
+    def __init__(
+        self,
+        base: Replica | None = None,
+        others: Sequence[Replica] = (),
+        decompressor: Decompressor | None = None,
+    ) -> None:
         self.decompressor = decompressor or shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+        self._base = base
         self._others = [each for each in others if not is_remote(each.directory)]
+        self._read_logs: dict[str, IntactBatches] = {}
 
     def __bool__(self) -> bool:
         """Return whether there is another copy."""
         return bool(self._others)
 
-    def find(self, before: BatchMark | None, after: BatchMark | None) -> Fill | None:
-        """Return the range between two batches from a copy that has both; None for none."""
-        if before is None or after is None:
-            return None
-        return self._find(before.base_offset, before, after)
+    def start_offset(self, default: int) -> int:
+        """Return the lowest offset at which the log of another copy starts, or the default."""
+        starts = (
+            max(int(each.segments.base_offsets[0]), each.root.log_start_offset(each.partition) or 0)
+            for each in self._others
+        )
+        return min(starts, default=default)
 
-    def find_head(self, start_offset: int, after: BatchMark | None) -> Fill | None:
-        """Return the range from the start of a log to a batch, from a copy that has that batch.
+    def find(
+        self,
+        first_offset: int,
+        end_offset: int,
+        cleaned_to: int | None = None,
+        *,
+        takes: bool = True,
+    ) -> Fill:
+        """Return what other copies have of a range of offsets.
 
-        Before the start of a log there is no batch to agree on. Two logs that hold the same batch
-        hold the same ones before it, unless the cleaner has been there. Without a leader epoch
-        (magic 0 and 1) that is not certain, and nothing is found.
+        If a cleaner may have removed them from the base, it has been up to `cleaned_to`: records
+        are taken only from copies in which they have survived a cleaner that got as far.
         """
-        if after is None or after.leader_epoch < 0:
-            return None
-        return self._find(start_offset, None, after)
-
-    def _find(self, offset: int, before: BatchMark | None, after: BatchMark) -> Fill | None:
-        best: Fill | None = None
+        left: list[Span] = [(first_offset, end_offset)]
+        pieces: list[Piece] = []
+        gaps: list[Span] = []
+        explained: list[Span] = []
+        replicas = []
         for other in self._others:
-            cleaned_to = other.root.cleaned_to(other.partition) or 0
-            walk = _Walk(offset, before, after, cleaned_to, self.decompressor)
+            reach = other.root.cleaned_to(other.partition) or 0
+            is_taken = takes and (cleaned_to is None or reach >= cleaned_to)
             try:
-                if not walk.goes_through(other.segments.files()):
-                    continue
+                for found in self._read(other, first_offset, end_offset):
+                    gaps += found.gaps
+                    explained += found.explained(reach)
+                    if is_taken:
+                        left = _take(found, left, pieces)
+                    if other.directory not in replicas:
+                        replicas.append(other.directory)
             except KafkaIndexError as error:
                 if is_retriable(error):
                     raise
-                continue
-            fill = walk.fill(other.directory)
-            if not fill.missing:
-                return fill
-            if fill.pieces and (best is None or fill.missing < best.missing):
-                best = fill
-        return best
-
-
-def last_mark(segment: SegmentFile | None) -> BatchMark | None:
-    """Return the mark of the last sound batch of a local log; None for none."""
-    return _edge_marks(segment)[1]
-
-
-def first_mark(segment: SegmentFile | None) -> BatchMark | None:
-    """Return the mark of the first batch of a local log, if that is sound; None otherwise."""
-    return _edge_marks(segment)[0]
-
-
-def _edge_marks(segment: SegmentFile | None) -> tuple[BatchMark | None, BatchMark | None]:
-    if segment is None or is_remote(segment.log_path):
-        return None, None
-    last_at = None
-    for batches in LogFileSource.of_segment(segment, verify_crc=True).chunks():
-        if batches.rows:
-            last_at = int(batches.position_bytes[-1])
-    if last_at is None:
-        return None, None
-    with MappedFile(segment.log_path) as file:
-        return mark_at(file.array, 0), mark_at(file.array, last_at)
-
-
-class _Walk:
-    """The way through the logs of a copy, from an offset, or the batch there, to a later batch."""
-
-    def __init__(
-        self,
-        offset: int,
-        before: BatchMark | None,
-        after: BatchMark,
-        cleaned_to: int,
-        decompressor: Decompressor,
-    ) -> None:
-        self._offset = offset
-        self._before = before
-        self._after = after
-        self._decompressor = decompressor
-        start = offset if before is None else before.last_offset + 1
-        self._offsets = LogOffsets(start, cleaned_to)
-        self._is_inside = False
-        self._is_done = False
-        self._pieces: list[Piece] = []
-
-    def goes_through(self, segments: Sequence[SegmentFile]) -> bool:
-        """Return whether a copy has both batches, or the offset and the batch."""
-        first = max(
-            (at for at, one in enumerate(segments) if one.base_offset <= self._offset), default=0
-        )
-        for segment in segments[first:]:
-            if segment.base_offset > self._after.base_offset or not self._goes_on_in(segment):
-                return False
-            if self._is_done:
-                return True
-        return False
-
-    def fill(self, replica: str) -> Fill:
-        """Return the range that was walked through."""
-        offsets = self._offsets
+        missing = _without(left, explained)
         return Fill(
-            offsets.base_offset,
-            self._after.base_offset,
-            tuple(self._pieces),
-            replica,
-            tuple((each.first_offset, each.end_offset - 1) for each in offsets.holes),
-            offsets.hole_count - len(offsets.holes),
+            first_offset,
+            end_offset,
+            tuple(_joined(pieces)),
+            tuple(replicas),
+            tuple(missing),
+            tuple(_without(missing, gaps)),
         )
 
-    def _goes_on_in(self, segment: SegmentFile) -> bool:
-        """Take what the next log has of the range; return False where the copy is of no use.
+    def find_head(self, start_offset: int, end_offset: int, cleaned_to: int | None = None) -> Fill:
+        """Return what other copies have from the log start on, from the batch that holds it."""
+        first = start_offset
+        for other in self._others:
+            for number in _overlapping(other, start_offset, start_offset + 1):
+                rows = self._rows(other, number).by_offset
+                rows = rows[rows["last_offset"] >= start_offset]
+                first = min(first, *rows["first_offset"][:1].tolist(), start_offset)
+        return self.find(first, end_offset, cleaned_to)
 
-        A copy whose log ends in damage before the second batch does not have the range.
+    def _read(self, other: Replica, first_offset: int, end_offset: int) -> Iterator[_Part]:
+        """Yield what the logs of a copy have of a range, if it has the same history there."""
+        before = self._common(other, first_offset, is_after=False)
+        after = self._common(other, end_offset, is_after=True)
+        if _Common.DIFFERS in (before, after):
+            return
+        # Copies with a common batch are the same before it.
+        proves = None if after is _Common.EQUAL else self._epochs_from(end_offset)
+        position = _Position(first_offset)
+        files = other.segments.files()
+        numbers = _overlapping(other, first_offset - 1, end_offset + 1)
+        for number in numbers:
+            if number == 0:
+                position.is_adjacent = True
+            rows = self._rows(other, number)
+            yield _Part.of(files[number], rows, position, first_offset, end_offset, proves)
+
+    def _common(self, other: Replica, offset: int, *, is_after: bool) -> _Common:
+        """Compare the nearest batches that both the base and a copy hold, before or from an offset.
+
+        The batches before an offset end there at the latest.
         """
-        start = 0 if self._is_inside else None
-        source = LogFileSource.of_segment(segment, verify_crc=True)
-        with MappedFile(segment.log_path) as file:
-            for batches in source.chunks():
-                row = 0
-                if start is None:
-                    offsets = batches.last_offset if self._before is None else batches.base_offset
-                    found = np.flatnonzero(offsets >= self._offset)
-                    if not len(found):
-                        continue
-                    row = int(found[0])
-                    start = int(batches.position_bytes[row])
-                    if self._before is not None:
-                        if mark_at(file.array, start) != self._before:
-                            return False
-                        start += int(batches.size_bytes[row])
-                        row += 1
-                ends = np.flatnonzero(batches.base_offset[row:] >= self._after.base_offset)
-                end = row + int(ends[0]) if len(ends) else batches.rows
-                inside = batches.slice(row, end + 1)
-                self._offsets.observe_exactly(file.array, 0, inside, self._decompressor)
-                if len(ends):
-                    at = int(batches.position_bytes[end])
-                    self._is_done = mark_at(file.array, at) == self._after
-                    self._take(segment, start, at)
-                    return self._is_done
-            if source.stop is not None or start is None:
-                return False
-            self._take(segment, start, file.size_bytes)
-        self._is_inside = True
-        return True
+        base = self._base
+        if base is None:
+            return _Common.NONE
+        step = 1 if is_after else -1
+        numbers = _overlapping(base, *((offset, INT64_MAX) if is_after else (0, offset)))
+        for number in numbers[::step][:_MAX_COMPARED]:
+            mine = _beside(self._rows(base, number).by_offset, offset, is_after=is_after)
+            if not len(mine):
+                continue
+            low, high = int(mine["first_offset"][0]), int(mine["last_offset"][-1]) + 1
+            for theirs_at in _overlapping(other, low, high)[::step]:
+                theirs = _beside(self._rows(other, theirs_at).by_offset, offset, is_after=is_after)
+                at = np.searchsorted(theirs["last_offset"], mine["first_offset"])
+                places = np.append(theirs["first_offset"], INT64_MAX)[at]
+                common = np.flatnonzero(places <= mine["last_offset"])
+                if len(common):
+                    row = int(common[0 if is_after else -1])
+                    one, two = mine[row], theirs[int(at[row])]
+                    is_equal = all(one[name] == two[name] for name in _IDENTITY)
+                    return _Common.EQUAL if is_equal else _Common.DIFFERS
+        return _Common.NONE
 
-    def _take(self, segment: SegmentFile, start: int, end: int) -> None:
-        if end > start:
-            self._pieces.append(Piece(segment.log_path, start, end))
+    def _epochs_from(self, end_offset: int) -> _EpochProof:
+        """Return what proves that a batch is in the history of the base, by its leader epoch."""
+        base = self._base
+        later: set[int] = set()
+        cache = LeaderEpochCache()
+        if base is not None:
+            for number in _overlapping(base, end_offset, INT64_MAX)[:_MAX_COMPARED]:
+                rows = _beside(self._rows(base, number).in_order, end_offset, is_after=True)
+                later |= set(np.unique(rows["leader_epoch"]).tolist())
+            with suppress(InvalidEpochError, InputError):
+                cache = read_epochs(base.directory)
+        return _EpochProof(later - {NO_LEADER_EPOCH}, cache)
+
+    def _rows(self, replica: Replica, number: int) -> IntactBatches:
+        """Return the intact batches of a log; those of the latest logs are kept."""
+        files = replica.segments.files()
+        segment = files[number]
+        found = self._read_logs.pop(segment.log_path, None)
+        if found is None:
+            end = files[number + 1].base_offset if number + 1 < len(files) else INT64_MAX
+            found = intact_batches_of(segment, end, self.decompressor)
+        self._read_logs[segment.log_path] = found
+        while len(self._read_logs) > _KEPT_LOGS:
+            self._read_logs.pop(next(iter(self._read_logs)))
+        return found
+
+
+class _Common(Enum):
+    """The comparison of the nearest batches that two copies have of the same offsets."""
+
+    NONE = "none"
+    EQUAL = "equal"
+    DIFFERS = "differs"
+
+
+class _EpochProof(NamedTuple):
+    """The leader epochs of later batches of the base, and its recorded leader epochs.
+
+    A leader epoch has one leader: a copy whose history has it at a later offset is the same before.
+    """
+
+    later: set[int]
+    recorded: LeaderEpochCache
+
+    def holds(self, rows: IntactRows) -> NDArray[np.bool_]:
+        """Return which batches are in the history of the base, as far as leader epochs tell."""
+        held: NDArray[np.bool_] = rows["leader_epoch"] == NO_LEADER_EPOCH
+        held |= np.isin(rows["leader_epoch"], sorted(self.later))
+        for row in np.flatnonzero(~held).tolist():
+            epoch = int(rows["leader_epoch"][row])
+            recorded = self.recorded.epoch_for_offset(int(rows["first_offset"][row]))
+            held[row] = recorded == epoch
+        return held
+
+
+@dataclass(slots=True)
+class _Position:
+    """The way through the logs of a copy: the next offset, if nothing is damaged before it."""
+
+    next_offset: int
+    is_adjacent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The batches of a log in a range of offsets, and the offsets that are missing in it."""
+
+    segment: SegmentFile
+    rows: IntactRows
+    gaps: list[Span]
+    marked_to: int
+
+    @classmethod
+    def of(
+        cls,
+        segment: SegmentFile,
+        found: IntactBatches,
+        position: _Position,
+        first_offset: int,
+        end_offset: int,
+        proof: _EpochProof | None,
+    ) -> _Part:
+        """Return the part of a log, and move the position to its end."""
+        rows = found.in_order
+        inside = found.by_offset
+        inside = inside[
+            (inside["first_offset"] >= first_offset) & (inside["last_offset"] < end_offset)
+        ]
+        if proof is not None:
+            inside = inside[proof.holds(inside)]
+        marked = rows["first_offset"][rows["is_cleaned"]]
+        gaps = []
+        if len(rows):
+            firsts = np.append(rows["first_offset"], INT64_MAX)[:-1]
+            before = np.concatenate(([position.next_offset], rows["last_offset"][:-1] + 1))
+            is_spanned = rows["is_next"] & (firsts > before)
+            is_spanned[0] &= position.is_adjacent
+            gaps = list(zip(before[is_spanned].tolist(), firsts[is_spanned].tolist(), strict=True))
+            position.next_offset = int(rows["last_offset"][-1]) + 1
+            position.is_adjacent = found.reaches_end
+        position.is_adjacent &= found.reaches_end
+        return cls(segment, inside, gaps, int(marked.max(initial=0)))
+
+    def explained(self, cleaned_to: int) -> list[Span]:
+        """Return the missing offsets that a cleaner has removed."""
+        limit = max(cleaned_to, self.marked_to)
+        return [each for each in self.gaps if each[1] <= limit]
+
+
+def _overlapping(replica: Replica, first_offset: int, end_offset: int) -> list[int]:
+    """Return the numbers of the logs that may hold offsets of a range, the end exclusive."""
+    bases = replica.segments.base_offsets
+    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    return list(range(first, int(np.searchsorted(bases, end_offset, "left"))))
+
+
+def _beside(rows: IntactRows, offset: int, *, is_after: bool) -> IntactRows:
+    """Return the batches that begin at an offset or after it, or the batches that end before it."""
+    if is_after:
+        return rows[rows["first_offset"] >= offset]
+    return rows[rows["last_offset"] < offset]
+
+
+def _take(found: _Part, left: Sequence[Span], pieces: list[Piece]) -> list[Span]:
+    """Add the batches in ranges of offsets to the pieces; return what is left of the ranges."""
+    covered = []
+    for start, end in left:
+        first = int(np.searchsorted(found.rows["first_offset"], start))
+        stop = int(np.searchsorted(found.rows["last_offset"], end))
+        rows = found.rows[first:stop]
+        if not len(rows):
+            continue
+        is_next = (rows["position_bytes"][1:] == rows["end_bytes"][:-1]) & (
+            rows["first_offset"][1:] == rows["last_offset"][:-1] + 1
+        )
+        edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), len(rows)]
+        for low, high in pairwise(edges):
+            span = int(rows["first_offset"][low]), int(rows["last_offset"][high - 1]) + 1
+            covered.append(span)
+            pieces.append(
+                Piece(
+                    found.segment.log_path,
+                    int(rows["position_bytes"][low]),
+                    int(rows["end_bytes"][high - 1]),
+                    *span,
+                    found.segment.base_offset,
+                )
+            )
+    return _without(left, covered)
+
+
+def _joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return pieces by offset; neighbors in a log are joined."""
+    joined: list[Piece] = []
+    for each in sorted(pieces, key=lambda one: one.first_offset):
+        last = joined[-1] if joined else None
+        if last is not None and (last.path, last.end_bytes) == (each.path, each.start_bytes):
+            joined[-1] = last._replace(end_bytes=each.end_bytes, end_offset=each.end_offset)
+        else:
+            joined.append(each)
+    return joined
+
+
+def _without(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
+    """Return ranges, the end exclusive and in order, without other ones."""
+    taken = sorted(removed)
+    left = []
+    at = 0
+    for first, end in spans:
+        start = first
+        while at < len(taken) and taken[at][1] <= start:
+            at += 1
+        for low, high in islice(taken, at, None):
+            if low >= end:
+                break
+            if start < low:
+                left.append((start, low))
+            start = max(start, high)
+        if start < end:
+            left.append((start, end))
+    return left

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from kafka_index.build import BuildSettings
 from kafka_index.build.report import BUILT, FAILED
 from kafka_index.build.scan import stage_segment
@@ -19,6 +21,7 @@ from kafka_index.dropping.partition_rewrite import SegmentRewriter
 from kafka_index.dump.missing_offsets import (
     BY_CHECKPOINTS,
     Cause,
+    Cleaning,
     MissingOffsets,
     MissingRange,
     Place,
@@ -27,11 +30,11 @@ from kafka_index.dump.missing_offsets import (
 )
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.layout.texts import is_linked
-from kafka_index.records.batch_table import NOT_A_LOG, BatchColumns, ScanStop
+from kafka_index.records.batch_table import NOT_A_LOG, OVERLAP, BatchColumns, ScanStop
 from kafka_index.records.record_sections import Decompressor
-from kafka_index.restore.filling import Fill, first_mark, last_mark, mark_at
+from kafka_index.restore.filling import Fill, Filler, Piece, write_pieces
 from kafka_index.restore.lost_markers import TransactionEdits
-from kafka_index.restore.output_files import Link, cut, take_over, write_log
+from kafka_index.restore.output_files import Link, cut, take_over
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.salvaging import LogContext, Salvaging
@@ -39,7 +42,7 @@ from kafka_index.scan import LogFileSource
 from kafka_index.scan.log_offsets import Hole, LogOffsets
 from kafka_index.scan.scanner import BatchOrder
 from kafka_index.scan.segment_scan import ObservedSource
-from kafka_index.storage import MappedFile, SegmentFile, publishing
+from kafka_index.storage import SegmentFile, publishing
 from kafka_index.storage.segment_table import lost_logs_of
 
 #: Names scratch files. A run restores each log once, in a folder that no other run has.
@@ -57,16 +60,30 @@ class LogFacts:
 
     offsets: LogOffsets
     order: BatchOrder
+    next_base_offset: int | None = None
     overlap: ScanStop | None = None
     max_producer_id: int = -1
     last_epoch: int = -1
 
     def observe(self, batches: BatchColumns) -> None:
         """Add the next batches."""
+        self.overlap = self.overlap or self.order.first_stop(batches) or self._first_jump(batches)
         self.offsets.observe(batches)
-        self.overlap = self.overlap or self.order.first_stop(batches)
         self.max_producer_id = max(self.max_producer_id, int(batches.producer_id.max()))
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))
+
+    def _first_jump(self, batches: BatchColumns) -> ScanStop | None:
+        """Return the first batch that jumps into the next segment: its base offset is wrong."""
+        if self.next_base_offset is None:
+            return None
+        base, before = batches.base_offset, np.roll(batches.last_offset, 1) + 1
+        before[0] = self.offsets.end_offset
+        rows = np.flatnonzero((base > before) & (base >= self.next_base_offset))
+        if not len(rows):
+            return None
+        position, offset = int(batches.position_bytes[rows[0]]), int(base[rows[0]])
+        expected = f"offsets below {self.next_base_offset}"
+        return ScanStop(OVERLAP, position, expected, f"offset {offset}")
 
 
 @dataclass(slots=True)
@@ -135,7 +152,7 @@ class LogRestoring:
             if row.is_preallocated_tail and row.position_bytes is not None:
                 cut(target, row.position_bytes)
             return restored
-        lost, fills = self._salvaging(restored).mend(*damage, salvage)
+        lost, fills = self._salvaging(restored).mend(*damage[1:], salvage)
         if salvage is Salvage.NONE and lost:
             restored.lost = lost
             return restored
@@ -153,31 +170,38 @@ class LogRestoring:
         restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
         return restored
 
-    def fill_holes(
-        self, log: RestoredLog, holes: Sequence[Hole], *, takes_records: bool
-    ) -> RestoredLog:
-        """Fill offsets that are missing between batches of a log, and stage it anew."""
-        fills = self._salvaging(log).fill_holes(holes, takes_records=takes_records)
-        filled = log
-        if any(each.pieces for each in fills):
-            filled = self._restage(log)
-            filled.keeps_end, filled.is_limited = log.keeps_end, log.is_limited
-        filled.lost, filled.fills = log.lost, [*log.fills, *fills]
+    def fill_gaps(self, log: RestoredLog, gaps: Sequence[tuple[Hole, Fill]]) -> RestoredLog:
+        """Fill offsets that are missing between batches of a log, and stage it again."""
+        self._salvaging(log).fill_gaps(gaps)
+        return self._refilled(log)
+
+    def append(self, log: RestoredLog, pieces: Sequence[Piece]) -> RestoredLog:
+        """Put batches of other copies at the end of a log, and stage it again."""
+        self._salvaging(log).append(pieces)
+        return self._refilled(log)
+
+    def _refilled(self, log: RestoredLog) -> RestoredLog:
+        filled = self._restage(log)
+        filled.keeps_end, filled.is_limited = log.keeps_end, log.is_limited
+        filled.lost, filled.fills = log.lost, log.fills
         return filled
 
-    def write_fill(self, fill: Fill, like: SegmentFile) -> list[RestoredLog]:
-        """Write the pieces of another copy as logs of the output, and stage them."""
+    def write_logs(self, pieces: Sequence[Piece], like: SegmentFile) -> list[RestoredLog]:
+        """Write batches of other copies as logs of the output, one for each of their segments."""
+        logs: list[list[Piece]] = []
+        for piece in pieces:
+            if not logs or piece.segment_base_offset > logs[-1][0].first_offset:
+                logs.append([])
+            logs[-1].append(piece)
         restored = []
-        for piece in fill.pieces:
-            with MappedFile(piece.path) as file:
-                data = file.array[piece.start_bytes : piece.end_bytes]
-                base_offset = mark_at(data, 0).base_offset
-                target = self._target(base_offset)
-                write_log(target, [data])
-            source = replace(like, base_offset=base_offset, log_path=piece.path, is_last=False)
-            log = self._stage(source, target)
-            log.fills = [fill]
-            restored.append(log)
+        for log in logs:
+            first = log[0]
+            target = self._target(first.first_offset)
+            write_pieces(target, log)
+            source = replace(
+                like, base_offset=first.first_offset, log_path=first.path, is_last=False
+            )
+            restored.append(self._stage(source, target))
         return restored
 
     def drop_records(
@@ -204,7 +228,9 @@ class LogRestoring:
     def _stage(self, source: SegmentFile, target: str) -> RestoredLog:
         segment, limit = segment_at(target, source), self.context.limit
         facts = LogFacts(
-            LogOffsets(source.base_offset, self.context.cleaned_to), BatchOrder(source.base_offset)
+            LogOffsets(source.base_offset, self.context.cleaned_to),
+            BatchOrder(source.base_offset),
+            self.context.next_base_offset,
         )
         log = ObservedSource(
             LogFileSource.of_segment(segment, verify_crc=True),
@@ -253,8 +279,8 @@ def gap_losses(
     found = []
     for each in missing.unexplained:
         for first, end in _outside(each, known):
-            fill = next((one for one in fills if one.covers(first, end)), None)
-            if fill is None or not fill.explains(first, end):
+            if not any(fill.explains(first, end) for fill in fills):
+                fill = next((one for one in fills if one.covers(first, end)), None)
                 found.append(_loss(logs, replace(each, first_offset=first, end_offset=end), fill))
     for number, count in missing.unnamed.items():
         source = logs[number].source
@@ -272,34 +298,67 @@ def with_fills(
     if not filler:
         return logs
     logs = list(logs)
-    start = _missing_head(plan, logs)
+    start = _missing_head(plan, logs, filler)
     if start is not None:
-        fill = filler.find_head(start, first_mark(logs[0].now()))
-        if fill is not None:
-            logs = [*restoring.write_fill(fill, logs[0].source), *logs]
+        cleaning = plan.known.cleaning
+        cleaned_to = (cleaning.cleaned_to or 0) if cleaning.is_compacted else None
+        fill = filler.find_head(start, logs[0].source.base_offset, cleaned_to)
+        if fill.pieces:
+            logs[0].fills.append(fill)
+            logs = [*restoring.write_logs(fill.pieces, logs[0].source), *logs]
     missing = _missing_in(plan, logs, filler.decompressor)
-    # What a cleaner may have removed, nobody knows up to where, is not brought back.
-    cleaning = missing.cleaning
-    takes_records = not (cleaning.is_compacted and cleaning.cleaned_to is None)
     more: list[RestoredLog] = []
     for number, log in enumerate(list(logs)):
-        gaps = {
-            each.position_bytes
-            for each in missing.unexplained
-            if each.log == number and each.place is Place.WITHIN
-        }
-        holes = [each for each in log.facts.offsets.holes if each.position_bytes in gaps]
-        if holes:
-            logs[number] = restoring.fill_holes(log, holes, takes_records=takes_records)
-        before = logs[number - 1] if number else None
-        if before is None or 0 not in gaps or not before.keeps_end or not log.begins_at_base():
-            continue
-        fill = filler.find(last_mark(before.now()), first_mark(log.now()))
-        if fill is None or (fill.pieces and not takes_records):
-            continue
-        logs[number].fills.append(fill)
-        more += restoring.write_fill(fill, before.source)
+        base_offset = log.source.base_offset
+        holes = {each.position_bytes: each for each in log.facts.offsets.holes}
+        gaps = []
+        for each in missing.ranges:
+            if each.log != number or each.place is not Place.WITHIN:
+                continue
+            between, inside = _split_at(each, base_offset)
+            if inside is not None and each.position_bytes in holes:
+                fill = _find(filler, inside, missing.cleaning)
+                gaps.append((holes[each.position_bytes], fill))
+                log.fills.append(fill)
+            if between is not None and logs[number - 1].keeps_end:
+                fill = _find(filler, between, missing.cleaning)
+                log.fills.append(fill)
+                logs[number - 1], written = _fill_between(logs[number - 1], fill, restoring)
+                more += written
+        if any(fill.pieces for _, fill in gaps):
+            logs[number] = restoring.fill_gaps(logs[number], gaps)
     return sorted([*logs, *more], key=lambda each: each.source.base_offset)
+
+
+def _split_at(
+    missing: MissingRange, base_offset: int
+) -> tuple[MissingRange | None, MissingRange | None]:
+    """Return the part of a range before a log, and the part in it."""
+    first, end = missing.first_offset, missing.end_offset
+    return (
+        replace(missing, end_offset=min(end, base_offset)) if first < base_offset else None,
+        replace(missing, first_offset=max(first, base_offset)) if end > base_offset else None,
+    )
+
+
+def _find(filler: Filler, missing: MissingRange, cleaning: Cleaning) -> Fill:
+    """Return what fills missing offsets, unless a cleaner may have removed them."""
+    cleaned_to = cleaning.cleaned_to if missing.cause is Cause.COMPACTED else None
+    # What a cleaner may have removed, nobody knows up to where, is not brought back.
+    is_unknown = missing.cause is Cause.UNKNOWN and cleaning.is_compacted
+    takes = not (is_unknown and cleaning.cleaned_to is None)
+    return filler.find(missing.first_offset, missing.end_offset, cleaned_to, takes=takes)
+
+
+def _fill_between(
+    before: RestoredLog, fill: Fill, restoring: LogRestoring
+) -> tuple[RestoredLog, list[RestoredLog]]:
+    """Return the log before a gap, with its part of the fill, and logs with the rest."""
+    base_offset = before.source.base_offset
+    count = sum(each.segment_base_offset <= base_offset for each in fill.pieces)
+    if count:
+        before = restoring.append(before, fill.pieces[:count])
+    return before, restoring.write_logs(fill.pieces[count:], before.source)
 
 
 def _missing_in(
@@ -311,7 +370,7 @@ def _missing_in(
         known = replace(known, start_offset=max(plan.log_start_offset, base_offset))
     else:
         lost_ends = lost_logs_of(plan.base.segments)
-    if not logs[-1].keeps_end:
+    if logs[-1].is_limited:
         known = replace(known, end_offset=None)
     return missing_offsets(
         [
@@ -328,27 +387,28 @@ def _missing_in(
     )
 
 
-def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> int | None:
-    """Return the log start where the first segment is after it and the topic is not compacted.
+def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog], filler: Filler) -> int | None:
+    """Return the log start, if the first log begins after it.
 
-    Without a checkpoint nobody knows that the log began earlier: what retention or a client has
-    deleted does not come back from another copy.
+    It is that of the checkpoint, or the lowest at which a copy starts: what a client or retention
+    has deleted is below the checkpoint.
     """
-    head, start = logs[0], plan.known.start_offset
-    if start is None or plan.head_offset is None or head.lost or not head.begins_at_base():
+    if plan.base.tiered is not None:
         return None
-    return start if start < head.source.base_offset else None
+    first, start = logs[0].source.base_offset, plan.known.start_offset
+    if start is None:
+        start = filler.start_offset(first)
+    return start if start < first else None
 
 
 def _outside(missing: MissingRange, lost: Sequence[LostRange]) -> Iterator[tuple[int, int]]:
     """Yield the parts of a range that are not in a lost one, the end exclusive."""
     first = missing.first_offset
+    # A range without a last offset is the end of a log: checkpoints tell how much that is.
     known = [
-        (
-            each.first_offset or 0,
-            missing.end_offset if each.last_offset is None else each.last_offset + 1,
-        )
+        (each.first_offset or 0, each.last_offset + 1)
         for each in lost
+        if each.last_offset is not None
     ]
     for start, end in sorted(known):
         if first < start < missing.end_offset:
@@ -372,7 +432,7 @@ def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None)
     elif missing.place is Place.HEAD:
         what = f"the log starts at {first}, and {what}"
     elif fill is not None:
-        what = f"offsets {first} to {last} are missing in {fill.replica}, which fills the rest"
+        what = f"offsets {first} to {last} are missing in {', '.join(fill.replicas)}, too"
     reason = what if is_checkpointed else f"{what}; {missing.why}"
     place, is_known = (source.base_offset, source.log_path), missing.cause is Cause.LOST
     return LostRange(*place, first, last, code, reason, is_known=is_known)

@@ -226,8 +226,9 @@ class _Attempt:
         logs = with_fills(plan, _up_to_limit(logs, self.build), restoring)
         fills = dict.fromkeys(fill for each in logs for fill in each.fills if fill.pieces)
         found.notes += [
-            f"offsets {fill.first_offset} to {fill.end_offset - 1}: filled from {fill.replica}"
+            f"offsets {fill.first_offset} to {fill.end_offset - 1}: filled from {replica}"
             for fill in fills
+            for replica in sorted({os.path.dirname(each.path) for each in fill.pieces})
         ]
         failed = next((each for each in logs if each.staged.report.status == FAILED), None)
         found.lost = [lost for each in logs for lost in each.lost]

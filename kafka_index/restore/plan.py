@@ -126,13 +126,6 @@ class PartitionPlan:
         return self.known.start_offset or 0
 
     @property
-    def head_offset(self) -> int | None:
-        """The offset of the first segment; None where a cleaner may have removed records."""
-        if self.known.cleaning.is_compacted or self.base.tiered is not None:
-            return None
-        return max(int(self.base.segments.base_offsets[0]), self.log_start_offset)
-
-    @property
     def cleaned_to(self) -> int | None:
         """The entry of the base in the cleaner's checkpoint; None for none."""
         return self.base.root.cleaned_to(self.base.partition)

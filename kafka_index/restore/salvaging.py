@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from bisect import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from kafka_index.config import LogConfig
-from kafka_index.dump.missing_offsets import see_log
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_table import OVERLAP, ScanStop
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.filling import (
+    NO_FILL,
     Fill,
     Filler,
     Piece,
     SoundRange,
+    Span,
     earlier_batches,
-    first_mark,
     hole_content,
-    last_mark,
-    mark_at,
     sound_ranges,
+    write_pieces,
 )
 from kafka_index.restore.output_files import cut
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.until import Limit
-from kafka_index.scan import LogFileSource
 from kafka_index.scan.batch_search import entry_length
-from kafka_index.scan.log_offsets import Hole, LogOffsets
+from kafka_index.scan.intact_batches import find_intact_batches
+from kafka_index.scan.log_offsets import Hole
 from kafka_index.storage import Bytes, MappedFile, SegmentFile, publishing
 
-_Hole = tuple[int, int]
+
+@dataclass(frozen=True, slots=True)
+class _Hole:
+    """A damaged range of a log, the offsets that are missing there, and what fills them.
+
+    The end of the offsets is exclusive, and None where nobody knows it.
+    """
+
+    start_bytes: int
+    end_bytes: int
+    first_offset: int
+    end_offset: int | None
+    fill: Fill
+
+    @property
+    def damaged(self) -> list[Span]:
+        """The ranges of offsets that no copy has intact."""
+        end = INT64_MAX if self.end_offset is None else self.end_offset
+        if self.fill.replicas:
+            return list(self.fill.damaged)
+        return [(self.first_offset, end)] if self.first_offset < end else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +62,11 @@ class LogContext:
 
     before: SegmentFile | None = None
     after: SegmentFile | None = None
-    filler: Filler = field(default_factory=lambda: Filler(()))
+    filler: Filler = field(default_factory=Filler)
     limit: Limit | None = None
-    head_offset: int | None = None
-    is_policy_known: bool = False
+    start_offset: int = 0
+    is_compacted: bool = False
     cleaned_to: int = 0
-    later: Sequence[SegmentFile] = ()
 
     @property
     def next_base_offset(self) -> int | None:
@@ -61,9 +77,10 @@ class LogContext:
 def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
     """Return the surroundings that all segments of a partition share."""
     return LogContext(
-        filler=Filler(plan.others, shared_budget(config.max_decompressed_bytes)),
+        filler=Filler(plan.base, plan.others, shared_budget(config.max_decompressed_bytes)),
         limit=plan.limit,
-        is_policy_known=plan.known.cleaning.is_compacted is False,
+        start_offset=plan.log_start_offset,
+        is_compacted=bool(plan.known.cleaning.is_compacted),
         cleaned_to=plan.known.cleaning.cleaned_to or 0,
     )
 
@@ -74,7 +91,6 @@ def logs_in_context(plan: PartitionPlan, config: LogConfig) -> list[tuple[Segmen
     shared = partition_context(plan, config)
     around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
     contexts = [replace(shared, before=before, after=after) for before, after in around]
-    contexts[0] = replace(contexts[0], head_offset=plan.head_offset, later=segments[1:])
     return list(zip(segments, contexts, strict=True))
 
 
@@ -87,54 +103,50 @@ class Salvaging:
         self._context = context
         self._next_base_offset = context.next_base_offset
 
-    def mend(
-        self, position_bytes: int, code: str, reason: str, salvage: Salvage
-    ) -> tuple[list[LostRange], list[Fill]]:
-        """Fill damaged ranges from other copies, and leave the others out; return both."""
+    def mend(self, code: str, reason: str, salvage: Salvage) -> tuple[list[LostRange], list[Fill]]:
+        """Fill damaged ranges from other copies, and leave the others out; return both.
+
+        Batches that were moved return to their place.
+        """
         with MappedFile(self._target) as file:
             log = file.array
             ranges = self._ranges(log)
-            holes = _holes(ranges, len(log))
-            fills = {hole: self._fill(hole, ranges, len(log)) for hole in holes}
-            missing = [hole for hole in holes if fills[hole] is None]
-            if salvage is Salvage.NONE and missing:
-                return self._all_lost(log, missing, ranges, code, reason), []
-            is_filled = len(missing) < len(holes)
-            if salvage is not Salvage.BATCHES and not is_filled:
-                return [self.cut_off(position_bytes, code, reason)], []
-            end = len(log)
-            if salvage is Salvage.PREFIX and missing:
-                end = missing[0][0]
-                missing = [(end, len(log))]
-            lost = self._all_lost(log, missing, ranges, code, reason)
-            if end < len(log):
-                lost = [_with_kept(each, end, ranges) for each in lost]
-            filled = [fill for hole, fill in fills.items() if fill is not None and hole[0] < end]
-            self._rewrite(self._pieces(ranges, fills, end))
-        return lost, filled
-
-    def fill_holes(self, holes: Sequence[Hole], *, takes_records: bool) -> list[Fill]:
-        """Fill missing offsets between batches, as far as another copy has them."""
-        pieces: list[Piece] = []
-        fills = []
-        at = 0
-        with MappedFile(self._target) as file:
+            holes = self._holes(log, ranges)
+            pieces = [
+                Piece(self._target, each.start_bytes, each.end_bytes, *each[2:], base_offset)
+                for base_offset in [self._source.base_offset]
+                for each in ranges
+            ]
+            pieces += [piece for hole in holes for piece in hole.fill.pieces]
+            pieces.sort(key=lambda each: each.first_offset)
+            lost: list[LostRange] = []
             for hole in holes:
-                if hole.before_bytes is None:
-                    continue
-                marks = (
-                    mark_at(file.array, each) for each in (hole.before_bytes, hole.position_bytes)
-                )
-                fill = self._context.filler.find(*marks)
-                if fill is None or (fill.pieces and not takes_records):
-                    continue
-                fills.append(fill)
-                if fill.pieces:
-                    pieces += [Piece(self._target, at, hole.position_bytes), *fill.pieces]
-                    at = hole.position_bytes
-            if pieces:
-                self._rewrite([*pieces, Piece(self._target, at, file.size_bytes)])
-        return fills
+                found = self._lost_in(log, hole, ranges, code, reason)
+                if salvage is Salvage.PREFIX and hole.damaged:
+                    cut_at = hole.damaged[0][0]
+                    lost.append(self._lost_from(log, hole, pieces, ranges, code, reason))
+                    pieces = [each for each in pieces if each.first_offset < cut_at]
+                    break
+                lost += found
+            if salvage is Salvage.NONE and lost:
+                return lost, []
+            self._rewrite(pieces)
+        return lost, [hole.fill for hole in holes if hole.fill.pieces]
+
+    def fill_gaps(self, gaps: Sequence[tuple[Hole, Fill]]) -> None:
+        """Put batches of other copies between those of the log."""
+        at = 0
+        pieces: list[Piece] = []
+        with MappedFile(self._target) as file:
+            for hole, fill in gaps:
+                pieces += [self._own(at, hole.position_bytes), *fill.pieces]
+                at = hole.position_bytes
+            self._rewrite([*pieces, self._own(at, file.size_bytes)])
+
+    def append(self, pieces: Sequence[Piece]) -> None:
+        """Put batches of other copies at the end of the log."""
+        size_bytes = os.path.getsize(self._target)
+        self._rewrite([self._own(0, size_bytes), *pieces])
 
     def cut_off(self, position_bytes: int, code: str, reason: str | None) -> LostRange:
         """Cut the copy at a position; return what that loses."""
@@ -153,13 +165,117 @@ class Salvaging:
                 position_bytes + LOG_OVERHEAD_BYTES + entry_length(log[position_bytes:]), len(log)
             )
             lost = self._lost(log, position_bytes, end, self._ranges(log), code, reason)
-            kept = ((0, position_bytes), (end, len(log)))
-            self._rewrite([Piece(self._target, *each) for each in kept])
+            self._rewrite([self._own(0, position_bytes), self._own(end, len(log))])
         return lost
 
     def _ranges(self, log: Bytes) -> list[SoundRange]:
-        base_offset, following = self._source.base_offset, self._next_base_offset
-        return sound_ranges(log, base_offset, INT64_MAX if following is None else following)
+        """Return the sound ranges of a log, by offset."""
+        end = self._next_base_offset
+        found = find_intact_batches(
+            log,
+            self._source.base_offset,
+            INT64_MAX if end is None else end,
+            self._context.filler.decompressor,
+        )
+        return sound_ranges(found.by_offset)
+
+    def _own(self, start_bytes: int, end_bytes: int) -> Piece:
+        base_offset = self._source.base_offset
+        return Piece(self._target, start_bytes, end_bytes, base_offset, base_offset, base_offset)
+
+    def _holes(self, log: Bytes, ranges: Sequence[SoundRange]) -> list[_Hole]:
+        """Return the damaged ranges of a log, by the offsets that are missing there."""
+        start = max(self._source.base_offset, self._context.start_offset)
+        ends = [start, *(each.end_offset for each in ranges)]
+        firsts = [*(each.first_offset for each in ranges), self._next_base_offset]
+        in_log = sorted(range(len(ranges)), key=lambda number: ranges[number].start_bytes)
+        holes = []
+        seen: set[int] = set()
+
+        def is_missing(gap: int) -> bool:
+            end = firsts[gap]
+            return gap not in seen and (end is None or ends[gap] < end)
+
+        at, before = 0, -1
+        for number in [*in_log, len(ranges)]:
+            end = len(log) if number == len(ranges) else ranges[number].start_bytes
+            if at < end:
+                stated = int.from_bytes(log[at : at + 8].tobytes(), "big")
+                by_header = bisect([each.first_offset for each in ranges], stated)
+                again = earlier_batches(log, at, end, INT64_MAX, ranges, is_searched=False)
+                is_repeat = again is not None and again.repeats is not None
+                # What its header says, is missing after the batches before it, or before the next.
+                near = [before + 1, number]
+                if ends[by_header] <= stated < (firsts[by_header] or 0):
+                    near.insert(0, by_header)
+                gap = None if is_repeat else next(filter(is_missing, near), None)
+                first = ends[before + 1] if gap is None else ends[gap]
+                hole = _Hole(at, end, first, first if gap is None else firsts[gap], NO_FILL)
+                if gap is not None:
+                    seen.add(gap)
+                is_head = gap == 0 and self._context.before is None
+                fill = self._fill(hole, is_head=is_head)
+                content = hole_content(log, at, end, hole.first_offset)
+                if content.records is not None and content.last_offset is not None:
+                    # The rest of the gap is not damaged here.
+                    named = _within(fill.damaged, stated, content.last_offset + 1)
+                    fill = replace(fill, damaged=tuple(named))
+                holes.append(replace(hole, fill=fill))
+            if number < len(ranges):
+                at, before = ranges[number].end_bytes, number
+        return sorted(holes, key=lambda hole: hole.first_offset)
+
+    def _fill(self, hole: _Hole, *, is_head: bool) -> Fill:
+        context = self._context
+        if not context.filler or hole.end_offset is None:
+            return NO_FILL
+        # No batch before the head shows that a cleaner has left both copies the same.
+        if is_head:
+            cleaned_to = context.cleaned_to if context.is_compacted else None
+            return context.filler.find_head(hole.first_offset, hole.end_offset, cleaned_to)
+        return context.filler.find(hole.first_offset, hole.end_offset)
+
+    def _lost_in(
+        self, log: Bytes, hole: _Hole, ranges: Sequence[SoundRange], code: str, reason: str
+    ) -> list[LostRange]:
+        """Return what is lost of a damaged range."""
+        fill = hole.fill
+        if fill.replicas and not fill.damaged:
+            return []
+        lost = self._lost(log, hole.start_bytes, hole.end_bytes, ranges, code, reason)
+        if lost.is_empty and hole.damaged:
+            first, end = hole.damaged[0]
+            return [replace(lost, first_offset=first, last_offset=end - 1, records=None)]
+        if fill.damaged and (fill.pieces or fill.missing != fill.damaged):
+            return [
+                replace(
+                    lost,
+                    first_offset=first,
+                    last_offset=end - 1,
+                    records=None,
+                    size_bytes=0 if number else lost.size_bytes,
+                )
+                for number, (first, end) in enumerate(fill.damaged)
+            ]
+        # Bytes between two batches that follow each other are not a loss.
+        return [] if lost.is_empty else [lost]
+
+    def _lost_from(
+        self,
+        log: Bytes,
+        hole: _Hole,
+        pieces: Sequence[Piece],
+        ranges: Sequence[SoundRange],
+        code: str,
+        reason: str,
+    ) -> LostRange:
+        """Return what is lost where a log is cut at the first offset that no copy has."""
+        lost = self._lost(log, hole.start_bytes, len(log), ranges, code, reason)
+        first = hole.damaged[0][0]
+        if hole.fill.pieces:
+            lost = replace(lost, first_offset=first, records=None)
+        kept = (each.end_offset - each.first_offset for each in pieces if each.first_offset > first)
+        return replace(lost, kept_by_batches=sum(kept))
 
     def _lost(
         self,
@@ -170,8 +286,8 @@ class Salvaging:
         code: str,
         reason: str | None,
     ) -> LostRange:
-        before = [each for each in ranges if each.end_bytes <= start]
-        first = before[-1].last.last_offset + 1 if before else self._source.base_offset
+        ends = [each.end_offset for each in ranges if each.end_bytes <= start]
+        first = max(ends, default=self._source.base_offset)
         inside = [each for each in ranges if start < each.end_bytes and each.start_bytes < start]
         if inside:
             last_before = hole_content(log, inside[0].start_bytes, start, first).last_offset
@@ -179,9 +295,9 @@ class Salvaging:
         edges = (at for each in ranges for at in (each.start_bytes, each.end_bytes))
         content = hole_content(log, start, end, first, edges)
         records = content.records
-        after = next((each for each in ranges if each.start_bytes >= end), None)
-        if after is not None:
-            last: int | None = after.first.base_offset - 1
+        firsts = [each.first_offset for each in ranges if each.start_bytes >= end]
+        if firsts:
+            last: int | None = min(firsts) - 1
         else:
             last, following = content.last_offset, self._next_base_offset
             # Offsets after a whole last batch are judged as those between segments.
@@ -219,91 +335,24 @@ class Salvaging:
             reason=text,
         )
 
-    def _fill(self, hole: _Hole, ranges: Sequence[SoundRange], size_bytes: int) -> Fill | None:
-        """Return the range of another copy that fills a hole."""
-        filler = self._context.filler
-        if not filler:
-            return None
-        before = next((each.last for each in ranges if each.end_bytes == hole[0]), None)
-        after = next((each.first for each in ranges if each.start_bytes == hole[1]), None)
-        if before is None and hole[0] == 0:
-            before = last_mark(self._context.before)
-        if after is None and hole[1] == size_bytes:
-            after = first_mark(self._context.after)
-        if before is None and hole[0] == 0 and self._context.head_offset is not None:
-            # Without a policy, a cleaner may have removed the missing offsets.
-            if not self._context.is_policy_known and self._has_holes(ranges):
-                return None
-            return filler.find_head(self._context.head_offset, after)
-        return filler.find(before, after)
-
-    def _pieces(
-        self, ranges: Sequence[SoundRange], fills: Mapping[_Hole, Fill | None], end: int
-    ) -> list[Piece]:
-        """Return the pieces of the log up to a position: sound ranges, and fills of holes."""
-        parts: list[tuple[int, Sequence[Piece]]] = [
-            (each.start_bytes, [Piece(self._target, each.start_bytes, each.end_bytes)])
-            for each in ranges
-        ]
-        parts += [(hole[0], fill.pieces) for hole, fill in fills.items() if fill is not None]
-        return [piece for at, pieces in sorted(parts) if at < end for piece in pieces]
-
-    def _all_lost(
-        self,
-        log: Bytes,
-        holes: Sequence[_Hole],
-        ranges: Sequence[SoundRange],
-        code: str,
-        reason: str,
-    ) -> list[LostRange]:
-        lost = [self._lost(log, start, end, ranges, code, reason) for start, end in holes]
-        # Bytes between two batches that follow each other are not a loss.
-        return [each for each in lost if not each.is_empty]
-
-    def _has_holes(self, ranges: Sequence[SoundRange]) -> bool:
-        """Return whether offsets are missing within a sound range, or within a later log."""
-        for each in ranges:
-            offsets = LogOffsets(each.first.base_offset)
-            source = LogFileSource(self._target, verify_crc=True, start_bytes=each.start_bytes)
-            for batches in source.chunks():
-                rows = int(np.searchsorted(batches.position_bytes, each.end_bytes))
-                offsets.observe(batches.slice(0, rows))
-                if rows < batches.rows:
-                    break
-            if offsets.hole_count:
-                return True
-        for segment in self._context.later:
-            log = see_log(segment, 0)
-            log.offsets.settle(segment, self._context.filler.decompressor)
-            if log.offsets.hole_count + log.offsets.cleaned_count:
-                return True
-        return False
-
     def _rewrite(self, pieces: Sequence[Piece]) -> None:
         """Write the copy anew, from pieces of it and of other logs."""
         aside = f"{self._target}.salvaged"
-        mtime_ns = os.stat(self._target).st_mtime_ns
-        with ExitStack() as stack:
-            files = {
-                path: stack.enter_context(MappedFile(path)) for path in {p.path for p in pieces}
-            }
-            with publishing(self._target, "write a salvaged log"):
-                with open(aside, "wb") as file:
-                    for piece in pieces:
-                        found = files[piece.path].array
-                        file.write(found[piece.start_bytes : piece.end_bytes].data)
-                os.utime(aside, ns=(mtime_ns, mtime_ns))
-                os.replace(aside, self._target)
+        with publishing(self._target, "write a salvaged log"):
+            mtime_ns = os.stat(self._target).st_mtime_ns
+            write_pieces(aside, pieces)
+            os.utime(aside, ns=(mtime_ns, mtime_ns))
+            os.replace(aside, self._target)
 
 
 def _with_kept(lost: LostRange, cut_at: int, ranges: Sequence[SoundRange]) -> LostRange:
     """Return a lost range with the number of its offsets that sound batches after a cut have."""
     sound = (each for each in ranges if each.start_bytes >= cut_at)
-    spans = (each.last.last_offset - each.first.base_offset + 1 for each in sound)
+    spans = (each.end_offset - each.first_offset for each in sound)
     return replace(lost, kept_by_batches=sum(spans))
 
 
-def _holes(ranges: Sequence[SoundRange], size_bytes: int) -> list[_Hole]:
-    starts = [0, *(each.end_bytes for each in ranges)]
-    ends = [*(each.start_bytes for each in ranges), size_bytes]
-    return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
+def _within(spans: Sequence[Span], first_offset: int, end_offset: int) -> list[Span]:
+    """Return the parts of ranges of offsets that are in another one."""
+    parts = ((max(first, first_offset), min(end, end_offset)) for first, end in spans)
+    return [(first, end) for first, end in parts if first < end]

@@ -8,6 +8,7 @@ sound batch, or its header is none that a broker writes there, it is damage.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import merge
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,7 +35,7 @@ from kafka_index.storage import Bytes, ByteSource, StreamWalk
 
 _SEARCH_BYTES = 1 << 20
 #: Messages, of magic 0 and 1, and batches.
-_ALL_MAGICS = (0, 1, MAGIC_RECORD_BATCH)
+ALL_MAGICS = (0, 1, MAGIC_RECORD_BATCH)
 _LENGTH_BITS = 32
 _OFFSET_BYTES = 8
 _MESSAGE_ATTRIBUTES = field_position(MESSAGE_V0_HEADER, "attributes")
@@ -91,22 +92,28 @@ def entry_length(entry: Bytes) -> int:
     return int.from_bytes(length, "big", signed=True)
 
 
-def next_batch(log: LogBytes, after_bytes: int, bounds: OffsetBounds) -> int:
+def next_batch(
+    log: LogBytes,
+    after_bytes: int,
+    bounds: OffsetBounds,
+    magics: tuple[int, ...] = (MAGIC_RECORD_BATCH,),
+) -> int:
     """Return where the next sound batch begins after a damaged one; the log's size for nowhere.
 
-    It is looked for first where the damaged one says that it ends, then byte by byte. Messages of
-    magic 0 and 1 are found only where a length leads to them.
+    It is looked for first where the damaged ones say that they end, then byte by byte.
     """
-    at = _stated_end(log, after_bytes)
-    if at is not None and _is_sound(log, at, bounds, (MAGIC_RECORD_BATCH,)):
-        return at
-    found = _found(log, after_bytes + 1, bounds, (MAGIC_RECORD_BATCH,))
+    at: int | None = after_bytes
+    while at is not None:
+        at = _stated_end(log, at)
+        if at is not None and (at == log.size_bytes or _is_sound(log, at, bounds, magics)):
+            return at
+    found = _found(log, after_bytes + 1, bounds, magics)
     return log.size_bytes if found is None else found
 
 
 def is_batch(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
     """Return whether a batch or message with a right checksum is at a position."""
-    return _is_sound(log, position_bytes, bounds, _ALL_MAGICS)
+    return _is_sound(log, position_bytes, bounds, ALL_MAGICS)
 
 
 def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
@@ -120,7 +127,7 @@ def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bo
     return (
         _may_begin_batch(start, position_bytes, bounds)
         and not _is_whole(log, position_bytes, start)
-        and _found(log, position_bytes + 1, bounds, _ALL_MAGICS) is None
+        and _found(log, position_bytes + 1, bounds, ALL_MAGICS) is None
     )
 
 
@@ -147,7 +154,7 @@ def _stated_end(log: LogBytes, position: int) -> int | None:
         return None
     length = entry_length(start)
     at = position + LOG_OVERHEAD_BYTES + length
-    return at if length >= MIN_LENGTH and at < log.size_bytes else None
+    return at if length >= MIN_LENGTH and at <= log.size_bytes else None
 
 
 def _found(log: LogBytes, start: int, bounds: OffsetBounds, magics: tuple[int, ...]) -> int | None:
@@ -157,10 +164,13 @@ def _found(log: LogBytes, start: int, bounds: OffsetBounds, magics: tuple[int, .
     for first in range(start, stop, _SEARCH_BYTES):
         last = min(first + _SEARCH_BYTES, stop)
         window = log.read_at(first, last - first + RECORD_BATCH_OVERHEAD_BYTES)
-        for magic in magics:
-            for at in _candidates(window, last - first, log.size_bytes - first, bounds, magic):
-                if _has_right_checksum(log, first + at):
-                    return first + at
+        places = [
+            _candidates(window, last - first, log.size_bytes - first, bounds, magic)
+            for magic in magics
+        ]
+        for at in merge(*places):
+            if _has_right_checksum(log, first + at):
+                return first + at
     return None
 
 

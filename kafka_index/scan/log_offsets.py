@@ -82,7 +82,7 @@ class LogOffsets:
         if not batches.rows:
             return
         base, last = batches.base_offset, batches.last_offset
-        self._observe_marks(batches, _has_horizon(batches))
+        self._observe_marks(batches, has_delete_horizon(batches))
         if self._suspect is None:
             is_contiguous = int(base[0]) == self.end_offset and bool(
                 (base[1:] - last[:-1] == 1).all()
@@ -130,7 +130,7 @@ class LogOffsets:
             except (CorruptLogError, TooLargeError) as error:
                 faults[row] = str(error)
         is_thinned = (counts >= 0) & (counts < batches.last_offset - firsts + 1)
-        self._observe_marks(batches, is_thinned | _has_horizon(batches))
+        self._observe_marks(batches, is_thinned | has_delete_horizon(batches))
         self._add(batches, firsts, expected, faults)
         if self.first_offset is None:
             self.first_offset = int(firsts[0])
@@ -227,7 +227,8 @@ def holds_messages(batches: BatchColumns) -> NDArray[np.bool_]:
     return is_message & is_packed
 
 
-def _has_horizon(batches: BatchColumns) -> NDArray[np.bool_]:
+def has_delete_horizon(batches: BatchColumns) -> NDArray[np.bool_]:
+    """Return which batches have a delete horizon, which only a cleaner sets."""
     is_batch: NDArray[np.bool_] = batches.control_type != CONTROL_MESSAGE
     has_horizon: NDArray[np.bool_] = batches.attributes & DELETE_HORIZON_MASK != 0
     return is_batch & has_horizon

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -278,37 +279,73 @@ def test_what_a_filled_head_lacks_is_filled_from_the_next_copy(
     run = restore_both(first, second, tmp_path / "out", "--input", str(third))
 
     assert run.code == 0, run.done.stdout
-    bases = [int(log.stem) for log in logs(tmp_path / "out" / PARTITION)]
-    assert missing[0] in bases
+    restored = [row for log in logs(tmp_path / "out" / PARTITION) for row in batches(log)]
+    assert missing[0] in [row["base_offset"] for row in restored]
+    assert all(one["last_offset"] + 1 == two["base_offset"] for one, two in pairwise(restored))
 
 
 def checkpoint_cleaner(dump: Path, offset: int) -> None:
     (dump / "cleaner-offset-checkpoint").write_text(f"0\n1\naudit.trail 0 {offset}\n")
 
 
-def test_a_cleaner_in_any_copy_keeps_the_head_from_being_filled(
-    tmp_path: Path, first: Path, second: Path
+@pytest.mark.parametrize("is_other_cleaned", [True, False])
+def test_a_damaged_head_is_filled_only_from_a_copy_that_was_cleaned_as_far(
+    tmp_path: Path, first: Path, second: Path, *, is_other_cleaned: bool
 ) -> None:
     damage_batch(logs(first / PARTITION)[0], 0)
-    checkpoint_cleaner(second, int(logs(first / PARTITION)[1].stem))
+    damage_batch(logs(second / PARTITION)[-1], -1)
+    end = int(logs(first / PARTITION)[1].stem)
+    checkpoint_cleaner(first, end)
+    if is_other_cleaned:
+        checkpoint_cleaner(second, end)
 
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
 
-    assert run.code == 1
-    assert [row["reason_code"] for row in run.lost] == ["bad_crc"]
+    assert [row["reason_code"] for row in run.lost] == ["bad_crc"] * (not is_other_cleaned)
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_head_is_not_filled_where_logs_have_gaps(
+def test_a_damaged_head_is_filled_where_logs_have_gaps(
     tmp_path: Path, first: Path, second: Path, number: int
 ) -> None:
+    whole = contents(second / PARTITION)
     drop_batch(logs(first / PARTITION)[number], 4)
     damage_batch(logs(first / PARTITION)[0], 0)
+    damage_batch(logs(second / PARTITION)[-1], -1)
 
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
 
-    assert run.code == 1
-    assert [row["reason_code"] for row in run.lost] == ["bad_crc"]
+    assert run.code == 0, run.done.stdout
+    assert contents(tmp_path / "out" / PARTITION) == whole
+
+
+def test_batches_that_are_bad_in_different_copies_are_all_filled(
+    tmp_path: Path, first: Path, second: Path
+) -> None:
+    whole = contents(second / PARTITION)
+    damage_batch(logs(first / PARTITION)[1], 3)
+    damage_batch(logs(second / PARTITION)[1], 9)
+
+    both = [
+        restore_both(*copies, tmp_path / name)
+        for name, copies in (("out", (first, second)), ("turned", (second, first)))
+    ]
+
+    for run, name in zip(both, ("out", "turned"), strict=True):
+        assert run.code == 0, run.done.stdout
+        assert contents(tmp_path / name / PARTITION) == whole
+
+
+def test_the_end_of_a_copy_with_damage_is_kept(tmp_path: Path, first: Path, second: Path) -> None:
+    whole = contents(first / PARTITION)
+    damage_batch(logs(first / PARTITION)[-1], 2)
+    last = logs(second / PARTITION)[-1]
+    last.write_bytes(last.read_bytes()[:-20])
+
+    run = restore_both(first, second, tmp_path / "out")
+
+    assert run.code == 0, run.done.stdout
+    assert contents(tmp_path / "out" / PARTITION) == whole
 
 
 def test_copies_of_different_topics_are_refused(tmp_path: Path, first: Path, second: Path) -> None:

@@ -171,6 +171,28 @@ def test_a_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
     assert logs(tmp_path / "out" / PARTITION)[-1].stat().st_size == position
 
 
+@pytest.mark.parametrize("kept_bytes", [8, 80])
+def test_a_torn_end_below_the_committed_end_has_a_row_for_both(
+    tmp_path: Path, dump: Path, kept_bytes: int
+) -> None:
+    last = logs(dump / PARTITION)[-1]
+    end = batches(last)[-1]["last_offset"] + 1
+    torn = batches(last)[-4]
+    last.write_bytes(last.read_bytes()[: torn["position_bytes"] + kept_bytes])
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    header_is_there = kept_bytes > 61
+    committed = torn["last_offset"] + 1 if header_is_there else torn["base_offset"]
+    code = "torn_batch" if header_is_there else "torn_header"
+    torn_to = torn["last_offset"] if header_is_there else None
+    assert run.lost_offsets == [
+        (code, torn["base_offset"], torn_to),
+        ("below_committed", committed, end - 1),
+    ]
+
+
 @pytest.mark.parametrize("salvage", ["prefix", "batches"])
 def test_the_records_after_a_torn_batch_are_unknown(
     tmp_path: Path, dump: Path, salvage: str
