@@ -156,8 +156,12 @@ class PartitionExport:
             status = ExportStatus.FAILED
         elif left_out or self.missing.lost:
             status = ExportStatus.DAMAGED
+        loss, shorter = self.loss, self._shorter_end
+        if loss is not None and shorter is not None:
+            reason = f"{loss.reason}; offsets up to {shorter} were exported before, and are gone"
+            loss = replace(loss, reason=reason)
         lost = [LeftOut.of(gap.error()) for gap in self.missing.lost]
-        place = self.failure or next(iter([*left_out, *filter(None, [self.loss]), *lost]), None)
+        place = self.failure or next(iter([*left_out, *filter(None, [loss]), *lost]), None)
         return PartitionReport(
             self.partition.topic,
             self.partition.partition,
@@ -173,7 +177,17 @@ class PartitionExport:
             None if place is None else place.reason,
             self.is_retriable,
             self.missing,
+            shorter is not None,
         )
+
+    @property
+    def _shorter_end(self) -> int | None:
+        """The end of the export before, if a new one that ends earlier takes its place."""
+        exchange, record = self.exchange, self.record
+        if exchange is None or not exchange.is_restart or record is None:
+            return None
+        before = exchange.before.next_offset
+        return before if record.next_offset < before else None
 
 
 def _extended(record: ExportRecord, work: SplitWork, result: SplitResult) -> ExportRecord:

@@ -62,6 +62,7 @@ class PartitionReport:
     `left_out` counts batches or parts of segments that are damaged and left out; path, position and
     reason are those of the first, or of the failure. `is_retriable`: the environment is at fault
     for a failure. `missing_offsets` are missing within the range that this run exported.
+    `is_shorter`: the export took the place of one that reached further.
     """
 
     topic: str
@@ -78,6 +79,7 @@ class PartitionReport:
     reason: str | None = None
     is_retriable: bool = False
     missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
+    is_shorter: bool = False
 
     @property
     def missing_ranges(self) -> int:
@@ -157,7 +159,9 @@ class ExportResult(Result):
     def outcome(self) -> RunOutcome:
         """Damage for partitions that are damaged or failed, the environment for failed reads."""
         bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)
-        faults = (row.is_retriable for row in self.partitions if row.status in bad)
+        faults = (
+            row.is_retriable for row in self.partitions if row.status in bad or row.is_shorter
+        )
         return RunOutcome.of_faults(faults).with_damage(self.unread)
 
     @property

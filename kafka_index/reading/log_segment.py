@@ -181,6 +181,14 @@ class LogSegment(SelfClosing):
         stop = self.indexes.end.stop
         return None if stop is None or (stop.is_tail and self.file.is_last) else stop
 
+    @property
+    def end_damage(self) -> ScanStop | None:
+        """The damage that hides the end of the segment, or its first batch that is out of order.
+
+        After the latter, the end is not that of a broker, which is `next_offset`.
+        """
+        return self.damage or self.indexes.end.disorder
+
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
         """Find the batch that holds an offset, or the next one; None when there is none.
 

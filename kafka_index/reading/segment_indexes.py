@@ -153,6 +153,11 @@ class SegmentIndexes:
             if stop is not None:
                 kind = TAIL if stop.is_tail and self._segment.is_last else UNREADABLE
                 self._findings.add(kind, self._segment.log_path, stop.text, stop.position_bytes)
+            back = self._end.disorder
+            if back is not None and self._segment.is_last:
+                self._findings.add(
+                    UNREADABLE, self._segment.log_path, back.text, back.position_bytes
+                )
         return self._end
 
     @property

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 from weakref import WeakSet
 
@@ -222,8 +223,8 @@ class SegmentLog:
                 start_bytes=last_entry.position,
                 recovers=False,
             )
-            ends = end_of_batches(source.chunks(), last_entry, base_offset)
-            return LogEnd(*ends, source.stop)
+            end = end_of_batches(source.chunks(), last_entry, base_offset)
+            return replace(end, stop=source.stop)
         end = self.complete(
             lambda: scan_to_end(self.array, last_entry, base_offset, verify_crc=True)
         )

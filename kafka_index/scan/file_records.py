@@ -6,7 +6,7 @@ Source: Kafka's ``FileRecords``. Lookups and growing logs share these functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from kafka_index.records.batch_table import BatchColumns, ScanStop
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_sections import first_offset
 from kafka_index.scan.batch_search import HeldBytes, entry_length
-from kafka_index.scan.scanner import Scanner, last_offset_of
+from kafka_index.scan.scanner import BatchOrder, Scanner, last_offset_of
 from kafka_index.storage import Bytes, ByteSource, SegmentFile
 from kafka_index.stores import FileInfo, store_of
 
@@ -49,12 +49,15 @@ class TimestampAndOffset(NamedTuple):
 class LogEnd:
     """The end of a log: the position and the offset after its last batch.
 
-    `stop` is the reason why there are no more batches, None at the end of the file.
+    `stop` is the reason why there are no more batches, None at the end of the file. `disorder` is
+    the first of the scanned batches that begins before the one before it has ended: the next offset
+    is what a broker takes for the end then, and may be anything.
     """
 
     end_bytes: int
     next_offset: int
     stop: ScanStop | None
+    disorder: ScanStop | None = None
 
 
 def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
@@ -161,25 +164,28 @@ def scan_to_end(
     # An entry that is not one may lead before the log (LogSegment.translateOffset).
     start = max(last_entry.position, 0)
     batches = LogBatches(log, start, base_offset, verify_crc=verify_crc, any_offset=True)
-    end_bytes, following = end_of_batches(batches, last_entry, base_offset)
-    return LogEnd(end_bytes, following, batches.stop)
+    end = end_of_batches(batches, last_entry, base_offset)
+    return replace(end, stop=batches.stop)
 
 
 def end_of_batches(
     chunks: Iterable[BatchColumns], last_entry: OffsetPosition, base_offset: int
-) -> tuple[int, int]:
-    """Return the position and the offset after the last batch.
+) -> LogEnd:
+    """Return the end of a log, without the reason why there are no more batches.
 
-    The chunks are the batches from the last index entry on; the other parameters are those of
+    The chunks are the batches from the last index entry on; for the other parameters see
     `scan_to_end`.
     """
     largest_base_offset = last_offset = NO_OFFSET
     end_bytes = max(last_entry.position, 0)
+    order, disorder = BatchOrder(base_offset), None
     for batches in chunks:
+        disorder = disorder or order.first_stop(batches)
         largest_base_offset = max(largest_base_offset, int(batches.base_offset.max()))
         last_offset = int(batches.last_offset[-1])
         end_bytes = int(batches.position_bytes[-1] + batches.size_bytes[-1])
-    return end_bytes, next_offset(base_offset, last_entry.offset, largest_base_offset, last_offset)
+    following = next_offset(base_offset, last_entry.offset, largest_base_offset, last_offset)
+    return LogEnd(end_bytes, following, None, disorder)
 
 
 def next_offset(

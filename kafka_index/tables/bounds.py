@@ -185,7 +185,7 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
     """
     has_end = log.files.high_watermark is not None
     end = log.end_offset if has_end else None
-    if has_end and log.segments[-1].damage is not None:
+    if has_end and log.segments[-1].end_damage is not None:
         # What a broker takes for the end of a damaged log may lie before the damage.
         end = log.files.high_watermark
     start = _resolve(log, bounds.start)
@@ -267,7 +267,8 @@ def first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
     status = Status(int(answers.status[0]))
     if status is Status.FOUND:
         return int(answers.values[FOUND_OFFSET, 0])
-    if status is not Status.UNREADABLE:
+    hidden = log.segments[-1].end_damage
+    if status is not Status.UNREADABLE and hidden is None:
         return None
     findings = [finding for finding in log.take_findings() if finding.reason]
     reason = findings[-1].reason if findings else status.text

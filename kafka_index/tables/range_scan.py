@@ -182,10 +182,11 @@ class DamagedEnd:
 def damaged_end(log: PartitionLog) -> DamagedEnd | None:
     """Return the end of a log whose last segment is damaged at its end, None for any other.
 
-    Damage before the last index entry does not hide the end, and is found by reading it.
+    Batches that are out of order are damage, too. Damage before the last index entry does not hide
+    the end, and is found by reading it.
     """
     last = log.segments[-1]
-    stop = last.damage
+    stop = last.end_damage
     if stop is None:
         return None
     whole = LogRange(last.file, 0, last.file.log_size_bytes, last.base_offset, last.base_offset)

@@ -223,7 +223,7 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
             check_offsets(log, bounds, stable)
     if settings.isolation is Isolation.READ_UNCOMMITTED and bounds.needs_offsets:
         check_offsets(log, bounds, log.end_offset)
-    if bounds.needs_order and bounds.end.value == LATEST and log.segments[-1].damage is None:
+    if bounds.needs_order and bounds.end.value == LATEST and log.segments[-1].end_damage is None:
         # A start below the log start is not after the end, whatever that is.
         end = log.end_offset if end_offset is None else end_offset
         refuse_start_after_end(log, bounds, first_offset, end)

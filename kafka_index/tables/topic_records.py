@@ -77,7 +77,7 @@ def _as_late(log: PartitionLog, wanted: OffsetRange, settings: ReadSettings) -> 
     """Return a range without the offsets before the first record that is late enough."""
     times = settings.record_filter
     # Sound records may follow the damage at an end.
-    if times is None or not times.from_ms or log.segments[-1].damage is not None:
+    if times is None or not times.from_ms or log.segments[-1].end_damage is not None:
         return wanted
     try:
         first = first_as_late(log, times.from_ms)

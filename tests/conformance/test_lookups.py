@@ -21,7 +21,7 @@ from hypothesis import assume, given, note, reject
 from hypothesis import strategies as st
 
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.reading.answers import NO_INDEX, TAIL, UNREADABLE, Resolve
+from kafka_index.reading.answers import GAP, NO_INDEX, TAIL, UNREADABLE, Resolve
 from tests.support.index_files import damaged_indexes
 from tests.support.partitions import DIRECTORY, Row
 
@@ -113,7 +113,7 @@ def test_answers_with_kafkas_index_files_are_kafkas(
     ours = ask_us(for_us, asked, indexes=for_kafka.parent)
     assert_equal(asked, ours, kafka)
     if not any(path.read_bytes()[:12] == bytes(12) for path in for_kafka.glob("*.timeindex")):
-        assert {finding.kind for finding in ours.findings} <= {UNREADABLE}
+        assert {finding.kind for finding in ours.findings} <= {GAP, UNREADABLE}
 
 
 @drawn_cases(share=0.1)
@@ -126,7 +126,7 @@ def test_answers_without_index_files_are_kafkas(
         asked, kafka = ask_kafka(judged)
     ours = ask_us(for_us, asked, interval=partition.index_interval_bytes)
     assert_equal(asked, ours, kafka)
-    assert {finding.kind for finding in ours.findings} <= {NO_INDEX, UNREADABLE}
+    assert {finding.kind for finding in ours.findings} <= {GAP, NO_INDEX, UNREADABLE}
 
 
 # Which of two equal batches is found depends on the entries between them.

@@ -190,6 +190,37 @@ def test_restart_exports_the_partition_anew(
     assert export(tmp_path / "in", out)[1]["status"] == "unchanged"
 
 
+#: A last batch that repeats offsets, or goes back: a broker takes the log to end after it, or where
+#: its segment begins.
+OUT_OF_ORDER = {"repeated": range(1490, 1500), "gone back": range(10)}
+
+
+@pytest.mark.parametrize("last", OUT_OF_ORDER.values(), ids=OUT_OF_ORDER)
+@pytest.mark.parametrize("choice", ["fail", "continue", "restart"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["first export", "later export"])
+def test_log_with_last_batch_out_of_order_is_exported_to_its_intact_end(
+    tmp_path: Path, out: Path, last: range, choice: str, *, is_first: bool
+) -> None:
+    write(tmp_path / "in", {0: log_of(range(1500))})
+    kafka_index.build_indexes(tmp_path / "in", in_place=True, config={"index.interval.bytes": "1"})
+    log = tmp_path / "in" / "topic-0" / f"{0:020d}.log"
+    whole = rows_of(tmp_path / "in")
+    log.write_bytes(log.read_bytes() + log_of(last))
+    target = tmp_path / "new" if is_first else out
+    code, row = export(tmp_path / "in", target, "--on-data-loss", choice)
+    assert (code, row["status"], row["next_offset"]) == (1, "damaged", 1500)
+    assert row["reason"].startswith("overlap")
+    assert exported(target) == whole
+
+
+def test_restart_with_a_shorter_log_names_the_loss(tmp_path: Path, out: Path) -> None:
+    write(tmp_path / "in", {0: log_of(range(800))})
+    code, row = export(tmp_path / "in", out, "--on-data-loss", "restart")
+    assert (code, row["status"], row["next_offset"]) == (1, "restarted", 800)
+    assert "offsets up to 1000 were exported before, and are gone" in row["reason"]
+    assert exported(out) == rows_of(tmp_path / "in")
+
+
 def test_restart_with_damage_leaves_the_old_files_until_all_is_whole(
     tmp_path: Path, out: Path
 ) -> None:
