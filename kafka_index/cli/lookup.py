@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -130,7 +130,9 @@ def run_lookup(paths: str, options: LookupOptions) -> ExitCode:
         # The answers come last: what a failed run leaves then, the same command replaces.
         reporting = stack.enter_context(ExitStack())
         report = reporting.enter_context(
-            open_report(options.report, LOOKUP_REPORT_SCHEMA, lookup_page(inventory))
+            open_report(
+                options.report, LOOKUP_REPORT_SCHEMA, lookup_page(inventory, options.fail_on)
+            )
         )
         stack.enter_context(target)
         unindexed = warn_of_unindexed(inventory, by, options.detail)
@@ -309,8 +311,11 @@ def write_offsets(
         file.write(render(starts).encode())
 
 
-def lookup_page(inventory: Inventory) -> PageMaker:
-    """Return the maker of the page of ``lookup`` over the logs of an inventory."""
+def lookup_page(inventory: Inventory, failing: Collection[str] = ()) -> PageMaker:
+    """Return the maker of the page of ``lookup`` over the logs of an inventory.
+
+    The run also fails for queries of the `failing` statuses.
+    """
     texts = {
         **{status.text: text for status, text in EXPLAINED.items()},
         NO_INDEX: "a segment without index files: built in memory",
@@ -320,15 +325,25 @@ def lookup_page(inventory: Inventory) -> PageMaker:
     }
     severities = dict.fromkeys(texts, NOTABLE)
     severities |= {Status.FOUND.text: GOOD, NO_INDEX: GOOD, UNREADABLE: BAD}
-    severities |= {Status.INVALID_QUERY.text: BAD, Status.LOG_END.text: GOOD}
+    severities |= {Status.LOG_END.text: GOOD}
     explained = explain(texts, severities, dict.fromkeys((INDEX_REFUSED, TAIL, UNREADABLE), DUMP))
 
     def verdict(totals: Totals) -> Verdict:
         queries = plural(totals.units, "query", "queries")
         if totals.bad:
-            return Verdict(BAD, f"{totals.bad:,} of {queries} unreadable or malformed")
-        answered = totals.found[Status.FOUND.text]
-        return Verdict(GOOD, f"{queries} read, {answered:,} found")
+            return Verdict(BAD, f"{totals.bad:,} of {queries} unreadable")
+        for status in failing:
+            if count := totals.found[status]:
+                return Verdict(BAD, f"{count:,} of {queries} {status} (--fail-on)")
+        answered, malformed = (
+            totals.found[status.text] for status in (Status.FOUND, Status.INVALID_QUERY)
+        )
+        text = f"{queries} read, {answered:,} found"
+        return (
+            Verdict(NOTABLE, f"{text}, {malformed:,} malformed")
+            if malformed
+            else Verdict(GOOD, text)
+        )
 
     page = Page(
         "lookup",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,7 @@ from kafka_index.results import RunOutcome
 from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import PageMaker, ReportFile, open_report
 from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.stores.inputs import list_unread
 from kafka_index.verification import (
     VERIFY_SCHEMA,
     FileClass,
@@ -97,12 +98,13 @@ class VerifyOutcome(Outcome):
         total_bytes: int,
         detail: Detail,
         lost: LostOffsets,
+        tally: VerifyTally,
     ) -> None:
         super().__init__(total_segments, total_bytes, detail)
         self._writer = writer
         self._lost = lost
         self._total_bytes = total_bytes
-        self._tally = VerifyTally()
+        self._tally = tally
         self._logs_only = 0
         self._shown: list[dict[str, object]] = []
         self._unread: list[dict[str, object]] = []
@@ -138,11 +140,13 @@ class VerifyOutcome(Outcome):
         cluster: FoundCluster,
         *,
         fast: bool,
-        topics: re.Pattern[str] | None,
+        where: str,
+        next_command: str,
     ) -> ExitCode:
         """Print the summary and return the exit code.
 
-        `fast`: checksums were not verified. Only the topics that match were verified.
+        `fast`: checksums were not verified. `where` names the topics that were verified, where not
+        all of them were.
         """
         paint, tally = self._paint, self._tally
         run_summary().add_counts(tally.counts)
@@ -191,15 +195,16 @@ class VerifyOutcome(Outcome):
                 "seen"
             )
         lines += skipped_lines(skipped, paint, self._detail)
-        if tally.outcome is RunOutcome.DONE:
-            where = f"in {plural(tally.partitions, 'partition')}" if tally.partitions else ""
-            if topics is not None:
-                where += f" of the topics that match {topics.pattern!r}"
-            what = "no harmful difference" if tally.is_comparison else "nothing harmful"
-            lines += ["", paint.good(f"{what} was found {where}".rstrip())]
-        unread = first_lines(paint.bad("could not be read:"), [*map(_row_line, self._unread)])
-        self._print(lines, [*self._damage_lines(), *unread])
-        return ExitCode(tally.outcome.exit_code)
+        unread = list_unread()
+        outcome = tally.outcome(unread)
+        if not tally.is_harmful:
+            is_done = outcome is RunOutcome.DONE
+            verdict = f"{tally.headline(unread)}{where}"
+            lines += ["", paint.good(verdict) if is_done else paint.notable(verdict)]
+        not_read = first_lines(paint.bad("could not be read:"), [*map(_row_line, self._unread)])
+        next_lines = ["", f"next: {next_command}"] if tally.is_harmful else []
+        self._print(lines, [*self._damage_lines(), *not_read, *next_lines])
+        return ExitCode(outcome.exit_code)
 
     def _noun(self, count: int) -> str:
         """Return what the rows that are counted are of."""
@@ -212,6 +217,8 @@ class VerifyOutcome(Outcome):
         if not self._tally.is_comparison:
             harmful += self._tally.harmful_partitions
             what = f"{format_count(count)} harmful {self._noun(count)}"
+            if partitions := self._tally.harmful_partitions:
+                what += f", {plural(partitions, 'partition')}"
         title, lines = self._paint.bad(f"{what}:"), [*map(_row_line, self._shown)]
         return first_lines(title, lines, total=harmful, after=" rows in the report")
 
@@ -236,10 +243,13 @@ def _found_text(row: Mapping[str, object]) -> str:
 
 
 def verify_page(
-    segments: SegmentTable, topics: re.Pattern[str] | None, lost: LostOffsets
+    segments: SegmentTable, where: str, lost: LostOffsets, tally: VerifyTally
 ) -> PageMaker:
-    """Return the maker of the page of ``verify``; the lost offsets are there with its rows."""
-    where = "" if topics is None else f" in the topics that match {topics.pattern!r}"
+    """Return the maker of the page of ``verify``.
+
+    The lost offsets and the tally are there with its rows. `where` names the topics that were
+    verified, where not all of them were.
+    """
     good = (FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID, FileClass.PREFIX)
     severities = dict.fromkeys(map(str, EXPLAINED), NOTABLE)
     severities |= dict.fromkeys(map(str, good), GOOD)
@@ -247,16 +257,12 @@ def verify_page(
     dumped = [name for name in severities if name != FileClass.MISSING]
     explained = explain(EXPLAINED, severities, dict.fromkeys(dumped, DUMP))
 
-    def verdict(totals: Totals) -> Verdict:
-        if totals.bad or totals.bad_others:
-            return Verdict(
-                BAD,
-                f"{plural(totals.bad, 'harmful file')}, "
-                f"{plural(totals.bad_others, 'partition')} with harm{lost}",
-            )
-        if unread := totals.found[FileClass.UNREADABLE]:
-            return Verdict(NOTABLE, f"{plural(unread, 'file')} could not be read")
-        return Verdict(GOOD, f"nothing harmful was found{where}")
+    def verdict(_: Totals) -> Verdict:
+        unread = list_unread()
+        outcome = tally.outcome(unread)
+        severity = {RunOutcome.DONE: GOOD, RunOutcome.ENVIRONMENT: NOTABLE}.get(outcome, BAD)
+        text = f"{tally.headline(unread)}{where}{lost}"
+        return Verdict(BAD if tally.is_harmful else severity, text)
 
     kinds = tuple(kind.value for kind in FileKind if kind is not FileKind.PARTITION)
     page = Page(
@@ -280,15 +286,32 @@ def run_verify(options: VerifyOptions) -> ExitCode:
     """
     config, properties = options.settings
     request = request_of(VerifyRequest, options, config=config, properties=properties)
+    topics = options.topics
+    where = "" if topics is None else f" of the topics that match {topics.pattern!r}"
+    lost, tally = LostOffsets(), VerifyTally()
     job = VerifyJob.prepare(request)
     segments = job.segments
-    lost = LostOffsets()
-    page = verify_page(segments, options.topics, lost)
+    page = verify_page(segments, where, lost, tally)
     with open_report(options.report, VERIFY_SCHEMA, page) as writer:
-        outcome = VerifyOutcome(writer, len(segments), segments.total_bytes, options.detail, lost)
+        outcome = VerifyOutcome(
+            writer, len(segments), segments.total_bytes, options.detail, lost, tally
+        )
         with outcome:
             job.run(options.engine, outcome)
         # Printed first: where the report cannot be finished, the answer is not lost.
         return outcome.print_summary(
-            job.skipped, job.cluster, fast=options.fast, topics=options.topics
+            job.skipped,
+            job.cluster,
+            fast=options.fast,
+            where=where,
+            next_command=_next_command(options),
         )
+
+
+def _next_command(options: VerifyOptions) -> str:
+    """Return the command to run where something is harmful."""
+    inputs = ["--input", *options.inputs]
+    if options.against:
+        return f"kafka-index verify {shlex.join(inputs)}, then the same of the other copy"
+    command = shlex.join(["kafka-index", "restore", *inputs, "--output", "NEW_DIRECTORY"])
+    return f"{command} --salvage batches"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from kafka_index.config import LogConfig
 from kafka_index.dump.data_directory import DataDirectories
 from kafka_index.dump.listing import list_logs
+from kafka_index.errors import plural
 from kafka_index.execution import Engine, Listener
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import TopicPartition
@@ -157,7 +158,8 @@ class VerifyTally:
         self.is_comparison |= FileKind.COPY.value in files["kind"].to_pylist()
         self._partitions += partitions.num_rows
         self._harmful_partitions += pc.sum(partitions["harmful"]).as_py() or 0
-        self.retriable += pc.sum(rows["retriable"]).as_py() or 0
+        retriable = (pc.sum(each["retriable"]).as_py() for each in (files, rows))
+        self.retriable += next(filter(None, retriable), 0)
         for row in (
             files.group_by("class")
             .aggregate([("harmful", "count"), ("harmful", "sum")])
@@ -188,11 +190,40 @@ class VerifyTally:
         }
 
     @property
-    def outcome(self) -> RunOutcome:
-        """The outcome: damage for harmful rows, the environment for what may be read later."""
+    def is_harmful(self) -> bool:
+        """Whether any row is harmful."""
+        return bool(self.harmful.total() or self.harmful_partitions)
+
+    def outcome(self, unread: Sized) -> RunOutcome:
+        """Return the outcome: damage for harmful rows and entries of the input that were not read.
+
+        It is the environment for what may be read later.
+        """
         faults = [True] * bool(self.retriable)
-        faults += [False] * bool(self.harmful.total() or self.harmful_partitions)
+        faults += [False] * bool(self.is_harmful or unread)
         return RunOutcome.of_faults(faults)
+
+    def headline(self, unread: Sized) -> str:
+        """Return the verdict in a line, which says of what it speaks."""
+        where = f"in {plural(self.partitions, 'partition')}" if self.partitions else ""
+        if self.is_comparison and self.is_harmful:
+            text = f"{plural(self.harmful.total(), 'partition')} with harmful differences"
+            where = f"among {self.partitions:,}"
+        elif self.is_harmful:
+            text = plural(self.harmful.total(), "harmful file")
+            if self.partitions:
+                where = f"in {self.harmful_partitions:,} of {plural(self.partitions, 'partition')}"
+        elif self.retriable or unread:
+            text = "not all was read"
+        else:
+            what = "no harmful difference" if self.is_comparison else "nothing harmful"
+            text = f"{what} was found"
+        parts = [f"{text} {where}".rstrip()]
+        if self.retriable:
+            parts.append(f"{self.retriable:,} could not be read")
+        if unread:
+            parts.append(f"{plural(len(unread), 'entry', 'entries')} of the input not read")
+        return ", ".join(parts)
 
 
 @dataclass(repr=False)
@@ -228,19 +259,12 @@ class Verification(Result):
     @property
     def headline(self) -> str:
         """The verdict, in one line."""
-        tally = self._tally()
-        harmful = tally.harmful.total()
-        noun = "partitions with harmful differences" if tally.is_comparison else "harmful files"
-        where = f"in {tally.partitions:,} partitions"
-        if harmful and not tally.is_comparison:
-            where = f"in {tally.harmful_partitions:,} of {tally.partitions:,} partitions"
-        text = f"{harmful:,} {noun} {where}" if harmful else f"nothing harmful {where}"
-        return f"{text}, {tally.retriable:,} could not be read" if tally.retriable else text
+        return self._tally().headline(self.unread)
 
     @property
     def outcome(self) -> RunOutcome:
         """The outcome, which decides the exit code of the command."""
-        return self._tally().outcome.with_damage(self.unread)
+        return self._tally().outcome(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:

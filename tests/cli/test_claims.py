@@ -182,3 +182,27 @@ def test_a_rewrite_of_a_damaged_log_without_a_match_is_no_wrong_usage(tmp_path: 
     code, text = run("rewrite", tmp_path / "data" / "other-0", tmp_path / "run")
     assert code == 2
     assert "no record matches, so that the output would be a copy" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "severity", "text"),
+    [
+        ((), 0, "notable", "2 queries read, 1 found, 1 malformed"),
+        (("--fail-on", "invalid_query"), 1, "bad", "1 of 2 queries invalid_query (--fail-on)"),
+    ],
+)
+def test_the_page_of_a_malformed_query_agrees_with_the_exit_code(
+    tmp_path: Path, more: tuple[str, ...], code: int, severity: str, text: str
+) -> None:
+    queries, page = tmp_path / "queries.csv", tmp_path / "page.html"
+    queries.write_text("topic,partition,offset\npayments,0,5\npayments,0,x\n")
+    output = ("--output", tmp_path / "answers.csv", "--report", page)
+
+    done = run_here(
+        "lookup", "--input", DUMP, "--queries", queries, "--by", "offset", *output, *more
+    )
+
+    assert done.returncode == code, done.stderr
+    found = page.read_text()
+    assert f'<header class="{severity}">' in found
+    assert f'<h1 id="verdict">{text}</h1>' in found

@@ -348,3 +348,44 @@ def test_rows_are_those_of_the_same_files_on_a_disk(configured_bucket: str, tmp_
 
     assert remote.is_harmful
     assert classes(remote) == classes(local)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_an_entry_that_is_not_read_has_the_same_verdict_on_terminal_page_and_exit(
+    data: Path, tmp_path: Path, kind: str
+) -> None:
+    folder = data / PARTITION
+    if kind == "pipe":
+        log = min(folder.glob("*.log"))
+        # Without it, the log begins later.
+        for path in folder.glob(f"{log.stem}.*"):
+            path.unlink()
+        os.mkfifo(log)
+    else:
+        index = max(folder.glob("*.timeindex"))
+        index.rename(tmp_path / index.name)
+        index.symlink_to(tmp_path / index.name)
+    page = tmp_path / "page.html"
+
+    done = run_here("verify", "--input", data, "--report", page)
+    found = verify(data)
+
+    assert done.returncode == found.outcome.exit_code == 1
+    assert "nothing harmful was found" not in done.stdout
+    assert "1 entry of the input not read" in found.headline
+    assert (found.headline in done.stdout) is not found.is_harmful
+    text = page.read_text()
+    assert f'<h1 id="verdict">{found.headline}</h1>' in text
+    assert '<header class="bad">' in text
+
+
+def test_the_headline_counts_the_rows_that_it_lists_and_a_command_follows(data: Path) -> None:
+    for path in sorted((data / PARTITION).glob("*.timeindex"))[:2]:
+        path.write_bytes(path.read_bytes()[:-1])
+
+    done = run_here("verify", "--input", data)
+
+    title, *rows, _, following = done.stdout.splitlines()[-6:]
+    assert title == "2 harmful files, 1 partition:"
+    assert len(rows) == 3
+    assert following.startswith(f"next: kafka-index restore --input {data} --output ")
