@@ -182,7 +182,7 @@ class PartitionExport:
 
     @property
     def _shorter_end(self) -> int | None:
-        """The end of the export before, if a new one that ends earlier takes its place."""
+        """The end of the earlier export, if a shorter export takes its place."""
         exchange, record = self.exchange, self.record
         if exchange is None or not exchange.is_restart or record is None:
             return None

@@ -62,7 +62,7 @@ class PartitionReport:
     `left_out` counts batches or parts of segments that are damaged and left out; path, position and
     reason are those of the first, or of the failure. `is_retriable`: the environment is at fault
     for a failure. `missing_offsets` are missing within the range that this run exported.
-    `is_shorter`: the export took the place of one that reached further.
+    `is_shorter`: the export took the place of a longer export.
     """
 
     topic: str
