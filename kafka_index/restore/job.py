@@ -40,6 +40,7 @@ from kafka_index.restore.output import (
     same_cluster_identity,
 )
 from kafka_index.restore.output_files import (
+    STAGING,
     Link,
     choose_link,
     hide_identity,
@@ -51,6 +52,7 @@ from kafka_index.restore.output_files import (
     write_checkpoints,
     write_marker,
 )
+from kafka_index.restore.overflowed_segments import SegmentSplitter, has_overflowed
 from kafka_index.restore.partition_restoring import PartitionSettings, Runner
 from kafka_index.restore.plan import (
     PartitionPlan,
@@ -146,29 +148,43 @@ def restore_logs(
     return sorted(settled, key=lambda each: each.partition)
 
 
-def restore_edited(
-    edited: Sequence[PartitionPlan],
-    plan: RestorePlan,
-    output: Output,
-    partitions: Sequence[RestoredPartition],
-    link: Link,
-    runner: Runner,
-) -> list[RestoredPartition]:
-    """Restore some partitions again, with the edits of transactions; return all partitions."""
-    journal = Journal(output.path)
-    found = {each.partition: each for each in partitions}
-    for each in edited:
-        journal.reopen(found[each.partition])
-        remove_directory(os.path.join(output.path, each.partition.directory_name))
+@dataclass(frozen=True, slots=True)
+class RestoredAgain:
+    """Partitions that are restored again, once it is known what a first attempt could not.
 
-    def finish(group: Sequence[RestoredPartition]) -> None:
-        journal.add(group)
-        found.update((each.partition, each) for each in group)
+    Their segments are split in a folder of the output.
+    """
 
-    if edited:
-        runner(edited, _partition_settings(plan, output, link), finish)
-        remove_staging(output.path)
-    return list(found.values())
+    plan: RestorePlan
+    output: Output
+    link: Link
+    runner: Runner
+
+    def restore(
+        self, plans: Sequence[PartitionPlan], partitions: Sequence[RestoredPartition]
+    ) -> list[RestoredPartition]:
+        """Restore some partitions again; return all partitions."""
+        if not plans:
+            return list(partitions)
+        path = self.output.path
+        journal = Journal(path)
+        found = {each.partition: each for each in partitions}
+        for each in plans:
+            journal.reopen(found[each.partition])
+            remove_directory(os.path.join(path, each.partition.directory_name))
+        budget = shared_budget(self.plan.request.max_decompressed_bytes)
+        splitter = SegmentSplitter(os.path.join(path, f"{STAGING}split"), budget)
+
+        def finish(group: Sequence[RestoredPartition]) -> None:
+            for each in group:
+                splitter.name_originals(each)
+            journal.add(group)
+            found.update((each.partition, each) for each in group)
+
+        settings = _partition_settings(self.plan, self.output, self.link)
+        self.runner(list(map(splitter.split, plans)), settings, finish)
+        remove_staging(path)
+        return list(found.values())
 
 
 def _partition_settings(plan: RestorePlan, output: Output, link: Link) -> PartitionSettings:
@@ -318,8 +334,12 @@ class RestoreJob:
         )
         open_producers: Mapping[TopicPartition, Sequence[int]] = {}
         if not any(each.retriable for each in partitions):
+            again = RestoredAgain(plan, output, link, runner)
+            overflowed = {each.partition for each in partitions if has_overflowed(each)}
+            plans = [each for each in plan.partitions if each.partition in overflowed]
+            partitions = again.restore(plans, partitions)
             found = TransactionSearch(plan, partitions, output.path, self._only_here()).run()
-            partitions = restore_edited(found.edited, plan, output, partitions, link, runner)
+            partitions = again.restore(found.edited, partitions)
             open_producers = found.open_producers
         if any(each.retriable for each in partitions):
             return RestoreResult(partitions, None, output.path)

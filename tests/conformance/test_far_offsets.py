@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_index import lookup_offsets, lookup_timestamps, read_records
-from tests.support.segments import batch, message
+from kafka_index import lookup_offsets, lookup_timestamps, read_records, restore_dump
+from tests.support.segments import GZIP, batch, message, wrapper
 
-from .kafka_loading import partition_files
+from .kafka_loading import PartitionFiles, partition_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +42,12 @@ LOGS = {
         LIMIT + 99: [batch(LIMIT + 99)],
     },
     "messages of magic 1": {0: [message(0, 1, 50), message(LIMIT + 5, 1, 60)]},
+    "compressed messages": {
+        0: [
+            wrapper(2, 1, [(0, 50), (1, 50), (2, 50)], GZIP),
+            wrapper(LIMIT + 7, 1, [(0, 60), (1, 60), (2, 60)], GZIP),
+        ]
+    },
     "messages of magic 0": {0: [message(0, 0), message(LIMIT + 5, 0), message(LIMIT + 6, 0)]},
 }
 
@@ -89,3 +96,37 @@ def test_far_offsets_are_read_and_looked_up_as_by_a_broker(
         for time in with_times
     ]
     assert timed["found_offset"].to_pylist() == first_at
+
+
+@pytest.mark.parametrize("salvage", ["prefix", "batches"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("name", LOGS)
+def test_restored_segments_are_split_as_by_a_broker(
+    judge: Judge, scratch: Path, name: str, *, is_damaged: bool, salvage: str
+) -> None:
+    files = partition_files(judge, scratch, LOGS[name])
+    root, output = files.directory.parent, scratch.parent / "restored"
+    if is_damaged:
+        path = min(files.directory.glob("*.log"))
+        path.write_bytes(path.read_bytes()[:-1] + b"\xee")
+    shutil.rmtree(output, ignore_errors=True)
+
+    found = restore_dump(root, output, new_topic_ids=True, salvage=salvage)
+
+    (partition,) = found.partitions
+    paths = {each.path for each in partition.lost}
+    assert paths <= {str(path) for path in files.directory.glob("*.log")}
+    with files.load(clean=False) as log:
+        base_offsets = log.loaded.base_offsets
+        consumed = log.consume(log.loaded.log_start_offset, committed=False).records
+    restored = PartitionFiles(judge, output / files.directory.name)
+    with restored.load(clean=True) as log:
+        kept = log.consume(log.loaded.log_start_offset, committed=False).records
+        if not is_damaged:
+            assert log.loaded.base_offsets == base_offsets
+            assert kept == consumed
+    with restored.load(clean=False) as log:
+        again = log.consume(log.loaded.log_start_offset, committed=False).records
+    assert again == kept
+    # A broker deletes what follows damage.
+    assert {each.offset for each in consumed} <= {each.offset for each in kept}
