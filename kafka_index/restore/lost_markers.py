@@ -132,8 +132,9 @@ class TransactionEdits:
 class MarkerSearch:
     """The search for transactions of a partition whose markers are lost.
 
-    `has_coordinator`: a coordinator of the output ends open transactions. `may_append`: no other
-    replica has batches after the end. `is_compacted`: not every offset has a record.
+    `has_coordinator`: a coordinator of the output ends open transactions. `is_whole_cluster`: there
+    is no other coordinator. `may_append`: no other replica has batches after the end.
+    `is_compacted`: not every offset has a record.
     `open_producers` have transactions that stay open, and that nobody is known to end.
     """
 
@@ -142,6 +143,7 @@ class MarkerSearch:
     indexes: AbortedIndexes
     outcomes: Callable[[], TransactionOutcomes]
     has_coordinator: bool
+    is_whole_cluster: bool
     may_append: bool
     is_compacted: bool
     open_producers: list[int] = field(default_factory=list)
@@ -263,12 +265,17 @@ class MarkerSearch:
         if ending is not None and ending.is_pending and self.has_coordinator:
             return True
         if ending is None:
-            is_lost = self.found.is_end_lost or bool(self._gaps(part.first, None))
+            is_open = self._has_lost_nothing(part)
         else:
-            is_lost = self.may_append or bool(self._gaps(part.end - 1, None))
-        if not is_lost:
+            is_open = not (self.may_append or self._gaps(part.end - 1, None))
+        if is_open:
             self.open_producers.append(int(self.found.rows.producer_id[part.first]))
-        return not is_lost
+        return is_open
+
+    def _has_lost_nothing(self, part: _Part) -> bool:
+        """Return whether the log has all from a transaction on that the dump shows."""
+        is_at_end = part.ended_by is _End.LOG and not self.found.is_end_lost
+        return is_at_end and not self._gaps(part.first, None)
 
     def _groups(self, part: _Part, marker: Ending | None) -> list[_Group]:
         """Return batches without a lost marker between them, and the end of their transaction."""
@@ -289,6 +296,9 @@ class MarkerSearch:
             found = outcomes.by_markers(key)
         if found is None and part.ended_by is _End.LOST and self._are_covered(part):
             found = Ending(Outcome.COMMIT, key.epoch, is_pending=False)
+        if found is None and self.is_whole_cluster and self._has_lost_nothing(part):
+            # Nobody else can end it, and people can only abort it.
+            found = Ending(Outcome.ABORT, key.epoch, is_pending=False)
         if found is not None:
             return [_Group(*whole, found)]
         return self._aligned(part, marker, candidates)

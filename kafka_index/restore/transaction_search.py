@@ -72,6 +72,7 @@ class TransactionSearch:
                 ),
                 outcomes,
                 has_coordinator=has_states and plan.base.partition == plan.partition,
+                is_whole_cluster=bool(self.plan.request.seeds),
                 may_append=not restored.is_limited
                 and (self.only_here is None or plan.partition in self.only_here),
                 is_compacted=plan.known.cleaning.is_compacted is not False,

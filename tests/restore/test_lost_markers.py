@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_index import build_indexes, restore_dump
+from kafka_index import Verdict, build_indexes, predict, restore_dump
 from tests.support.damaged_histories import USERS, DamagedHistory
 from tests.support.metadata import transaction_states
-from tests.support.restoring import batches, contents, damage_batch, logs, restore
+from tests.support.restoring import Places, batches, contents, damage_batch, logs, restore
 from tests.support.segments import batch, marker
 
 if TYPE_CHECKING:
@@ -184,6 +184,20 @@ def test_transaction_of_a_coordinator_that_is_not_restored_is_aborted(tmp_path: 
 
     assert run.code == 0
     assert read(tmp_path / "out" / "t-0") == ({2}, set())
+
+
+def test_transaction_of_an_unknown_outcome_is_aborted_in_a_seeded_cluster(tmp_path: Path) -> None:
+    write_partition(tmp_path / "dump", "t-0", data(0), batch(2, 2))
+    places = Places(tmp_path).make()
+
+    run = restore(
+        *(tmp_path / "dump", places.output, "--new-topic-ids", "--seed", tmp_path / "metadata")
+    )
+
+    assert run.code == 0
+    assert read(places.output / "t-0") == ({2}, set())
+    predicted = predict(places.output, metadata=tmp_path / "metadata")
+    assert predicted.verdict is Verdict.SAFE
 
 
 def test_killed_restore_of_lost_markers_is_completed_by_a_second_run(
