@@ -378,7 +378,7 @@ def verify(
         properties=properties_of(config),
         now_ms=None if now is None else time_of(now, "now"),
     )
-    others = {"indexes": indexes, "metadata": metadata, "fast": fast or None}
+    others = {"indexes": indexes, "fast": fast or None}
     other = next((name for name, value in others.items() if value is not None), None)
     if request.against and other is not None:
         raise ConfigError(f"against and {other} exclude each other")

@@ -49,7 +49,12 @@ if TYPE_CHECKING:
 
 EXPLAINED: Mapping[str, str] = {each: each.explained for each in FileClass}
 #: For two copies, whose rows are of partitions.
-_EXPLAINED_COPIES = {**EXPLAINED, FileClass.IDENTICAL: "the same batches, by their headers"}
+_EXPLAINED_COPIES = {
+    **EXPLAINED,
+    FileClass.IDENTICAL: "the same bytes where both have offsets",
+    FileClass.VALID: "the same, but for what a cleaner has removed",
+    FileClass.BAD_CRC: "other bytes under the same checksum",
+}
 _COLUMNS = (
     "path",
     "kind",
@@ -108,6 +113,7 @@ class VerifyOutcome(Outcome):
         self._logs_only = 0
         self._shown: list[dict[str, object]] = []
         self._unread: list[dict[str, object]] = []
+        self._thinned: list[dict[str, object]] = []
 
     def on_findings(self, findings: Sequence[Finding]) -> None:
         """Add rows of the report; called by one thread at a time, as the others."""
@@ -128,6 +134,9 @@ class VerifyOutcome(Outcome):
         self._logs_only += pc.sum(is_logs_only).as_py() or 0
         wanted = rows.filter(rows["harmful"]).select(_COLUMNS)
         self._shown += wanted.slice(0, SHOWN - len(self._shown)).to_pylist()
+        thinned = rows.filter(pc.equal(rows["class"], FileClass.THINNED.value))
+        thinned = thinned.filter(pc.invert(thinned["harmful"])).select(_COLUMNS)
+        self._thinned += thinned.slice(0, SHOWN - len(self._thinned)).to_pylist()
         unread = files.filter(files["retriable"])
         if not unread.num_rows:
             unread = rows.filter(rows["retriable"])
@@ -186,7 +195,7 @@ class VerifyOutcome(Outcome):
             )
         if tally.is_comparison:
             lines.append(
-                "headers were compared: a wrong checksum, and a change inside records, is not seen "
+                "copies were compared with each other: a wrong checksum that both have is not seen "
                 "(verify each copy)"
             )
         elif fast:
@@ -194,6 +203,8 @@ class VerifyOutcome(Outcome):
                 "--fast reads headers only: a wrong checksum, and a change inside records, is not "
                 "seen"
             )
+        title = paint.notable("records are missing inside batches:")
+        lines += first_lines(title, [*map(_row_line, self._thinned)])
         lines += skipped_lines(skipped, paint, self._detail)
         unread = list_unread()
         outcome = tally.outcome(unread)

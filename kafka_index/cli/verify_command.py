@@ -94,7 +94,7 @@ class VerifyOptions(LogOptions):
         LogOptions.__post_init__(self)
         if not self.against:
             return
-        given = {"--indexes": self.indexes, "--metadata": self.metadata, "--fast": self.fast}
+        given = {"--indexes": self.indexes, "--fast": self.fast}
         for name, value in given.items():
             if value:
                 raise click.UsageError(f"--against and {name} are mutually exclusive")

@@ -1,7 +1,7 @@
-"""Two copies of a partition, compared by the headers and checksums of their batches.
+"""Two copies of a partition, compared by the bytes of their batches.
 
-No checksum is computed: those in the headers are compared. Batches that differ are decoded, for a
-cleaner may have been at one copy only; records that it removed are no difference. It also sets the
+Batches that differ are decoded, for a cleaner may have been at one copy only; records that it
+removed are counted, and are harmful only if the topic is not compacted. It also sets the
 horizon of tombstones, and, since Kafka 4, writes old messages as batches; it keeps the offset
 range, epoch, producer and sequence of a batch, and the records that it leaves (Kafka's
 ``MemoryRecords.filterTo``). The copies may be split into segments at different offsets.
@@ -10,14 +10,15 @@ range, epoch, producer and sequence of a batch, and the records that it leaves (
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import KafkaIndexError
+from kafka_index.dump.missing_offsets import Cleaning
+from kafka_index.errors import KafkaIndexError, plural
 from kafka_index.execution import Workers
 from kafka_index.kernels.headers import (
     CONTROL_MESSAGE,
@@ -65,29 +66,29 @@ _Record = tuple[int, object, object, tuple[tuple[object, object], ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopySegments:
-    """A copy of a partition: all its segments by base offset.
-
-    The cleaner has been over the offsets before `cleaned_to`, by its checkpoint.
-    """
+    """A copy of a partition: all its segments by base offset, and what is known of compaction."""
 
     segments: Sequence[SegmentFile]
-    cleaned_to: int = 0
+    cleaning: Cleaning = field(default_factory=Cleaning)
 
 
 class _Copy:
     """The batches of a copy, as columns that are dropped from the front.
 
     A cleaner has been over all offsets below `cleaned_to`, by its checkpoint and the batches that
-    were dropped.
+    were dropped; over none if the topic is not compacted. `thinned` counts the records that batches
+    lack, from `thinned_from` on.
     """
 
     def __init__(self, copy: CopySegments) -> None:
         self._chunks = _batches(copy.segments)
-        self.cleaned_to = copy.cleaned_to
+        self.is_compacted = copy.cleaning.is_compacted
+        self.cleaned_to = copy.cleaning.cleaned_to or 0
         self.rows = np.empty((_COLUMNS, 0), np.int64)
         self._window, self._start = np.empty(0, np.uint8), 0
         self.end_offset = copy.segments[0].base_offset if copy.segments else 0
         self.missing: list[tuple[int, int, int]] = []
+        self.thinned, self.thinned_from = 0, 0
         self.fill()
 
     def is_empty(self) -> bool:
@@ -106,7 +107,7 @@ class _Copy:
         if count:
             self.end_offset = int(self.rows[_LAST, count - 1]) + 1
             marked = np.flatnonzero(self.rows[_IS_MARKED, :count])
-            if len(marked):
+            if len(marked) and self.is_compacted is not False:
                 self.cleaned_to = max(self.cleaned_to, int(self.rows[_BASE, marked[-1]]))
             self.rows = self.rows[:, count:]
             self.fill()
@@ -119,15 +120,22 @@ class _Copy:
             if not self.is_empty() and int(self.rows[_LAST, 0]) >= offset:
                 return
 
-    def first_entry(self) -> Bytes:
-        """Return the bytes of the first batch."""
+    def first_bytes(self, count: int = 1) -> Bytes:
+        """Return the bytes of the first batches."""
         start = int(self.rows[_POSITION, 0]) - self._start
-        return self._window[start : start + int(self.rows[_SIZE, 0])]
+        end = int(self.rows[_POSITION, count - 1] + self.rows[_SIZE, count - 1]) - self._start
+        return self._window[start:end]
 
     def lacks(self, other: _Copy, count: int) -> None:
         """Record that the first batches of another copy are not in this one."""
         first, end = int(other.rows[_BASE, 0]), int(other.rows[_LAST, count - 1]) + 1
         self.missing = [*self.unexplained(), (first, end, count)]
+
+    def thin(self, records: int) -> None:
+        """Record that the first batch lacks records."""
+        if records and not self.thinned:
+            self.thinned_from = int(self.rows[_BASE, 0])
+        self.thinned += records
 
     def unexplained(self) -> list[tuple[int, int, int]]:
         """Return the missing offsets where no cleaner has been: first offset, end, and batches."""
@@ -160,6 +168,7 @@ def _batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Long
 
 
 def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement:
+    start = 0
     if not (one.is_empty() or other.is_empty()):
         # Retention may have removed more of one of them.
         start = max(int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0]))
@@ -180,15 +189,21 @@ def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement
         pairs = one.rows[_COMPARED, :count] != other.rows[_COMPARED, :count]
         unequal = np.flatnonzero(pairs.any(axis=0))
         same = int(unequal[0]) if len(unequal) else count
+        damaged = _unequal_bytes(one, other, same) if same else None
+        if damaged is not None:
+            return damaged
         one.drop(same)
         other.drop(same)
         if same == count:
             continue
         bases = int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0])
         is_message = one.rows[_IS_MESSAGE, 0] or other.rows[_IS_MESSAGE, 0]
-        if (bases[0] == bases[1] or is_message) and are_one_batch(
-            one.first_entry(), other.first_entry(), budget
-        ):
+        lacking = None
+        if bases[0] == bases[1] or is_message:
+            lacking = lacking_records(one.first_bytes(), other.first_bytes(), budget)
+        if lacking is not None:
+            one.thin(lacking[0])
+            other.thin(lacking[1])
             one.drop(1)
             other.drop(1)
         elif bases[0] != bases[1]:
@@ -202,10 +217,27 @@ def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement
                 found=f"diverged at offset {bases[0]} under epochs {epochs}",
                 effect="Only one of the copies has what the cluster committed: do not join them.",
             )
-    return _judge_rest(one, other)
+    return _judge_rest(one, other, start)
 
 
-def _judge_rest(one: _Copy, other: _Copy) -> Judgement:
+def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Judgement | None:
+    """Return the judgement of first batches that differ under equal headers; None if none do."""
+    unequal = np.flatnonzero(one.first_bytes(count) != other.first_bytes(count))
+    if not len(unequal):
+        return None
+    at = int(unequal[0]) + int(one.rows[_POSITION, 0])
+    batch = int(np.searchsorted(one.rows[_POSITION, :count], at, side="right")) - 1
+    offset = int(one.rows[_BASE, batch])
+    return Judgement(
+        FileClass.BAD_CRC,
+        harmful=True,
+        expected=f"equal bytes in the batch at offset {offset}, whose checksums are equal",
+        found=f"other bytes in the batch at offset {offset}",
+        effect="One of the batches does not match its checksum: verify each copy.",
+    )
+
+
+def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
     """Return the judgement of copies that did not diverge, which are read to their ends."""
     ends = _end(one), _end(other)
     lacking = [
@@ -222,10 +254,32 @@ def _judge_rest(one: _Copy, other: _Copy) -> Judgement:
             found="; ".join(lacking),
             effect=f"Records are missing in {where}, unless compaction has removed them.",
         )
+    thinned = [
+        f"{side} lacks {plural(copy.thinned, 'record')} inside batches from offset "
+        f"{copy.thinned_from} on"
+        for side, copy in ((_SECOND, other), (_FIRST, one))
+        if copy.thinned
+    ]
+    if thinned:
+        known = {one.is_compacted, other.is_compacted}
+        effects = {
+            True: "Compaction removes records so.",
+            None: "Whether compaction removed them cannot be known without --metadata.",
+            False: "The records are lost: the topic is not compacted.",
+        }
+        reason = next(each for each in (True, False, None) if each in known)
+        return Judgement(
+            FileClass.THINNED,
+            harmful=reason is False,
+            expected="the same records in both copies",
+            found="; ".join(thinned),
+            effect=effects[reason],
+        )
     if ends[0] == ends[1]:
         was_cleaned = one.missing or other.missing
         cleaned = ", but for what a cleaner has removed" if was_cleaned else ""
-        return Judgement(FileClass.IDENTICAL, found=f"equal up to offset {ends[0]}{cleaned}")
+        found = f"equal from offset {start} up to offset {ends[0]}{cleaned}"
+        return Judgement(FileClass.VALID if was_cleaned else FileClass.IDENTICAL, found=found)
     return Judgement(
         FileClass.PREFIX,
         expected=f"offset {max(ends)}",
@@ -284,21 +338,28 @@ class _Batch(NamedTuple):
     records: dict[int, _Record]
 
 
-def are_one_batch(first: Bytes, second: Bytes, budget: DecompressionBudget) -> bool:
-    """Return whether two whole entries of a log differ only in what a cleaner changes."""
+def lacking_records(
+    first: Bytes, second: Bytes, budget: DecompressionBudget
+) -> tuple[int, int] | None:
+    """Return how many records each of two whole entries of a log lacks that the other has.
+
+    None if they differ in more than what a cleaner changes.
+    """
     try:
         one, other = _read(first, budget), _read(second, budget)
     except KafkaIndexError:
-        return False
+        return None
     if one is None or other is None:
-        return False
+        return None
     common = one.records.keys() & other.records.keys()
     if min(one.magic, other.magic) < MAGIC_RECORD_BATCH:
         is_changed = one.magic != other.magic or one.records.keys() != other.records.keys()
         may_be_one = bool(common) and is_changed
     else:
         may_be_one = one.kept == other.kept and (one.is_marked or other.is_marked)
-    return may_be_one and all(one.records[offset] == other.records[offset] for offset in common)
+    if not may_be_one or any(one.records[offset] != other.records[offset] for offset in common):
+        return None
+    return len(other.records) - len(common), len(one.records) - len(common)
 
 
 def _read(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:

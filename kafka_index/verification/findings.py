@@ -52,6 +52,7 @@ class FileClass(StrEnum):
     VALID = "valid", "differs from a build, and is correct"
     EMPTY = "empty", "a log without batches"
     PREFIX = "prefix", "one copy ends before the other, and is equal up to there"
+    THINNED = "thinned", "one copy lacks records inside batches"
     PADDED = "padded", "followed by zeros"
     INCOMPLETE = "incomplete", "entries are missing"
     MISSING = "missing", "not there"

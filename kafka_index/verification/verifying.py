@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from kafka_index.config import LogConfig
 from kafka_index.dump.data_directory import DataDirectories
 from kafka_index.dump.listing import list_logs
+from kafka_index.dump.missing_offsets import Cleaning
 from kafka_index.errors import plural
 from kafka_index.execution import Engine, Listener
 from kafka_index.growing.growing_segment import system_clock
@@ -23,7 +24,7 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.results import Result, RunOutcome
 from kafka_index.storage import Listing, Skipped, list_dump
 from kafka_index.storage.paths import index_root_of
-from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.verification.copies import CopySegments, compare_partitions
 from kafka_index.verification.findings import (
     FileKind,
@@ -33,7 +34,7 @@ from kafka_index.verification.findings import (
 )
 from kafka_index.verification.partition import verify_partitions
 from kafka_index.verification.root_files import root_findings
-from kafka_index.verification.verify_settings import VerifySettings, known_topics
+from kafka_index.verification.verify_settings import KnownTopic, VerifySettings, known_topics
 
 if TYPE_CHECKING:
     from kafka_index.tiered.options import TieredOptions
@@ -82,12 +83,10 @@ class VerifyJob:
 
     @classmethod
     def prepare(cls, request: VerifyRequest) -> VerifyJob:
-        """List the dump, and read its cluster unless copies are compared."""
+        """List the dump, and read its cluster."""
         listing = list_logs(request.inputs, request.tiered, topics=request.topics)
-        cluster = FoundCluster()
-        if not request.against:
-            budget = shared_budget(request.config.max_decompressed_bytes)
-            cluster = find_cluster(request.metadata, listing.data_directories, budget)
+        budget = shared_budget(request.config.max_decompressed_bytes)
+        cluster = find_cluster(request.metadata, listing.data_directories, budget)
         segments = SegmentTable.of(listing.segments)
         return cls(request, listing, segments, cluster, listing.skipped)
 
@@ -120,7 +119,8 @@ class VerifyJob:
     def _compare(self, engine: Engine, listener: VerifyListener) -> None:
         against = list_dump(self.request.against, topics=self.request.topics)
         self.skipped = [*self.listing.skipped, *against.skipped]
-        ours, theirs = _by_partition(self.listing), _by_partition(against)
+        topics = known_topics(self.cluster, self.segments, self.request.properties)
+        ours, theirs = (_by_partition(each, topics) for each in (self.listing, against))
         empty = CopySegments(())
         pairs = [
             (ours.get(each, empty), theirs.get(each, empty)) for each in sorted({*ours, *theirs})
@@ -130,13 +130,20 @@ class VerifyJob:
                 listener.on_findings([row])
 
 
-def _by_partition(listing: Listing) -> dict[TopicPartition, CopySegments]:
+def _by_partition(
+    listing: Listing, topics: Mapping[str, KnownTopic]
+) -> dict[TopicPartition, CopySegments]:
     roots = DataDirectories(tolerated=True)
+
+    def cleaning(each: PartitionSegments) -> Cleaning:
+        topic = topics.get(each.partition.topic)
+        policy = None if topic is None else topic.cleanup_policy
+        checkpoint = roots.of(each.directory).cleaned_to(each.partition)
+        known = topic is not None
+        return Cleaning.of(each.partition.topic, checkpoint, policy, is_topic_known=known)
+
     return {
-        each.partition: CopySegments(
-            each.files(),
-            roots.of(each.directory).cleaned_to(each.partition) or 0,
-        )
+        each.partition: CopySegments(each.files(), cleaning(each))
         for each in SegmentTable.of(listing.segments).partitions
     }
 

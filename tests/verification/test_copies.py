@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
+from kafka_index.dump.missing_offsets import Cleaning
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.verification import FileClass
 from kafka_index.verification.copies import CopySegments, comparison_finding
-from tests.support.command_line import run_here
+from tests.support.command_line import DUMP, run_here
 from tests.support.missing_offsets import CleanedLogs, read_cleaned_logs, within, write_partition
+from tests.support.restoring import copy_dump
 from tests.support.segments import batch, packed_batch
 
 Batches = dict[int, list[bytes]]
@@ -38,11 +43,14 @@ def compared(tmp_path: Path, ours: Batches, theirs: Batches) -> tuple[FileClass,
 
 A, B, C, D = (records(offset) for offset in (0, 3, 6, 9))
 B_OF_1, B_OF_2, LATE_B = records(3, epoch=1), records(3, epoch=2), records(3, timestamp=2000)
+ROTTEN_B = B[:-1] + bytes([B[-1] ^ 1])
+HARMFUL = (FileClass.DIVERGED, FileClass.GAP, FileClass.BAD_CRC)
 #: Two copies, and what is found; ``{0}`` is the place of the first of them, ``{1}`` the other.
 COPIES: list[tuple[Batches, Batches, FileClass, str]] = [
-    ({0: [A, B], 6: [C]}, {0: [A], 3: [B, C]}, FileClass.IDENTICAL, "equal up to offset 9"),
+    ({0: [A, B], 6: [C]}, {0: [A], 3: [B, C]}, FileClass.IDENTICAL, "from offset 0 up to offset 9"),
     # Retention removed segments of one.
-    ({0: [A], 3: [B], 6: [C]}, {6: [C]}, FileClass.IDENTICAL, "equal up to offset 9"),
+    ({0: [A], 3: [B], 6: [C]}, {6: [C]}, FileClass.IDENTICAL, "equal from offset 6 up to offset 9"),
+    ({0: [A, B]}, {0: [A, ROTTEN_B]}, FileClass.BAD_CRC, "other bytes in the batch at offset 3"),
     ({0: [A, B]}, {0: [A]}, FileClass.PREFIX, "the {1} copy ends at offset 3"),
     ({0: [A, B]}, {6: [C]}, FileClass.PREFIX, "the {0} copy ends at offset 6"),
     ({0: [A, B_OF_1]}, {0: [A, B_OF_2, C]}, FileClass.DIVERGED, "at offset 3 under epochs {2}"),
@@ -64,7 +72,7 @@ def test_copies_are_compared_by_their_batches(
 
     row = compared(tmp_path, *((theirs, ours) if is_swapped else (ours, theirs)))
 
-    assert (row[0], row[2]) == (file_class, file_class in (FileClass.DIVERGED, FileClass.GAP))
+    assert (row[0], row[2]) == (file_class, file_class in HARMFUL)
     assert found.format(*words) in row[1]
 
 
@@ -136,8 +144,75 @@ def test_a_record_that_changed_is_a_difference_in_a_cleaned_batch_too(
     equal = compared(tmp_path / "a", {0: [whole]}, {0: [cleaned]})
     other = compared(tmp_path / "b", {0: [whole]}, {0: [changed]})
 
-    assert equal[0] is FileClass.IDENTICAL
+    assert (equal[0], equal[2]) == (FileClass.THINNED, False)
     assert other[0] is FileClass.DIVERGED
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_harmful"), [("delete", True), ("compact", False), (None, False)]
+)
+def test_records_that_a_copy_lacks_inside_batches_are_counted(
+    tmp_path: Path, policy: str | None, *, is_harmful: bool
+) -> None:
+    whole = [packed_batch(at, [(0, T), (1, T), (2, T)]) for at in (0, 3, 6)]
+    thinned = packed_batch(3, [(1, T)], last_offset_delta=2)
+    cleaning = Cleaning.of("orders", None, policy, is_topic_known=policy is not None)
+    copies = [
+        CopySegments(write(tmp_path / name, {0: batches}), cleaning)
+        for name, batches in (("ours", whole), ("theirs", [whole[0], thinned, whole[2]]))
+    ]
+
+    row = comparison_finding((copies[0], copies[1]), "test")
+
+    assert (row.file_class, row.harmful) == (FileClass.THINNED, is_harmful)
+    assert row.found == "the second copy lacks 2 records inside batches from offset 3 on"
+
+
+def test_the_metadata_log_says_which_topics_of_copies_are_compacted(tmp_path: Path) -> None:
+    copies = [copy_dump(tmp_path / name, "payments-0") for name in ("ours", "theirs")]
+    log = next(path for path in (copies[1] / "payments-0").glob("*.log") if path.stat().st_size)
+    log.write_bytes(b"".join(without_last_record(log.read_bytes())))
+
+    done = [
+        run_here("verify", "--input", copies[0], "--against", copies[1], *more)
+        for more in ((), ("--metadata", DUMP))
+    ]
+
+    assert [each.returncode for each in done] == [0, 1]
+    assert all("lacks 1 record inside batches" in each.stdout for each in done)
+
+
+def without_last_record(log: bytes) -> Iterator[bytes]:
+    """Yield the batches of a log, the first with several records without its last one."""
+    at, is_done = 0, False
+    while at < len(log):
+        (size,) = struct.unpack_from(">i", log, at + 8)
+        data = log[at : at + 12 + size]
+        (count,) = struct.unpack_from(">i", data, 57)
+        is_packed = struct.unpack_from(">h", data, 21)[0] & 7
+        at += len(data)
+        if is_done or count < 2 or is_packed:
+            yield data
+            continue
+        is_done = True
+        place = 61
+        for _ in range(count - 1):
+            last = place
+            length, shift = 0, 0
+            while True:
+                byte = data[place]
+                place += 1
+                length |= (byte & 0x7F) << shift
+                shift += 7
+                if not byte & 0x80:
+                    break
+            place += length >> 1
+            assert place > last
+        kept = bytearray(data[:place])
+        struct.pack_into(">i", kept, 8, len(kept) - 12)
+        struct.pack_into(">i", kept, 57, count - 1)
+        struct.pack_into(">I", kept, 17, google_crc32c.value(bytes(kept[21:])))
+        yield bytes(kept)
 
 
 @pytest.mark.parametrize(("epoch", "last"), [(5, 2), (0, 5)])
