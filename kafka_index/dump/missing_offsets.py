@@ -10,9 +10,10 @@ that was fetched from a cleaned leader lacks offsets above its own checkpoint. S
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +23,14 @@ from kafka_index.records.record_sections import Decompressor
 from kafka_index.scan.log_offsets import LogOffsets
 from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import SegmentFile
+from kafka_index.storage.segment_table import has_entries_beyond
 
 #: Why the tail is lost.
 BY_CHECKPOINTS = "checkpoints know them, and a cleaner leaves the end of a log alone"
 #: Why the offsets of a log are lost that is gone.
 BY_INDEXES = "index files of a log are there that is gone, and a cleaner removes them with it"
+#: Why the end of a log is lost.
+BY_LATER_ENTRIES = "index files of the log before have entries of them, and a cleaner removes both"
 
 
 class Cause(Enum):
@@ -176,6 +180,7 @@ class SeenLog:
     is_read: bool = True
     damage_end: int | None = None
     has_counts: bool = False
+    listed: SegmentFile | None = None
 
     @property
     def end_offset(self) -> int:
@@ -259,7 +264,12 @@ def missing_offsets(
     result = MissingOffsets(cleaning)
     lost = _lost_ranges(logs, lost_ends, start_offset or 0)
     result.lost_bases = set(lost)
-    judged = [*_head(logs, start_offset, min(lost, default=None), is_exact=known.is_start_exact)]
+    lost |= _lost_log_ends(logs, found, cleaning)
+    judged = [
+        *_head(
+            logs, start_offset, min(result.lost_bases, default=None), is_exact=known.is_start_exact
+        )
+    ]
     for each in found:
         judged += _judged(each, cleaning)
     for each in judged:
@@ -319,7 +329,30 @@ def _judged(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]
     yield replace(missing, first_offset=limit, cause=cause, why=why)
 
 
-def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -> dict[int, int]:
+def _lost_log_ends(
+    logs: Sequence[SeenLog], found: Iterable[MissingRange], cleaning: Cleaning
+) -> dict[int, _Lost]:
+    """Return where logs end of which index files know more, and where the next log begins."""
+    ends = {}
+    for each in found if cleaning.is_compacted is not False else ():
+        before, log = logs[each.log - 1], logs[each.log]
+        first, end = before.end_offset, log.offsets.base_offset
+        is_between = each.log > 0 and each.first_offset < end
+        if not is_between or before.segment.base_offset == log.segment.base_offset:
+            continue
+        if has_entries_beyond(before.listed or before.segment, first, end):
+            ends[first] = _Lost(end, BY_LATER_ENTRIES)
+    return ends
+
+
+class _Lost(NamedTuple):
+    """The end of offsets that are lost for sure, and why they are."""
+
+    end_offset: int
+    why: str
+
+
+def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -> dict[int, _Lost]:
     """Return where logs began that are gone, and where the next log begins, or they ended."""
     bases = [each.offsets.base_offset for each in logs]
     found = {}
@@ -328,19 +361,19 @@ def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -
         until = bases[after] if after < len(bases) else end
         is_within = after > 0 and base < logs[after - 1].end_offset
         if until > start and not is_within:
-            found[base] = until
+            found[base] = _Lost(until, BY_INDEXES)
     return found
 
 
-def _split(missing: MissingRange, lost: Mapping[int, int]) -> Iterator[MissingRange]:
-    """Yield a range, its part apart that was in a log whose index files are there."""
-    for base, until in lost.items():
+def _split(missing: MissingRange, lost: Mapping[int, _Lost]) -> Iterator[MissingRange]:
+    """Split a missing range at the bounds of what index files show to be lost."""
+    for base, (until, why) in sorted(lost.items()):
         first, end = max(base, missing.first_offset), min(until, missing.end_offset)
         if missing.cause is Cause.LOST or first >= end:
             continue
         if missing.first_offset < first:
             yield replace(missing, end_offset=first)
-        yield replace(missing, first_offset=first, end_offset=end, cause=Cause.LOST, why=BY_INDEXES)
+        yield replace(missing, first_offset=first, end_offset=end, cause=Cause.LOST, why=why)
         if end == missing.end_offset:
             return
         missing = replace(missing, first_offset=end)
@@ -366,7 +399,7 @@ def _tail(
     logs: Sequence[SeenLog],
     known_end: int | None,
     cleaning: Cleaning,
-    lost: Mapping[int, int],
+    lost: Mapping[int, _Lost],
 ) -> Iterator[MissingRange]:
     """Yield the offsets after the last batch that checkpoints know, or index files."""
     last = logs[-1]
@@ -374,7 +407,7 @@ def _tail(
     if known_end is None or not last.is_read:
         return
     number, position = len(logs) - 1, last.offsets.end_bytes
-    after = {base: until for base, until in lost.items() if base >= end}
+    after = {base: one.end_offset for base, one in lost.items() if base >= end}
     if after:
         # The last log was not the active one: a cleaner may have been at its end.
         first = min(after)

@@ -378,6 +378,7 @@ def _missing_in(
                 each.now(),
                 each.facts.offsets,
                 is_read=each.staged.report.status != FAILED or bool(each.lost),
+                listed=each.source,
             )
             for each in logs
         ],

@@ -19,6 +19,7 @@ from typing import overload
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kafka_index.errors import KafkaIndexError, ReadError, is_retriable
 from kafka_index.layout.integers import INT64_MAX, Longs
@@ -39,7 +40,8 @@ from kafka_index.layout.names import (
 from kafka_index.layout.records import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.partition_files import SegmentFile
-from kafka_index.stores import store_of
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.inputs import linked_out
 
 #: A row per segment: a `SegmentFile`.
 SEGMENT_SCHEMA = pa.schema(
@@ -320,8 +322,37 @@ def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
     if not data.strip(b"\0"):
         # Preallocated.
         return None
-    entries = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
-    offsets = entries["relative_offset"].astype(np.int64)
-    offsets = offsets[: np.flatnonzero(entries != np.zeros((), dtype)).max(initial=-1) + 1]
+    offsets = _entries(data, dtype)["relative_offset"].astype(np.int64)
     is_sound = len(offsets) > 0 and offsets[0] >= 0 and bool((np.diff(offsets) >= 0).all())
     return base_offset + 1 + (int(offsets[-1]) if is_sound else 0)
+
+
+def _entries(data: bytes, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return the entries of an index, up to the zeros of preallocation."""
+    entries = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+    return entries[: np.flatnonzero(entries != np.zeros((), dtype)).max(initial=-1) + 1]
+
+
+def has_entries_beyond(segment: SegmentFile, first_offset: int, end_offset: int) -> bool:
+    """Return whether index files of a log know offsets of a range, which begins where it ends.
+
+    Raises `KafkaIndexError` if the disk or the store fails.
+    """
+    for suffix, dtype in _ENTRIES.items():
+        path = segment.log_path.removesuffix(LOG_SUFFIX) + suffix
+        if not is_remote(path) and (linked_out(path) or not os.path.isfile(path)):
+            continue
+        try:
+            data = store_of(path).read(path)
+        except FileNotFoundError:
+            continue
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            continue
+        entries = _entries(data, dtype)
+        offsets = segment.base_offset + entries["relative_offset"].astype(np.int64)
+        is_sound = bool((np.diff(offsets) >= 0).all())
+        if is_sound and len(offsets) and first_offset <= offsets[-1] < end_offset:
+            return True
+    return False

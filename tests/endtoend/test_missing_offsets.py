@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index import verify
+from kafka_index.scan import read_batches
 from kafka_index.verification import FileClass, FileKind, Finding
 from tests.support.campaign import in_turn
 from tests.support.command_line import run_here
@@ -94,6 +95,27 @@ def test_a_log_whose_index_files_are_there_is_lost(
     log_at(root, base_offset).unlink()
 
     assert every_command(root) == (1, [(base_offset, base_offset + 23)])
+
+
+@of_some_forms("kept_to,cleaned", (24, 36), (False, True))
+def test_the_end_of_a_log_that_its_index_files_know_is_lost(
+    tmp_path: Path, form: CleanedLogs, kept_to: int, *, cleaned: bool
+) -> None:
+    root = write(tmp_path / "data", form, cleaned=cleaned)
+    other = write(tmp_path / "other", form, cleaned=cleaned)
+    log = log_at(root, 24)
+    without(log, kept_to, 47)
+    first = last_offset(log) + 1 if kept_to > 24 else 24
+    time_index_at(root, 24)
+
+    assert every_command(root) == (1, [(first, 47)])
+    assert restored(root, other) == restored(other, root) == (0, [])
+
+
+def last_offset(log: Path) -> int:
+    """The last offset of a log."""
+    (*_, table) = read_batches(log)
+    return int(table["last_offset"][-1].as_py())
 
 
 @of_some_forms("base_offset,cleaned", (0, 24, 72), (False, True))
@@ -214,13 +236,13 @@ def test_a_copy_that_lacks_a_part_fills_the_rest(
     assert restored(root, other) == (1, [(80, 83)] if place is within else [(56, 59)])
 
 
-def test_a_log_that_begins_late_is_not_filled(tmp_path: Path, form: CleanedLogs) -> None:
+def test_a_log_that_begins_late_is_filled(tmp_path: Path, form: CleanedLogs) -> None:
     root = write(tmp_path / "data", form, cleaned=False)
     other = write(tmp_path / "other", form, cleaned=False)
-    missing = after_a_missing_log(root)
+    after_a_missing_log(root)
     end_earlier(other)
 
-    assert restored(root, other) == (1, missing)
+    assert restored(root, other) == (0, [])
 
 
 def end_earlier(root: Path) -> None:
