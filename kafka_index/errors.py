@@ -234,6 +234,10 @@ class EngineError(RetriableError):
     """Spark is not installed, does not start, or lost a job."""
 
 
+class ExecutorError(EngineError):
+    """An executor does not see what the driver sees."""
+
+
 class DamageError(KafkaIndexError):
     """A result is not ok: the fault is in the data, and the rows of the result say where."""
 

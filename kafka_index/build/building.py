@@ -67,7 +67,7 @@ def build_logs(
     if workers.in_process:
         _build_on_threads(workers, table, settings, listener, fail_fast=fail_fast)
         return
-    waves = plan_waves(table, cores=workers.count)
+    waves = plan_waves(table)
     with closing(build_waves(workers, waves, settings, fail_fast=fail_fast)) as reports:
         for rows in reports:
             for row in rows:

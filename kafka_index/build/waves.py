@@ -7,46 +7,106 @@ beside the target until all of their partition is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions
+from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import BUILT, FAILED, SegmentReport
 from kafka_index.build.scan import keep_segment, stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.execution import Workers
-from kafka_index.execution.engine import COST_BYTES, wave_bytes
+from kafka_index.execution.engine import (
+    COST_BYTES,
+    count_bins,
+    wave_bytes,
+)
+from kafka_index.execution.overlap import Overlap
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 
-# So that the rows of a wave fit into the driver, however small the logs are.
-_WAVE_SEGMENTS = 50_000
-_WAVES_AT_A_TIME = 2
-_GROUPS_PER_WORKER = 4
+#: Segments of a wave: their rows are objects of the driver, however small the logs are.
+WAVE_SEGMENTS = 50_000
+# About the bytes of a bin, as publishing costs.
+_PUBLISHED_TOGETHER = 64
 
 _Segment = TypeVar("_Segment")
 
 
-def plan_waves(segments: SegmentTable, *, cores: int) -> list[SegmentTable]:
+class Wave(Protocol):
+    """Whole partitions that are scanned, and then published."""
+
+    @property
+    def bins(self) -> int:
+        """About the number of bins of the scan."""
+
+    def stage(
+        self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
+    ) -> list[StagedSegment]:
+        """Scan the segments; with `fail_fast` maybe not all of them, once one has failed."""
+
+    def kept(self, settings: BuildSettings) -> list[SegmentReport]:
+        """Return the rows of the segments that are right although the scan has failed."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LogWave:
+    """A wave of logs."""
+
+    segments: SegmentTable
+
+    @property
+    def bins(self) -> int:
+        """About the number of bins of the scan."""
+        count = len(self.segments)
+        return count_bins(count, self.segments.total_bytes + COST_BYTES * count)
+
+    def stage(
+        self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
+    ) -> list[StagedSegment]:
+        """Scan the segments."""
+        segments = list(self.segments)
+        return stage_works(
+            workers,
+            [[segment] for segment in segments],
+            stage_segments,
+            settings,
+            fail_fast=fail_fast,
+            sizes=[segment.log_size_bytes for segment in segments],
+            what="scan {:,} segments, {size}",
+        )
+
+    def kept(self, settings: BuildSettings) -> list[SegmentReport]:
+        """Return the rows of the segments that are right as they are."""
+        kept = [keep_segment(segment, settings) for segment in self.segments]
+        rows = [each.report for each in kept if each is not None]
+        if settings.force:
+            # What was there before is not what was asked for.
+            rows = [row for row in rows if row.status == BUILT]
+        return rows
+
+
+def plan_waves(segments: SegmentTable) -> list[LogWave]:
     """Split segments into waves of whole partitions, for an engine that builds wave by wave.
 
-    A wave is what a killed run loses at most: a small share of the run, and yet enough to keep
-    all cores busy.
+    A wave is what a killed run loses at most: a small share of a large run.
     """
-    max_bytes = wave_bytes(segments.total_bytes, cores)
-    return partition_groups(segments, max_bytes=max_bytes, max_segments=_WAVE_SEGMENTS)
+    max_bytes = wave_bytes(segments.total_bytes + COST_BYTES * len(segments))
+    groups = partition_groups(
+        segments, max_bytes=max_bytes, max_segments=WAVE_SEGMENTS, cost_bytes=COST_BYTES
+    )
+    return list(map(LogWave, groups))
 
 
 def partition_groups(
-    segments: SegmentTable, *, max_bytes: int, max_segments: int
+    segments: SegmentTable, *, max_bytes: int, max_segments: int, cost_bytes: int = 0
 ) -> list[SegmentTable]:
     """Join whole partitions into groups that are scanned and published one after the other.
 
-    A group ends with the partition that reaches one of the two limits. The largest partitions come
+    A group ends with the partition that reaches one of the two limits, where each segment counts
+    for so many bytes more. The largest partitions come
     first, so that small ones fill the cores at the end.
     """
     groups: list[list[PartitionSegments]] = []
@@ -56,7 +116,7 @@ def partition_groups(
             groups.append([])
             size_bytes = count = 0
         groups[-1].append(each)
-        size_bytes += each.size_bytes
+        size_bytes += each.size_bytes + cost_bytes * len(each)
         count += len(each)
     return list(map(SegmentTable, groups))
 
@@ -90,70 +150,51 @@ def join_partitions(
 
 
 def build_waves(
-    workers: Workers,
-    waves: Sequence[SegmentTable],
-    settings: BuildSettings,
-    *,
-    fail_fast: bool = False,
+    workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool = False
 ) -> Generator[list[SegmentReport], None, None]:
-    """Build wave after wave and yield the report of each, once its files are in place.
+    """Build wave after wave and yield the rows of each, once its files are in place.
 
-    Two waves are built at a time: the works of the second fill the cores that the end of the first,
-    or the publishing of its partitions, leaves idle. With `fail_fast` it is one wave at a time, so
-    that none is begun after a failure. A wave has whole partitions, as `plan_waves` returns them.
-    A failure of the engine or of a signal is raised once the reports of all that is in place have
-    been yielded.
+    Waves overlap: the works of the next fill the cores that the end of the scan, or the publishing
+    of its partitions, leaves idle. With `fail_fast` it is one wave at a time, so that none is begun
+    after a failure. A failure of the engine or of a signal is raised once the rows of all that is
+    in place have been yielded.
     """
-    # What the scans of the waves that are under way have found.
-    staged_of: dict[int, list[StagedSegment]] = {}
+    # What the scans of the waves that run have found.
+    staged_of: dict[Wave, list[StagedSegment]] = {}
 
-    def build(number: int, wave: SegmentTable) -> list[SegmentReport]:
-        segments = list(wave)
-        staged = stage_works(
-            workers,
-            [[segment] for segment in segments],
-            stage_segments,
-            settings,
-            fail_fast=fail_fast,
-            sizes=[segment.log_size_bytes for segment in segments],
-            what="scan {:,} segments",
-        )
+    def build(wave: Wave) -> list[SegmentReport]:
+        staged = wave.stage(workers, settings, fail_fast=fail_fast)
         if fail_fast and (failed := failed_rows(staged)):
             return failed
-        staged_of[number] = staged
-        return publish_staged(workers, staged, settings)
+        staged_of[wave] = staged
+        rows = publish_staged(workers, staged, settings)
+        del staged_of[wave]
+        return rows
 
-    pool = ThreadPoolExecutor(1 if fail_fast else _WAVES_AT_A_TIME, thread_name_prefix="wave")
-    futures = [pool.submit(build, number, wave) for number, wave in enumerate(waves)]
     error: BaseException | None = None
-    done = 0
-    try:
-        for future in futures:
-            error = future.exception()
-            if error is not None:
-                break
-            staged_of.pop(done, None)
-            done += 1
-            rows = future.result()
-            yield rows
-            if fail_fast and any(row.status == FAILED for row in rows):
-                break
-    except GeneratorExit:
-        raise
-    except BaseException as stop:  # noqa: BLE001, because it is raised below
-        error = stop
-    finally:
-        # After an interrupt, an error or a failure: no further wave begins, and what runs ends.
-        running = [future for future in futures if not future.cancel() and not future.done()]
-        if running:
-            workers.stop()
-        pool.shutdown()
+    with Overlap(
+        workers, waves, build, bins_of=lambda wave: wave.bins, one_at_a_time=fail_fast
+    ) as overlap:
+        try:
+            for rows in overlap:
+                yield rows
+                if fail_fast and any(row.status == FAILED for row in rows):
+                    break
+        except GeneratorExit:
+            raise
+        except BaseException as stop:  # noqa: BLE001, because it is raised below
+            error = stop
     if error is not None:
-        for number, future in enumerate(futures[done:], start=done):
-            if not future.cancelled():
-                failed = future.exception() is not None
-                staged = staged_of.get(number)
-                yield _rows_in_place(waves[number], staged, settings) if failed else future.result()
+        for wave, future in overlap.running:
+            if future.cancelled():
+                continue
+            if future.exception() is None:
+                yield future.result()
+            elif wave in staged_of:
+                sound = [each for each in staged_of[wave] if each.report.status != FAILED]
+                yield [each.report for each in sound if each.is_published()]
+            else:
+                yield wave.kept(settings)
         raise error
 
 
@@ -214,8 +255,7 @@ def publish_staged(
     Every segment of each is given, staged by other processes.
     """
     partitions = by_partition(staged)
-    share = -(-len(staged) // (_GROUPS_PER_WORKER * workers.count))
-    groups = join_partitions(partitions, max_segments=min(GROUP_SEGMENTS, share))
+    groups = join_partitions(partitions, max_segments=_PUBLISHED_TOGETHER)
     rows = workers.run(
         groups,
         partial(_publish_group, settings=replace(settings, shares_staged=True)),
@@ -230,23 +270,3 @@ def _publish_group(
     partitions: Sequence[Sequence[StagedSegment]], attempt_id: str, *, settings: BuildSettings
 ) -> list[SegmentReport]:
     return list(publish_partitions(partitions, settings, attempt_id=attempt_id))
-
-
-def _rows_in_place(
-    wave: SegmentTable, staged: Sequence[StagedSegment] | None, settings: BuildSettings
-) -> list[SegmentReport]:
-    """Return the report of the segments of a failed wave whose files are in place."""
-    if staged is None:
-        return _kept_rows(wave, settings)
-    sound = [each for each in staged if each.report.status != FAILED]
-    return [each.report for each in sound if each.is_published()]
-
-
-def _kept_rows(wave: SegmentTable, settings: BuildSettings) -> list[SegmentReport]:
-    """Return the report of the segments of a wave that are right as they are."""
-    kept = [keep_segment(segment, settings) for segment in wave]
-    rows = [each.report for each in kept if each is not None]
-    if settings.force:
-        # What was there before is not what was asked for.
-        rows = [row for row in rows if row.status == BUILT]
-    return rows

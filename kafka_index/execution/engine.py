@@ -19,9 +19,14 @@ GROWN_WAVE = 4
 BIN = "bin"
 #: What opening, creating and publishing cost, in bytes that could be read meanwhile.
 COST_BYTES = 4 << 20
-_WAVE_BYTES_PER_WORKER = 1 << 30
+# A bin is a task. Those of a small run are smaller, so that they keep several cores busy.
+_BIN_BYTES = 256 << 20
+_SMALL_BIN_BYTES = 16 << 20
+_FEW_BINS = 64
 # A wave is what a failed run loses: a small share of a large run.
 _MAX_WAVES = 64
+_WAVE_BYTES = 16 << 30
+_MAX_WAVE_BYTES = 1 << 40
 
 
 class Waves(Enum):
@@ -91,6 +96,7 @@ class Workers(Protocol):
         waves: Waves = Waves.ONE,
         ordered: bool = False,
         shares: int | None = None,
+        result_bytes: int = 0,
     ) -> Generator[Result, None, None]:
         """Yield the results of a function over works; nothing begins before the first is asked for.
 
@@ -99,9 +105,10 @@ class Workers(Protocol):
         function is called with a work and the id of an attempt: letters, digits and underscores,
         which no two attempts of a run that may overlap share. What it holds is one object for all
         threads, and one for each task of Spark. `sizes` are bytes; `what` has a place for the
-        number of works, such as ``verify {:,} partitions``. Results come when they are there, or
-        `ordered` as the works are. The jobs of the run amount to so many shares of the listener, by
-        default one for each work.
+        number of works, such as ``verify {:,} partitions``, and may have one for their ``{size}``.
+        `result_bytes` are the most that a result may be, if that is much more than its work.
+        Results come when they are there, or `ordered` as the works are. The jobs of the run amount
+        to so many shares of the listener, by default one for each work.
         """
 
     def run_parts(
@@ -162,16 +169,25 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
     return bin_of
 
 
+def count_bins(works: int, cost: int) -> int:
+    """Return how many bins works are divided into, whatever runs them.
+
+    A cost is the bytes that reading takes as long as the works.
+    """
+    bin_bytes = min(max(cost // _FEW_BINS, _SMALL_BIN_BYTES), _BIN_BYTES)
+    return max(min(works, -(-cost // bin_bytes)), 1)
+
+
 def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tuple[int, int]]:
     """Yield the first work of each wave, and the one after its last.
 
-    A cost is the bytes that a work takes as long as; so many works as workers are done at a time.
+    Costs are as for `count_bins`; so many works as workers are done at a time.
     """
     if waves is Waves.ONE:
         if costs:
             yield 0, len(costs)
         return
-    max_bytes = wave_bytes(sum(costs), workers)
+    max_bytes = wave_bytes(sum(costs))
     max_works = workers if waves is Waves.GROWING else len(costs)
     start = size_bytes = 0
     for end, cost in enumerate(costs, start=1):
@@ -183,9 +199,9 @@ def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tu
                 max_works = min(2 * max_works, GROWN_WAVE * workers)
 
 
-def wave_bytes(total_bytes: int, workers: int) -> int:
-    """Return the bytes of a wave: enough for all workers, and a small share of a large run."""
-    return max(workers * _WAVE_BYTES_PER_WORKER, total_bytes // _MAX_WAVES)
+def wave_bytes(total_bytes: int) -> int:
+    """Return the cost of a wave: many bins, and a small share of a large run."""
+    return min(max(_WAVE_BYTES, total_bytes // _MAX_WAVES), _MAX_WAVE_BYTES)
 
 
 def new_run_id() -> str:

@@ -78,6 +78,7 @@ class ThreadWorkers:
         waves: Waves = Waves.ONE,
         ordered: bool = False,
         shares: int | None = None,  # noqa: ARG002, who takes the results counts them
+        result_bytes: int = 0,  # noqa: ARG002
     ) -> Generator[Result, None, None]:
         """Yield the results of a function over works, as `Workers.run` does."""
 

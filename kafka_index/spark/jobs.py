@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +26,15 @@ if TYPE_CHECKING:
 
 
 _POLL_SECONDS = 0.5
+_LOGGER = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 120.0
+_WAITING = (
+    f"no task has begun within {_PATIENCE_SECONDS:.0f} s: the cluster may have no free cores or "
+    "memory (see the web UI of its master); still waiting"
+)
+# A Connect server says nothing of its cores, but splits a range by them: more than a cluster has.
+_MOST_CORES = 1 << 16
+_CORES_SECONDS = 60.0
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 #: Called with how many items are done, and of how many; from any thread.
@@ -38,6 +49,9 @@ _PACKAGE = __name__.partition(".")[0]
 # The last line of a traceback: the class of the error, with its module unless it is a builtin.
 _RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
 _MISSING = re.compile(r"No module named '([^']+)'")
+#: What a task says that runs where modules are missing, before their names.
+LACKS = "the Python of the executors lacks"
+_LACKING = re.compile(rf"{LACKS} .+")
 # What Spark says of the executor on which a task failed for the last time.
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>[^()]+)\)")
 # What a Python process that never became a worker wrote to the stderr of its executor.
@@ -82,15 +96,20 @@ class Jobs:
         self._guard = threading.Lock()
         self._running: dict[str, _Job] = {}
         self._started = 0
-        self._finished = 0
+        self._finished = self._finished_jobs = 0
         self._shown = 0
         self._here = threading.local()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         # As it is registered, for its removal.
         self._handler: Any = self._on_stages
+        self._cores, self._counted_at = 1, -_CORES_SECONDS
+        self._has_tasks = False
+        self._notice = threading.Timer(_PATIENCE_SECONDS, self._warn_if_idle)
+        self._notice.daemon = True
 
     def __enter__(self) -> Self:
+        self._notice.start()
         if self._on_progress is None:
             return self
         if is_connect(self._session):
@@ -102,10 +121,27 @@ class Jobs:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._notice.cancel()
         if self._thread is not None:
             self._thread.join()
         elif self._on_progress is not None:
             self._session.removeProgressHandler(self._handler)
+
+    def count_cores(self) -> int:
+        """Return how many cores the cluster has for tasks now; of a server, a minute ago or less.
+
+        A job that waits for them makes it at least one.
+        """
+        if not is_connect(self._session):
+            return max(self._session.sparkContext.defaultParallelism, 1)
+        from pyspark.sql import functions as F  # noqa: N812, slow to import
+
+        now = time.monotonic()
+        if now - self._counted_at >= _CORES_SECONDS:
+            splits = self._session.range(_MOST_CORES).select(F.spark_partition_id()).distinct()
+            with self.job("count the cores"):
+                self._cores, self._counted_at = max(splits.count(), 1), now
+        return self._cores
 
     @contextlib.contextmanager
     def job(self, description: str, *, items: int = 0, stages: int = 1) -> Iterator[None]:
@@ -140,6 +176,7 @@ class Jobs:
             self._here.key = None
             with self._guard:
                 self._finished += self._running.pop(key).done
+                self._finished_jobs += 1
             self._show()
 
     def cancel(self) -> None:
@@ -148,6 +185,17 @@ class Jobs:
             self._session.interruptTag(self._tag)
         else:
             self._session.sparkContext.cancelJobsWithTag(self._tag)
+
+    def _warn_if_idle(self) -> None:
+        """Say that a job waits: a cluster without free cores lets it for as long as it takes."""
+        if not is_connect(self._session):
+            tracker = self._session.sparkContext.statusTracker()
+            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            self._has_tasks |= any(
+                each.numActiveTasks or each.numCompletedTasks for each in stages if each
+            )
+        if self._running and not self._finished_jobs and not self._has_tasks:
+            _LOGGER.warning(_WAITING)
 
     def _show(self) -> None:
         with self._guard:
@@ -179,8 +227,11 @@ class Jobs:
             self._show()
 
     # What else a handler is called with, all by name, depends on the version of Spark.
-    def _on_stages(self, stages: Iterable[Any] | None = None, **_: object) -> None:
+    def _on_stages(
+        self, stages: Iterable[Any] | None = None, inflight_tasks: int = 0, **_: object
+    ) -> None:
         # Called in the thread that runs the job.
+        self._has_tasks |= inflight_tasks > 0
         key = getattr(self._here, "key", None)
         if key is not None:
             known = sorted(stages or (), key=lambda stage: stage.stage_id)
@@ -198,6 +249,9 @@ def job_failure(error: Exception, hint: str) -> Exception:
     from pyspark.errors import PythonException
 
     whole = _whole_text(error)
+    lacking = _LACKING.search(whole)
+    if lacking is not None:
+        return EngineError(lacking[0], hint=DEPENDENCY_HINT)
     missing = _MISSING.search(_traceback(whole))
     if missing is not None and not missing[1].startswith(f"{_PACKAGE}."):
         name = missing[1].partition(".")[0]
@@ -214,8 +268,10 @@ def job_failure(error: Exception, hint: str) -> Exception:
     kind: type[BaseException] = Exception
     for module, name in raised:
         kind = _class_of(module, name) or kind
+    if issubclass(kind, errors.ExecutorError):
+        message, hint = reason.partition(": ")[2], ""
     if issubclass(kind, errors.RetriableError | OSError | MemoryError):
-        return EngineError(message, hint=hint)
+        return EngineError(message, hint=hint or None)
     if issubclass(kind, KafkaIndexError):
         return KafkaIndexError(message, hint=hint)
     return RuntimeError(f"a Spark task failed: {reason}")

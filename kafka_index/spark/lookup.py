@@ -279,7 +279,9 @@ def build_missing_indexes(
     place = [_CODE] if by_time else [_CODE, _SEGMENT]
     with spark.jobs.job("find the segments without index files that are asked"):
         needs = (
-            splits.mapInArrow(task(partial(find_needs, lookups=lookups)), spark_schema(NEED_SCHEMA))
+            splits.mapInArrow(
+                spark.task(partial(find_needs, lookups=lookups)), spark_schema(NEED_SCHEMA)
+            )
             .groupBy(_CODE, _SEGMENT)
             .agg(F.max(_KEY).alias(_KEY))
             .join(bare.groupBy(place).agg(F.sum("size_bytes").alias("size_bytes")), place)

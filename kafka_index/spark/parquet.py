@@ -31,7 +31,6 @@ from kafka_index.spark.workers import (
     read_works,
     spark_schema,
     spark_workers,
-    task,
 )
 
 _BINS_PER_CORE = 4
@@ -65,7 +64,7 @@ def stage_unsorted(
         fail_fast=fail_fast,
     )
     rows = _sorted_rows(spark, counted, known)
-    staged = rows.mapInArrow(task(staging, spark.target), spark_schema(_STAGED_SCHEMA))
+    staged = rows.mapInArrow(spark.task(staging), spark_schema(_STAGED_SCHEMA))
     name = f"scan {len(known):,} segments"
     with (
         spark.jobs.job(name, items=SHARES - COUNT_SHARES, stages=_STAGES),
@@ -121,7 +120,7 @@ def _sorted_rows(
     workers: SparkWorkers, counted: CountedInput, known: Sequence[SegmentCount]
 ) -> DataFrame:
     """Return the rows of segments with their number, sorted, a partition of the frame a bin."""
-    read = task(partial(read_rows, source=counted.source))
+    read = workers.task(partial(read_rows, source=counted.source))
     schema = _row_schema(counted.source)
     groups = workers.frame(
         counted.groups, [group.rows * group.row_bytes for group in counted.groups]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,30 +20,37 @@ from pyspark.sql.types import StructType
 
 from kafka_index.errors import EngineError, KafkaIndexError, RetriableError, is_retriable
 from kafka_index.execution import Listener, Parts, Waves, Workers
-from kafka_index.execution.engine import BIN, COST_BYTES, balance, split_waves
-from kafka_index.spark.executors import SharedTarget, check_executors, shared_target
+from kafka_index.execution.engine import (
+    BIN,
+    COST_BYTES,
+    balance,
+    count_bins,
+    split_waves,
+)
+from kafka_index.execution.overlap import Overlap
+from kafka_index.spark.executors import ExecutorCheck, executor_check
 from kafka_index.spark.jobs import Jobs
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
 
 _Work = TypeVar("_Work")
 _Result = TypeVar("_Result")
 
-_NUMBER, _WORK, _RESULT = "number", "work", "result"
-_NUMBER_FIELD = pa.field(_NUMBER, pa.int64(), nullable=False)
+_PACKED = "packed"
+#: A row for each bin: its works, numbered.
 _MANIFEST_SCHEMA = pa.schema(
-    [
-        pa.field(BIN, pa.int32(), nullable=False),
-        _NUMBER_FIELD,
-        pa.field(_WORK, pa.binary(), nullable=False),
-    ]
+    [pa.field(BIN, pa.int32(), nullable=False), pa.field(_PACKED, pa.binary(), nullable=False)]
 )
-_RESULT_SCHEMA = pa.schema([_NUMBER_FIELD, pa.field(_RESULT, pa.binary(), nullable=False)])
-_BINS_PER_WORKER = 4
-_BIN_BYTES = 1 << 30
-_MAX_BINS = 20_000
-# Results that a task hands over together.
-_RESULTS_TOGETHER = 256
-_RESULT_BYTES_TOGETHER = 1 << 20
+#: A row for each bin: the results of its works, numbered like these.
+_RESULT_SCHEMA = pa.schema([pa.field(_PACKED, pa.binary(), nullable=False)])
+# Packed together, works and results share their texts, and these compress well.
+_COMPRESSION_LEVEL = 1
+# Results that are not known yet are taken to be so many times as large as their works.
+_RESULT_RATIO = 4
+# One job sends this share of what Spark lets pass.
+_SHARE = 4
+# Spark's defaults, for sessions that do not tell theirs.
+_MAX_RESULT_SIZE, _MAX_MESSAGE_SIZE = "1g", "128"
+_SIZE = re.compile(r"\s*(\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
 
 _ON_DRIVER = "driver"
 _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -54,28 +65,32 @@ def session_workers(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Iterator[SparkWorkers]:
-    """Check the executors of a session, and return its workers."""
+    """Return the workers of a session, whose tasks check what they run on."""
     on_progress = None if listener is None else listener.on_share
     with (
-        shared_target(outputs) as target,
+        executor_check(session, inputs=inputs, outputs=outputs) as check,
         Jobs(session, items=works, on_progress=on_progress) as jobs,
     ):
-        count = check_executors(session, jobs, target, inputs=inputs, outputs=outputs)
         if listener is not None:
             listener.on_begin()
-        yield SparkWorkers(session, jobs, target, count)
+        yield SparkWorkers(session, jobs, check)
 
 
 class SparkWorkers:
-    """The tasks of a session, `count` of them at a time, with the folders that they write to."""
+    """The tasks of a session, which check first what their executor has and sees."""
 
     in_process = False
 
-    def __init__(self, session: SparkSession, jobs: Jobs, target: SharedTarget, count: int) -> None:
+    def __init__(self, session: SparkSession, jobs: Jobs, check: ExecutorCheck) -> None:
         self.session = session
         self.jobs = jobs
-        self.target = target
-        self.count = count
+        self.check = check
+        self._limits = DriverLimits.of(session)
+
+    @property
+    def count(self) -> int:
+        """The number of tasks that run at a time, on the cores that the cluster has now."""
+        return self.jobs.count_cores()
 
     def stop(self) -> None:
         """Cancel the jobs that run, in whatever thread."""
@@ -91,23 +106,50 @@ class SparkWorkers:
         waves: Waves = Waves.ONE,
         ordered: bool = False,  # noqa: ARG002, results of a job are sorted in any case
         shares: int | None = None,
+        result_bytes: int = 0,
     ) -> Generator[_Result, None, None]:
         """Yield the results of a function over works, job by job and in order.
 
-        Parameters are those of `kafka_index.execution.Workers.run`.
+        Parameters are those of `kafka_index.execution.Workers.run`. A wave has several jobs where
+        its works or results are too large for the driver. Waves whose results are kept overlap, so
+        that no core waits for the end of one.
         """
         shares = len(works) if shares is None else shares
         costs = [size + COST_BYTES for size in sizes]
-        for start, end in split_waves(costs, waves, self.count):
-            wave = works[start:end]
-            items = end * shares // len(works) - start * shares // len(works)
-            done = self.frame(wave, sizes[start:end]).mapInArrow(
-                task(partial(_run, function=function), self.target), spark_schema(_RESULT_SCHEMA)
+        ratio = float(_RESULT_RATIO)
+
+        def plan() -> Iterator[SparkJob]:
+            most = self._limits.result_bytes // max(result_bytes, 1)
+            for first, last in split_waves(costs, waves, self.count):
+                start = first
+                while start < last:
+                    limit = min(self._limits.work_bytes, int(self._limits.result_bytes / ratio))
+                    end = min(last, start + max(most, 1))
+                    job = SparkJob.of(works, sizes, start, end, limit)
+                    start = job.end
+                    yield job
+
+        def run(job: SparkJob) -> list[_Result]:
+            nonlocal ratio
+            done = self.frame_of(job).mapInArrow(
+                self.task(partial(_run, function=function)), spark_schema(_RESULT_SCHEMA)
             )
-            with self.jobs.job(what.format(len(wave)), items=items):
-                results = _collect(done, len(wave))
-            while results:
-                yield pickle.loads(results.pop())  # noqa: S301, written by our own tasks
+            items = job.end * shares // len(works) - job.start * shares // len(works)
+            size = f"{sum(sizes[job.start : job.end]) / 1e9:,.2f} GB"
+            with self.jobs.job(what.format(job.works, size=size), items=items):
+                rows = done.toArrow().column(_PACKED).to_pylist()
+            ratio = max(ratio, sum(map(len, rows)) / max(job.size_bytes, 1))
+            found = [pair for packed in rows for pair in _unpack(packed)]
+            check_results(len(found), job.works)
+            return [result for _, result in sorted(found, key=itemgetter(0))]
+
+        if waves is Waves.KEPT:
+            with Overlap(self, plan(), run, bins_of=lambda job: len(job.bins)) as overlap:
+                for results in overlap:
+                    yield from results
+        else:
+            for job in plan():
+                yield from run(job)
 
     def run_parts(
         self,
@@ -125,24 +167,90 @@ class SparkWorkers:
 
     def frame(self, works: Sequence[object], sizes: Sequence[int]) -> DataFrame:
         """Return works as rows for `read_works`, distributed to tasks of about equal costs."""
-        wanted = max(_BINS_PER_WORKER * self.count, sum(sizes) // _BIN_BYTES)
-        bins = max(min(len(works), wanted, _MAX_BINS), 1)
-        packed = [pickle.dumps(work) for work in works]
-        bin_of = balance(sizes, bins, overhead=COST_BYTES)
-        manifest = pa.table([bin_of, list(range(len(works))), packed], schema=_MANIFEST_SCHEMA)
-        return self.session.createDataFrame(manifest).repartitionById(bins, BIN)
+        return self.frame_of(SparkJob.of(works, sizes, 0, len(works), None))
+
+    def frame_of(self, job: SparkJob) -> DataFrame:
+        """Return the works of a job as rows for `read_works`."""
+        manifest = pa.table([list(range(len(job.bins))), job.bins], schema=_MANIFEST_SCHEMA)
+        return self.session.createDataFrame(manifest).repartitionById(len(job.bins), BIN)
+
+    def task(self, function: _Function) -> _Function:
+        """Return a function for ``mapInArrow`` whose tasks check their executor first."""
+        return self.check.before(task(function))
 
 
-def _collect(done: DataFrame, works: int) -> list[bytes]:
-    """Run a job over so many works; return the packed results, last first.
+@dataclass(frozen=True, slots=True)
+class DriverLimits:
+    """What one job may send through the driver: works, which one task may carry, and results."""
 
-    They are unpacked one by one: a driver holds what the results of a job are packed.
-    """
-    rows = done.toArrow()
-    check_results(len(rows), works)
-    # Sorted as pairs, for Arrow cannot sort a column of more than 2 GiB.
-    found = zip(rows.column(_NUMBER).to_pylist(), rows.column(_RESULT).to_pylist(), strict=True)
-    return [packed for _, packed in sorted(found, reverse=True)]
+    work_bytes: int
+    result_bytes: int
+
+    @classmethod
+    def of(cls, session: SparkSession) -> DriverLimits:
+        """Return a quarter of what the settings of a session allow; 0 is no limit of theirs."""
+        results = session.conf.get("spark.driver.maxResultSize", _MAX_RESULT_SIZE) or ""
+        message = session.conf.get("spark.rpc.message.maxSize", _MAX_MESSAGE_SIZE) or ""
+        result_bytes = _parse_size(results) or _parse_size(_MAX_RESULT_SIZE)
+        message_bytes = _parse_size(message, unit="m") or _parse_size(_MAX_MESSAGE_SIZE, unit="m")
+        return cls(message_bytes // _SHARE, result_bytes // _SHARE)
+
+
+def _parse_size(text: str, *, unit: str = "") -> int:
+    """Return the bytes of a size as Spark's settings have it; 0 for one that they cannot have."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        return 0
+    return int(found[1]) << 10 * " kmgtp".index((found[2] or unit or " ").lower())
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJob:
+    """A job of Spark: works from one number to another, packed in bins."""
+
+    start: int
+    end: int
+    bins: Sequence[bytes]
+
+    @classmethod
+    def of(
+        cls,
+        works: Sequence[object],
+        sizes: Sequence[int],
+        start: int,
+        end: int,
+        max_bytes: int | None,
+    ) -> SparkJob:
+        """Pack the works from a number on, as many as fit; one alone, however large it is."""
+        while True:
+            costs = [size + COST_BYTES for size in sizes[start:end]]
+            bins = count_bins(len(costs), sum(costs))
+            members: list[list[tuple[int, object]]] = [[] for _ in range(bins)]
+            for number, place in enumerate(balance(costs, bins, overhead=0), start=start):
+                members[place].append((number, works[number]))
+            job = cls(start, end, list(map(_pack, members)))
+            if max_bytes is None or job.size_bytes <= max_bytes or end - start == 1:
+                return job
+            end = start + max((end - start) * max_bytes // (2 * job.size_bytes), 1)
+
+    @property
+    def works(self) -> int:
+        """The number of works."""
+        return self.end - self.start
+
+    @property
+    def size_bytes(self) -> int:
+        """What the works are packed."""
+        return sum(map(len, self.bins))
+
+
+def _pack(pairs: Sequence[tuple[int, object]]) -> bytes:
+    return zlib.compress(pickle.dumps(pairs), _COMPRESSION_LEVEL)
+
+
+def _unpack(packed: bytes) -> list[tuple[int, Any]]:
+    found: list[tuple[int, Any]] = pickle.loads(zlib.decompress(packed))  # noqa: S301, ours
+    return found
 
 
 def check_results(found: int, expected: int) -> None:
@@ -165,30 +273,21 @@ def spark_workers(workers: Workers) -> SparkWorkers:
 
 def read_works(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     """Yield the works in rows of `SparkWorkers.frame`."""
+    return (work for _, work in _numbered_works(batches))
+
+
+def _numbered_works(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Any]]:
     for batch in batches:
-        for packed in batch.column(_WORK).to_pylist():
-            yield pickle.loads(packed)  # noqa: S301, written by our own driver
+        for packed in batch.column(_PACKED).to_pylist():
+            yield from _unpack(packed)
 
 
 def _run(
     batches: Iterable[pa.RecordBatch], *, function: Callable[[_Work, str], _Result]
 ) -> Iterator[pa.RecordBatch]:
     attempt_id = current_attempt_id()
-    numbers: list[int] = []
-    results: list[bytes] = []
-    size_bytes = 0
-    for batch in batches:
-        works = batch.column(_WORK).to_pylist()
-        for number, packed in zip(batch.column(_NUMBER).to_pylist(), works, strict=True):
-            result = pickle.dumps(function(pickle.loads(packed), attempt_id))  # noqa: S301, ours
-            numbers.append(number)
-            results.append(result)
-            size_bytes += len(result)
-            if len(numbers) == _RESULTS_TOGETHER or size_bytes >= _RESULT_BYTES_TOGETHER:
-                yield pa.record_batch([numbers, results], schema=_RESULT_SCHEMA)
-                numbers, results, size_bytes = [], [], 0
-    if numbers:
-        yield pa.record_batch([numbers, results], schema=_RESULT_SCHEMA)
+    found = [(number, function(work, attempt_id)) for number, work in _numbered_works(batches)]
+    yield pa.record_batch([[_pack(found)]], schema=_RESULT_SCHEMA)
 
 
 def _run_parts(
@@ -197,13 +296,12 @@ def _run_parts(
     return divide(work).run(attempt_id)
 
 
-def task(function: _Function, target: SharedTarget | None = None) -> _Function:
+def task(function: _Function) -> _Function:
     """Return a function for ``mapInArrow`` that opens stores as this process does.
 
-    Options travel as they were given: each process reads the files of secrets for itself. With a
-    target, the function first checks that it writes where the driver looks.
+    Options travel as they were given: each process reads the files of secrets for itself.
     """
-    return partial(_run_task, function=function, options=storage_options(), target=target)
+    return partial(_run_task, function=function, options=storage_options())
 
 
 def _run_task(
@@ -211,11 +309,8 @@ def _run_task(
     *,
     function: _Function,
     options: StorageOptions,
-    target: SharedTarget | None,
 ) -> Iterator[pa.RecordBatch]:
     configure_stores(options)
-    if target is not None:
-        target.check()
     try:
         yield from function(batches)
     except KafkaIndexError as error:

@@ -147,6 +147,7 @@ def find_matches(
             what="search {:,} splits of records",
             waves=Waves.GROWING,
             ordered=True,
+            result_bytes=max_bytes,
         )
 
     def found() -> Generator[SplitMatches, None, None]:

@@ -42,10 +42,10 @@ def test_groups_hold_whole_partitions_in_their_order(lengths: list[int], most: i
 def test_waves_hold_whole_partitions_and_not_too_many_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_WAVE_SEGMENTS", 1000)
+    monkeypatch.setattr(module, "WAVE_SEGMENTS", 1000)
     table = SegmentTable([columns(number, 300) for number in range(40)])
 
-    waves = plan_waves(table, cores=2)
+    waves = [wave.segments for wave in plan_waves(table)]
 
     assert sum(map(len, waves)) == len(table)
     assert max(map(len, waves)) < 1000 + 300
@@ -66,4 +66,4 @@ def test_the_largest_partitions_come_first() -> None:
 def test_planning_makes_no_segment_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     table = SegmentTable([columns(number, 1000) for number in range(100)])
     monkeypatch.setattr(PartitionSegments, "files", lambda _: pytest.fail("objects were made"))
-    assert sum(map(len, plan_waves(table, cores=2))) == len(table)
+    assert sum(len(wave.segments) for wave in plan_waves(table)) == len(table)

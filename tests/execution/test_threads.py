@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.execution import Parts, ThreadEngine, Waves
-from kafka_index.execution.engine import balance, split_waves
+from kafka_index.execution.engine import COST_BYTES, balance, count_bins, split_waves
 
 
 def double(work: int, _attempt_id: str) -> int:
@@ -158,11 +158,27 @@ def sizes_of(costs: list[int], waves: Waves, workers: int) -> list[int]:
     return [end - start for start, end in split_waves(costs, waves, workers)]
 
 
-def test_waves_whose_results_are_kept_have_a_gibibyte_for_each_worker_or_are_64() -> None:
-    quarter = 256 << 20
-    assert sizes_of([quarter] * 20, Waves.KEPT, 2) == [8, 8, 4]
-    assert sizes_of([8 * quarter] * 640, Waves.KEPT, 2) == [10] * 64
+def test_waves_whose_results_are_kept_have_16_gibibytes_or_are_64() -> None:
+    gibibyte = 1 << 30
+    assert sizes_of([4 * gibibyte] * 10, Waves.KEPT, 2) == [4, 4, 2]
+    assert sizes_of([4 * gibibyte] * 640, Waves.KEPT, 2) == [10] * 64
+    assert sizes_of([1 << 40] * 80, Waves.KEPT, 2) == [1] * 80
     assert sizes_of([], Waves.KEPT, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("works", "cost", "bins"),
+    [
+        (0, 0, 1),
+        (1, 1 << 40, 1),
+        (40, 40 * COST_BYTES, 10),
+        (1000, 1 << 30, 64),
+        (1000, 1 << 40, 1000),
+        (50_000, 50_000 * COST_BYTES, 782),
+    ],
+)
+def test_bins_are_sized_by_the_work(works: int, cost: int, bins: int) -> None:
+    assert count_bins(works, cost) == bins
 
 
 def test_waves_grow_up_to_a_few_works_for_each_worker() -> None:

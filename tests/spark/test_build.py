@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from kafka_index.build import BuildSettings, SegmentReport, build_logs
 from kafka_index.build.report import report_table
-from kafka_index.build.waves import build_waves, partition_groups
+from kafka_index.build.waves import LogWave, build_waves, partition_groups
 from kafka_index.spark import workers as spark_workers
 from kafka_index.spark.workers import session_workers
 from kafka_index.storage import SegmentFile, create_scratch, list_dump, scratch_path, sweep
@@ -102,7 +102,7 @@ def test_fail_fast_ends_a_task_at_its_first_failed_segment(
     listed = list(_listed(logs))
     for path in logs.rglob("*.log"):
         path.unlink()
-    monkeypatch.setattr(spark_workers, "_MAX_BINS", 1)
+    monkeypatch.setattr(spark_workers, "count_bins", lambda *_: 1)
 
     rows = _build(spark, listed, settings(tmp_path / "spark"), fail_fast=True)
 
@@ -182,7 +182,7 @@ def test_fail_fast_publishes_nothing_once_a_scan_has_failed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = _data(tmp_path / "data")
-    waves = [_listed(data)]
+    waves = [LogWave(_listed(data))]
     log_path(data / "z-7", 0).unlink()
 
     with session_workers(spark) as workers:
@@ -196,7 +196,7 @@ def test_fail_fast_publishes_nothing_once_a_scan_has_failed(
 def test_waves_give_the_files_and_rows_of_one_build(spark: SparkSession, tmp_path: Path) -> None:
     data = _data(tmp_path / "data")
     expected = built_rows(_listed(data), _settings(tmp_path / "local"))
-    waves = partition_groups(_listed(data), max_bytes=1, max_segments=1)
+    waves = list(map(LogWave, partition_groups(_listed(data), max_bytes=1, max_segments=1)))
 
     with session_workers(spark) as workers:
         reports = list(build_waves(workers, waves, _settings(tmp_path / "out")))
@@ -213,7 +213,7 @@ def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_ot
     for number in range(30):
         write(data / f"more-{number}", segments(2))
     listed = _listed(data)
-    waves = partition_groups(listed, max_bytes=1, max_segments=1)
+    waves = list(map(LogWave, partition_groups(listed, max_bytes=1, max_segments=1)))
 
     with session_workers(spark) as workers:
         running = build_waves(workers, waves, _settings(tmp_path / "out"))
@@ -224,7 +224,7 @@ def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_ot
     # The tracker learns of the end of a job from events, which arrive later.
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
-    largest = waves[0][0]
+    largest = waves[0].segments[0]
     folder = tmp_path / "out" / f"{largest.topic}-{largest.partition}"
-    assert len(list(folder.glob("*.index"))) == len(waves[0])
+    assert len(list(folder.glob("*.index"))) == len(waves[0].segments)
     assert len(list((tmp_path / "out").glob("*/*.index"))) < len(listed)

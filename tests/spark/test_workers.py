@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_index.errors import EngineError, PublishError
+from kafka_index.errors import EngineError, ExecutorError, PublishError
 from kafka_index.execution import Parts, Waves
-from kafka_index.spark.executors import shared_target
+from kafka_index.spark import workers as module
+from kafka_index.spark.executors import ExecutorCheck, marked_folders
 from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.workers import SparkWorkers, session_workers, task
+from kafka_index.spark.workers import SparkJob, SparkWorkers, session_workers, task
 from kafka_index.stores import (
     StorageOptions,
     configure_stores,
@@ -42,7 +45,7 @@ def test_works_without_bytes_are_spread_over_all_tasks(spark: SparkSession) -> N
     with session_workers(spark) as workers:
         found = list(workers.run(works, task_of, sizes=[0] * 40, what="{:,} works"))
     assert [work for work, _ in found] == works
-    assert set(Counter(number for _, number in found).values()) == {5}
+    assert set(Counter(number for _, number in found).values()) == {4}
 
 
 def test_a_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
@@ -65,8 +68,8 @@ def test_a_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
 class LosingWorkers(SparkWorkers):
     """Workers whose jobs end as if done before all of their works are, as cancelled ones can."""
 
-    def frame(self, works: Sequence[object], sizes: Sequence[int]) -> DataFrame:
-        return super().frame(works, sizes).filter("number != 3")
+    def frame_of(self, job: SparkJob) -> DataFrame:
+        return super().frame_of(job).filter("bin != 1")
 
 
 def test_a_job_without_the_results_of_all_its_works_has_failed(spark: SparkSession) -> None:
@@ -74,12 +77,12 @@ def test_a_job_without_the_results_of_all_its_works_has_failed(spark: SparkSessi
         return 2 * work
 
     with session_workers(spark) as workers:
-        losing = LosingWorkers(spark, workers.jobs, workers.target, workers.count)
+        losing = LosingWorkers(spark, workers.jobs, workers.check)
         assert list(losing.run(range(3), double, sizes=[0] * 3, what="{:,} works")) == [0, 2, 4]
         found = losing.run(range(5), double, sizes=[0] * 5, what="{:,} works")
         with pytest.raises(EngineError, match="without the results of all") as caught:
             next(found)
-    assert (caught.value.expected, caught.value.found) == ("5", "4")
+    assert (caught.value.expected, caught.value.found) == ("5", "3")
 
 
 def test_a_wave_begins_when_its_results_are_asked_for(spark: SparkSession) -> None:
@@ -193,8 +196,8 @@ def test_options_reach_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_task_that_sees_the_marker_goes_on_and_nothing_is_left(tmp_path: Path) -> None:
-    with shared_target([str(tmp_path)]) as target:
-        target.check()
+    with marked_folders([str(tmp_path)]) as markers:
+        ExecutorCheck(markers=markers).run()
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -202,31 +205,77 @@ def test_a_task_that_sees_the_marker_goes_on_and_nothing_is_left(tmp_path: Path)
 def test_a_task_that_sees_another_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    with shared_target([str(folder)]) as target:
+    with marked_folders([str(folder)]) as markers:
         folder.rename(tmp_path / "of-the-driver")
         folder.mkdir()
-        with pytest.raises(EngineError, match="does not see the driver's folder") as caught:
-            target.check()
+        with pytest.raises(ExecutorError, match="do not see the driver's output folder") as caught:
+            ExecutorCheck(markers=markers).run()
         assert caught.value.path == str(folder)
 
 
 def test_the_marker_of_a_killed_run_is_removed(tmp_path: Path) -> None:
     (tmp_path / f".kafka-index.{'0' * 16}.shared").touch()
     (tmp_path / ".kafka-index.lock").touch()
-    with shared_target([str(tmp_path)]):
+    with marked_folders([str(tmp_path)]):
         pass
     assert [path.name for path in tmp_path.iterdir()] == [".kafka-index.lock"]
 
 
 def test_a_folder_that_cannot_be_marked_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    with pytest.raises(PublishError) as caught, shared_target([str(tmp_path), missing]):
+    with pytest.raises(PublishError) as caught, marked_folders([str(tmp_path), missing]):
         pass
     assert caught.value.path == missing
     assert list(tmp_path.iterdir()) == []
 
 
 def test_stores_that_are_the_same_everywhere_are_not_marked() -> None:
-    with shared_target(["s3://bucket/out"]) as target:
-        target.check()
-    assert target.markers == ()
+    with marked_folders(["s3://bucket/out"]) as markers:
+        assert markers == ()
+
+
+def test_jobs_send_no_more_through_the_driver_than_their_share(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, int]] = []
+
+    class SmallWorkers(SparkWorkers):
+        def frame_of(self, job: SparkJob) -> DataFrame:
+            sent.append((job.works, job.size_bytes))
+            return super().frame_of(job)
+
+    def answer(work: bytes, _attempt_id: str) -> bytes:
+        return work[:8] + os.urandom(2_000)
+
+    works = [os.urandom(500) for _ in range(60)]
+    monkeypatch.setattr(module.DriverLimits, "of", lambda _: module.DriverLimits(20_000, 40_000))
+    with session_workers(spark) as workers:
+        small = SmallWorkers(spark, workers.jobs, workers.check)
+        for waves in (Waves.ONE, Waves.KEPT):
+            sent.clear()
+            found = list(small.run(works, answer, sizes=[1] * 60, what="{:,}", waves=waves))
+            assert [each[:8] for each in found] == [work[:8] for work in works]
+            assert sum(count for count, _ in sent) == 60
+            assert max(size for _, size in sent) <= 20_000
+            # 500 bytes of a work give 2,000 and more: what one job has shown, the next ones keep.
+            assert all(2_000 * count <= 44_000 for count, _ in sent)
+
+
+@pytest.mark.parametrize(
+    ("results", "message", "expected"),
+    [
+        ("8m", "4", (1 << 20, 2 << 20)),
+        ("0", "128", (32 << 20, 256 << 20)),
+        ("1g", "", (32 << 20, 256 << 20)),
+    ],
+)
+def test_limits_are_a_quarter_of_the_settings(
+    results: str, message: str, expected: tuple[int, int]
+) -> None:
+    settings = {"spark.driver.maxResultSize": results, "spark.rpc.message.maxSize": message}
+
+    class Session:
+        conf = SimpleNamespace(get=lambda name, _default: settings[name])
+
+    limits = module.DriverLimits.of(Session())  # type: ignore[arg-type]
+    assert (limits.work_bytes, limits.result_bytes) == expected
