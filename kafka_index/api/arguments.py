@@ -14,7 +14,8 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.config import LogConfig, members_of, read_properties
+from kafka_index.build.settings import Output
+from kafka_index.config import LogConfig, choice_of, members_of, read_properties
 from kafka_index.dropping.condition import read_keys
 from kafka_index.errors import ConfigError, InputError, argument_text
 from kafka_index.execution import ThreadEngine
@@ -351,3 +352,12 @@ def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:
 def unread_texts(files: Mapping[str, Skipped]) -> tuple[str, ...]:
     """Return the files that `reading_inputs` has not read, each with the reason."""
     return tuple(f"{files[path].shown}: {files[path].reason}" for path in sorted(files))
+
+
+def outputs_of(what: Collection[str] | None) -> frozenset[Output] | None:
+    """Return the kinds of files that are to be built; None for all."""
+    if what is None:
+        return None
+    chosen = [what] if isinstance(what, str) else members_of(what)
+    kinds = [what] if chosen is None else chosen
+    return frozenset(choice_of(Output, each, "what") for each in kinds)

@@ -18,6 +18,7 @@ from kafka_index.api.arguments import (
     naming,
     offsets_of,
     optional_path,
+    outputs_of,
     paths_of,
     properties_of,
     settings_by_topic,
@@ -31,7 +32,7 @@ from kafka_index.api.arguments import (
 )
 from kafka_index.build.job import BuildJob, BuildRequest, BuildResult, BuiltRows
 from kafka_index.build.settings import Output
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, members_of, topics_pattern
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
 from kafka_index.dump.listing import list_logs
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution.engine import new_run_id
@@ -133,12 +134,7 @@ def build_indexes(
     """
     names, remote = paths_of(paths), TieredOptions.of(tiered)
     target = optional_path(output, "output") or None
-    outputs = None
-    if what is not None:
-        chosen = [what] if isinstance(what, str) else members_of(what)
-        outputs = frozenset(
-            choice_of(Output, each, "what") for each in ([what] if chosen is None else chosen)
-        )
+    outputs = outputs_of(what)
     # What is read from a setting that is not there must not become a build in place.
     if in_place == (target is not None):
         raise ConfigError(

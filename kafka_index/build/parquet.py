@@ -1,15 +1,14 @@
 """Building from Parquet: rows are counted, put in order where they are in none, staged, published.
 
-Tasks read the row groups of their segments themselves, from any store, with the credentials that
-each process finds.
+Whatever runs them, parts of the work read the row groups of their segments themselves, from any
+store, with the credentials that each process finds.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from zlib import crc32
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from kafka_index.build.building import BuildListener, Publisher
 from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.parquet_order import (
     Bin,
-    CountedInput,
     SegmentCount,
     SegmentKey,
     count_segments,
@@ -33,7 +31,7 @@ from kafka_index.build.report import SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.build.waves import failed_rows, join_partitions, publish_staged, stage_works
+from kafka_index.build.waves import join_partitions
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.execution import Workers
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
@@ -52,9 +50,6 @@ _GONE = "the input changed since it was counted: the rows of this segment are go
 # So that no worker waits long for the last one.
 _BINS_PER_WORKER = 4
 
-#: Stages the known segments of an input in other processes, as `stage_works` does.
-StageSegments = Callable[..., list[StagedSegment]]
-
 
 def build_parquet(
     workers: Workers,
@@ -63,88 +58,36 @@ def build_parquet(
     *,
     listener: BuildListener,
     fail_fast: bool = False,
-    stage_unsorted: StageSegments | None = None,
 ) -> None:
-    """Build from a Parquet input of `open_parquet`.
+    """Build from a Parquet input of `open_parquet`, on threads.
 
     A target root is needed, and every segment is built, whatever exists; one is published only
-    where all the rows that were counted have been read. Rows in no order are sorted by DuckDB, or
-    staged in other processes by `stage_unsorted`. With `fail_fast`, no further bin begins once a
-    segment has failed. Raises `InputError` without a target folder, for files that need columns
-    which the input lacks, or if the input as a whole cannot be used (`count_segments`), and
-    `PublishError` if there is no room to sort it.
+    where all the rows that were counted have been read. Rows in no order are sorted by DuckDB. With
+    `fail_fast`, no further bin begins once a segment has failed. Raises `InputError` without a
+    target folder, for files that need columns which the input lacks, or if the input as a whole
+    cannot be used (`count_segments`), and `PublishError` if there is no room to sort it.
     """
     check_settings(source, settings)
-    named = _PathListener(source.path, listener)
-    counted = count_segments(source, workers, shares=COUNT_SHARES)
-    if workers.in_process:
-        with sorted_input(counted, workers) as in_order:
-            _build_on_threads(workers, in_order, settings, named, fail_fast=fail_fast)
-        return
-    known, refused = split_refused(source, counted.segments)
-    for row in refused:
-        named.on_report(row)
-    if not known or (fail_fast and refused):
-        return
-    stage = _stage_in_order if counted.is_sorted else stage_unsorted
-    if stage is None:
-        raise ValueError("other processes need to be given a way to stage rows in no order")
-    staged = stage(workers, counted, known, settings, fail_fast=fail_fast)
-    rows = failed_rows(staged) if fail_fast else []
-    for row in rows or publish_staged(workers, staged, settings):
-        named.on_report(row)
+    named = PathListener(source.path, listener)
+    with sorted_input(count_segments(source, workers), workers) as counted:
+        known, refused = split_refused(source, counted.segments)
+        bins = list(pack(counted, known, workers.count * _BINS_PER_WORKER))
+        planned = _partition_groups(known)
+        publisher = Publisher(map(len, planned), settings, named, fail_fast=fail_fast)
+        for row in refused:
+            publisher.report(row)
+        group_of = {each.key: number for number, group in enumerate(planned) for each in group}
 
-
-def _build_on_threads(
-    workers: Workers,
-    counted: CountedInput,
-    settings: BuildSettings,
-    listener: _PathListener,
-    *,
-    fail_fast: bool,
-) -> None:
-    known, refused = split_refused(counted.source, counted.segments)
-    bins = list(pack(counted, known, workers.count * _BINS_PER_WORKER))
-    planned = _partition_groups(known)
-    publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast)
-    for row in refused:
-        publisher.report(row)
-    group_of = {each.key: number for number, group in enumerate(planned) for each in group}
-
-    def build(work: Bin, attempt_id: str) -> None:
-        if publisher.stopped.is_set():
-            return
-        for staged in stage_bin(counted.source, work, settings, attempt_id=attempt_id):
-            publisher.add(group_of[_key_of(staged)], staged, attempt_id)
+        def build(work: Bin, attempt_id: str) -> None:
             if publisher.stopped.is_set():
                 return
+            for staged in stage_bin(counted.source, work, settings, attempt_id=attempt_id):
+                publisher.add(group_of[_key_of(staged)], staged, attempt_id)
+                if publisher.stopped.is_set():
+                    return
 
-    publisher.finish(workers.run(bins, build, sizes=_sizes(bins), what="build {:,} bins"))
-
-
-def _stage_in_order(
-    workers: Workers,
-    counted: CountedInput,
-    known: Sequence[SegmentCount],
-    settings: BuildSettings,
-    *,
-    fail_fast: bool,
-) -> list[StagedSegment]:
-    bins = list(pack(counted, known, workers.count * _BINS_PER_WORKER))
-    return stage_works(
-        workers,
-        bins,
-        partial(stage_bin, counted.source),
-        settings,
-        fail_fast=fail_fast,
-        sizes=_sizes(bins),
-        what=f"scan {len(known):,} segments",
-        shares=SHARES - COUNT_SHARES,
-    )
-
-
-def _sizes(bins: Sequence[Bin]) -> list[int]:
-    return [sum(segment.size_bytes for segment in work.segments) for work in bins]
+        sizes = [work.size_bytes for work in bins]
+        publisher.finish(workers.run(bins, build, sizes=sizes, what="build {:,} bins"))
 
 
 def stage_bin(
@@ -215,7 +158,7 @@ def split_refused(
     """Separate the segments that a broker can have from the report rows of the others."""
     known, refused = [], []
     for segment in counts:
-        reason = why_no_segment(segment)
+        reason = why_no_segment(segment.key)
         if reason is None:
             known.append(segment)
         else:
@@ -225,16 +168,18 @@ def split_refused(
 
 
 @dataclass(frozen=True, slots=True)
-class _PathListener:
+class PathListener:
     """Reports the input as the log path: the logs have no files."""
 
     path: str
     listener: BuildListener
 
     def on_scanned(self, row: SegmentReport) -> None:
+        """Pass on a row."""
         self.listener.on_scanned(replace(row, log_path=self.path))
 
     def on_report(self, row: SegmentReport) -> None:
+        """Pass on a final row."""
         self.listener.on_report(replace(row, log_path=self.path))
 
 

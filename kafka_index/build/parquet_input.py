@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +24,8 @@ from kafka_index.stores.registry import readable
 #: How many rows a segment has in all; joined to each row, so that a task knows when it has met all.
 ROW_COUNT = "segment_rows"
 
+# What Spark and Hive name the folder of rows without a value.
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")
 # Footers that are read at a time: a request of a store waits more than it works.
 _FOOTERS_AT_A_TIME = 8
@@ -29,6 +33,7 @@ _FOOTERS_AT_A_TIME = 8
 _LOCAL_BUFFER_BYTES = 1 << 20
 _STORE_BUFFER_BYTES = 4 << 20
 
+_INTEGER = re.compile(r"-?\d{1,19}")
 _Found = TypeVar("_Found")
 
 KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
@@ -88,18 +93,28 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
             path=", ".join(paths) or None,
             hint=f"name a file, or a folder with files that end in {', '.join(_SUFFIXES)}",
         )
-    schemas = for_each_footer(files, _read_schema)
+    path = roots[0] if len(roots) == 1 else os.path.commonpath(roots)
+    return input_of_schemas(path, files, for_each_footer(files, _read_schema))
+
+
+def input_of_schemas(
+    path: str, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
+) -> ParquetInput:
+    """Return an input whose files have some schemas, or, without files, whose rows have one.
+
+    Raises `InputError` if columns are missing or of the wrong type.
+    """
     form = choose_form(schemas)
     check_columns(form, files, schemas)
     optional: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     if form is ParquetForm.METADATA:
-        present = [set(schema.names) for schema in schemas]
+        present = [{name.lower() for name in schema.names} for schema in schemas]
         optional = tuple(name for name in OPTIONAL_COLUMNS if name in set.union(*present))
         in_all = set.intersection(*present)
         missing = tuple(name for name in OPTIONAL_COLUMNS if name not in in_all)
     return ParquetInput(
-        path=roots[0] if len(roots) == 1 else os.path.commonpath(roots),
+        path=path,
         files=tuple(files),
         form=form,
         columns=(*form.needed, *optional),
@@ -180,6 +195,18 @@ class RowGroup:
     row_bytes: int
 
 
+class NumberedGroup(NamedTuple):
+    """A row group, and the number of its first row in the whole input."""
+
+    first_row: int
+    group: RowGroup
+
+    @property
+    def size_bytes(self) -> int:
+        """About the bytes of its rows."""
+        return self.group.rows * self.group.row_bytes
+
+
 @contextmanager
 def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file for bounded reading: pages are streamed, not whole row groups.
@@ -204,23 +231,42 @@ def read_row_group(
     Raises `InputError` if the file cannot be read, or a value does not fit 64 bits.
     """
     schema = pa.schema([source.schema.field(name) for name in names])
+    folders = folder_values(group.file.path)
     with open_file(group.file) as parquet:
-        present = [name for name in names if name in parquet.schema_arrow.names]
+        present = {
+            name: found for name in names if (found := same_names(parquet.schema_arrow, name))
+        }
         batches = parquet.iter_batches(
-            batch_size=batch_rows, row_groups=[group.index], columns=present, use_threads=False
+            batch_size=batch_rows,
+            row_groups=[group.index],
+            columns=[found[0] for found in present.values()],
+            use_threads=False,
         )
         for batch in batches:
-            yield _canonical(batch, schema)
+            columns = []
+            for column in schema:
+                if column.name in present:
+                    columns.append(batch[present[column.name][0]].cast(column.type))
+                else:
+                    value = folders.get(column.name)
+                    scalar = pa.scalar(value, pa.string()).cast(column.type)
+                    columns.append(pa.repeat(scalar, batch.num_rows))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _canonical(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for column in schema:
-        if column.name in batch.schema.names:
-            columns.append(batch[column.name].cast(column.type))
-        else:
-            columns.append(pa.nulls(batch.num_rows, column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def same_names(schema: pa.Schema, name: str) -> list[str]:
+    """Return the columns that have a name, in upper or lower case, as Spark resolves names."""
+    return [found for found in schema.names if found.lower() == name]
+
+
+def folder_values(path: str) -> dict[str, str | None]:
+    """Return the key columns that folders of a path have in their names, as Spark writes them."""
+    values: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, equals, value = folder.partition("=")
+        if equals and name.lower() in KEY_COLUMNS:
+            values[name.lower()] = None if value == _NULL_FOLDER else unquote(value)
+    return values
 
 
 class ParquetForm(Enum):
@@ -238,8 +284,9 @@ class ParquetForm(Enum):
 
 def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
     """Return the form that the files of an input have in common."""
-    with_batch = [BATCH in schema.names for schema in schemas]
-    with_metadata = [set(METADATA_COLUMNS).issubset(schema.names) for schema in schemas]
+    names = [{name.lower() for name in schema.names} for schema in schemas]
+    with_batch = [BATCH in each for each in names]
+    with_metadata = [each.issuperset(METADATA_COLUMNS) for each in names]
     is_raw = all(with_batch) or (any(with_batch) and not all(with_metadata))
     return ParquetForm.RAW if is_raw else ParquetForm.METADATA
 
@@ -249,16 +296,16 @@ def check_columns(
 ) -> None:
     """Raise InputError, naming every file and column, where columns are not those of a form."""
     bad: dict[tuple[str, ...], list[str]] = {}
-    for file, schema in zip(files, schemas, strict=True):
-        problems = tuple(_problems(form, schema))
+    for path, schema in zip([file.path for file in files] or [""], schemas, strict=True):
+        problems = tuple(_problems(form, schema, folder_values(path)))
         if problems:
-            bad.setdefault(problems, []).append(file.path)
+            bad.setdefault(problems, []).append(path)
     if not bad:
         return
     texts = []
     for problems, where in bad.items():
         others = f" (and {len(where) - 1} more files)" if len(where) > 1 else ""
-        texts.append(f"{where[0]}{others}: {', '.join(problems)}")
+        texts.append(f"{where[0]}{others}: {', '.join(problems)}".removeprefix(": "))
     raise InputError(
         f"not the columns of {form.value}: {'; '.join(texts)}",
         hint=f"metadata needs {', '.join(ParquetForm.METADATA.needed)}; "
@@ -266,17 +313,23 @@ def check_columns(
     )
 
 
-def _problems(form: ParquetForm, schema: pa.Schema) -> Iterable[str]:
+def _problems(
+    form: ParquetForm, schema: pa.Schema, folders: Mapping[str, str | None]
+) -> Iterable[str]:
     names = form.needed + (OPTIONAL_COLUMNS if form is ParquetForm.METADATA else ())
     for name in names:
-        count = schema.names.count(name)
-        if count == 0:
+        same = same_names(schema, name)
+        if not same and name in folders:
+            value = folders[name]
+            if name != "topic" and value is not None and not _INTEGER.fullmatch(value):
+                yield f"{name} is {value} in the name of a folder, not an integer"
+        elif not same:
             if name in form.needed:
                 yield f"{name} is missing"
-        elif count > 1:
-            yield f"{name} occurs {count} times"
+        elif len(same) > 1:
+            yield f"{name} occurs {len(same)} times"
         else:
-            found = schema.field(name).type
+            found = schema.field(same[0]).type
             expected = _expected(name, found)
             if expected is not None:
                 yield f"{name} is {found}, not {expected}"
@@ -290,7 +343,9 @@ def _expected(name: str, found: pa.DataType) -> str | None:
         strings = (types.is_string, types.is_large_string, types.is_string_view)
         return None if any(check(kind) for check in strings) else "a string"
     if name == BATCH:
-        return None if pa.types.is_binary(found) or pa.types.is_large_binary(found) else "binary"
+        types = pa.types
+        binaries = (types.is_binary, types.is_large_binary, types.is_binary_view)
+        return None if any(check(found) for check in binaries) else "binary"
     fits = pa.types.is_integer(found) and found != pa.uint64()
     return None if fits else "an integer of at most 64 signed bits"
 

@@ -8,22 +8,26 @@ segments at a time; rows in any other order are sorted first, by DuckDB.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import attrgetter
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kafka_index.build.parquet_input import (
     KEY_COLUMNS,
     POSITION,
+    NumberedGroup,
     ParquetForm,
     ParquetInput,
     RowGroup,
@@ -36,12 +40,14 @@ from kafka_index.execution import Workers
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import is_legal_topic
 from kafka_index.storage import workspace
-from kafka_index.storage.local_work import sorted_batches
+from kafka_index.storage.local_work import query_batches, sorted_batches
 from kafka_index.stores import FileInfo
 from kafka_index.stores.durable_files import publish_error
 
 Codes = npt.NDArray[np.integer[Any]]
 
+#: About the bytes of a row of batch metadata.
+METADATA_ROW_BYTES = 128
 _COUNT_ROWS = 256 * 1024
 _CHUNK_ROWS = 64 * 1024
 _CHUNK_BYTES = 16 << 20
@@ -55,18 +61,48 @@ class SegmentKey(NamedTuple):
     base_offset: int
 
 
-class CountedRows(NamedTuple):
-    """Rows of one segment that a batch of the input holds: their number, and their positions."""
-
-    row_count: int
-    first_position: int
-    last_position: int
-    highest_position: int
-    in_order: bool
-
-
-#: Rows of a segment that lie together, and the segment.
-SegmentPart = tuple[SegmentKey, CountedRows]
+#: Rows of a segment that lie in one batch of the input: where they begin in the whole input, the
+#: positions of the first and the last one, and about the size of the log up to there. `in_order`:
+#: they follow each other, in position order, as do those of all segments in the batch. A pickled
+#: `error` takes the place of what cannot be counted, for processes that would try it again.
+PART_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("segment_base_offset", pa.int64()),
+        ("first_row", pa.int64()),
+        ("row_count", pa.int64()),
+        ("first_position", pa.int64()),
+        ("last_position", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("in_order", pa.bool_()),
+        ("error", pa.binary()),
+    ]
+)
+#: The segments that parts are of, for DuckDB and for Spark. `is_sorted`: the rows of a segment
+#: follow each other in the input, in position order.
+SEGMENTS_QUERY = """
+WITH parts AS (
+    SELECT
+        *,
+        lag(first_row + row_count) OVER so_far AS row_before,
+        lag(last_position) OVER so_far AS position_before
+    FROM {parts}
+    WINDOW so_far AS (PARTITION BY topic, partition, segment_base_offset ORDER BY first_row)
+)
+SELECT
+    topic, partition, segment_base_offset,
+    min(first_row) AS first_row,
+    CAST(sum(row_count) AS BIGINT) AS row_count,
+    max(size_bytes) AS size_bytes,
+    bool_and(
+        in_order
+        AND (row_before IS NULL OR (row_before = first_row AND position_before < first_position))
+    ) AS is_sorted,
+    max(error) AS error
+FROM parts
+GROUP BY topic, partition, segment_base_offset
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +118,10 @@ class SegmentCount:
     row_count: int
     size_bytes: int
 
+    def read_bytes(self, form: ParquetForm) -> int:
+        """Return about the bytes that are read to build it."""
+        return self.size_bytes if form is ParquetForm.RAW else self.row_count * METADATA_ROW_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class CountedInput:
@@ -91,150 +131,132 @@ class CountedInput:
     """
 
     source: ParquetInput
-    groups: Sequence[RowGroup]
+    groups: Sequence[NumberedGroup]
     segments: Sequence[SegmentCount]
     is_sorted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Segments that are read together, and the row groups that hold them, with their first rows."""
+    """Segments that are read together, and the row groups that hold them."""
 
     segments: Sequence[SegmentCount]
-    groups: Sequence[tuple[int, RowGroup]]
+    groups: Sequence[NumberedGroup]
+
+    @property
+    def size_bytes(self) -> int:
+        """About the bytes of the logs."""
+        return sum(segment.size_bytes for segment in self.segments)
 
 
-def count_segments(
-    source: ParquetInput, workers: Workers | None = None, *, shares: int = 0
-) -> CountedInput:
-    """Count the rows of each segment, row group by row group; here if there are no workers.
+def count_segments(source: ParquetInput, workers: Workers) -> CountedInput:
+    """Count the rows of each segment, row group by row group, in threads.
 
-    The count amounts to so many shares of the listener of the workers. Raises `InputError` if there
-    are no rows, a file cannot be read, or a key column holds a null or a partition that is not a
-    32-bit integer: those rows belong to no segment, and no report row could name them.
+    Raises `InputError` if there are no rows, a file cannot be read, or a key column holds a null or
+    a partition that is not a 32-bit integer: those rows belong to no segment, and no report row
+    could name them. Raises `PublishError` if there is no room to count.
     """
-    each = for_each_footer(source.files, partial(_row_groups, frozenset(source.columns)))
-    groups = [group for groups in each for group in groups]
-    if workers is None:
-        return _join_counts(source, groups, (_count_row_group(group, source) for group in groups))
+    groups = row_groups(source)
     counted = workers.run(
         groups,
-        partial(_try_count, source=source),
-        sizes=[group.rows * group.row_bytes for group in groups],
+        lambda group, _: list(count_parts(group, source)),
+        sizes=[group.size_bytes for group in groups],
         what="count the batches of {:,} row groups",
-        ordered=True,
-        shares=shares,
     )
     with closing(counted):
-        return _join_counts(source, groups, map(_counts, counted))
+        segments = query_batches(
+            (part for parts in counted for part in parts),
+            PART_SCHEMA,
+            SEGMENTS_QUERY.format(parts="input_rows") + "ORDER BY first_row",
+            rows="batches of the input",
+            batch_rows=_COUNT_ROWS,
+            threads=workers.count,
+        )
+        table = pa.Table.from_batches(segments)
+    is_sorted = pc.all(table["is_sorted"]).as_py()
+    return CountedInput(source, groups, segment_counts(table), is_sorted)
 
 
-def _try_count(
-    group: RowGroup, _attempt_id: str, *, source: ParquetInput
-) -> list[SegmentPart] | InputError:
-    """Count a row group, or return why that cannot be done: another attempt cannot either."""
-    try:
-        return _count_row_group(group, source)
-    except InputError as error:
-        return error
+def segment_counts(table: pa.Table) -> list[SegmentCount]:
+    """Return rows of `SEGMENTS_QUERY` as segments."""
+    keys = map(SegmentKey, *(table[name].to_pylist() for name in KEY_COLUMNS))
+    counts = (table[name].to_pylist() for name in ("first_row", "row_count", "size_bytes"))
+    return list(map(SegmentCount, keys, *counts))
 
 
-def _counts(found: list[SegmentPart] | InputError) -> list[SegmentPart]:
-    if isinstance(found, InputError):
-        raise found
-    return found
+def row_groups(source: ParquetInput) -> list[NumberedGroup]:
+    """Return the row groups that have rows.
+
+    Raises `InputError` if there are none, or a file cannot be read.
+    """
+    each = for_each_footer(source.files, partial(_row_groups, source))
+    groups = [group for groups in each for group in groups if group.rows]
+    if not groups:
+        raise InputError("the Parquet input has no rows", path=source.path)
+    firsts = accumulate((group.rows for group in groups), initial=0)
+    return [NumberedGroup(first, group) for first, group in zip(firsts, groups, strict=False)]
 
 
-def _row_groups(columns: frozenset[str], file: FileInfo) -> list[RowGroup]:
+def _row_groups(source: ParquetInput, file: FileInfo) -> list[RowGroup]:
     with open_file(file) as parquet:
         metadata = parquet.metadata
     groups = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        row_bytes = 0
-        for number in range(group.num_columns):
-            column = group.column(number)
-            if column.path_in_schema in columns:
-                row_bytes += column.total_uncompressed_size
-        rows = group.num_rows
-        groups.append(RowGroup(file, index, rows, row_bytes // max(rows, 1)))
+        columns = map(group.column, range(group.num_columns))
+        row_bytes = sum(
+            column.total_uncompressed_size
+            for column in columns
+            if column.path_in_schema.lower() in source.columns
+        )
+        groups.append(RowGroup(file, index, group.num_rows, row_bytes // max(group.num_rows, 1)))
     return groups
 
 
-def _count_row_group(group: RowGroup, source: ParquetInput) -> list[SegmentPart]:
-    """Count the rows of each segment in a row group."""
-    parts: list[SegmentPart] = []
-    for batch in read_row_group(source, group, [*KEY_COLUMNS, POSITION], _COUNT_ROWS):
-        _check_keys(batch, group.file.path)
-        parts += _count_batch(batch)
-    return parts
+def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.RecordBatch]:
+    """Yield `PART_SCHEMA` of a row group; raises as `count_segments` does."""
+    first_row = group.first_row
+    # The size of a segment's last batch is not known yet: a mean one stands for it.
+    last_bytes = group.group.row_bytes if source.form is ParquetForm.RAW else 0
+    for batch in read_row_group(source, group.group, [*KEY_COLUMNS, POSITION], _COUNT_ROWS):
+        _check_keys(batch, group.group.file.path)
+        yield _count_batch(batch, first_row, last_bytes)
+        first_row += batch.num_rows
 
 
-def _join_counts(
-    source: ParquetInput, groups: Sequence[RowGroup], counted: Iterable[Sequence[SegmentPart]]
-) -> CountedInput:
-    """Join what was counted in each row group, in their order."""
-    counts: dict[SegmentKey, SegmentCount] = {}
-    is_sorted = True
-    first_row = 0
-    last: SegmentKey | None = None
-    last_position = -1
-    for group, parts in zip(groups, counted, strict=True):
-        # The size of a segment's last batch is not known yet: a mean one stands for it.
-        last_bytes = group.row_bytes if source.form is ParquetForm.RAW else 0
-        for key, part in parts:
-            count = counts.get(key) or SegmentCount(key, first_row, 0, last_bytes)
-            follows = key == last and part.first_position > last_position
-            is_sorted &= part.in_order and (not count.row_count or follows)
-            counts[key] = replace(
-                count,
-                row_count=count.row_count + part.row_count,
-                size_bytes=max(count.size_bytes, part.highest_position + last_bytes),
-            )
-            first_row += part.row_count
-            last, last_position = key, part.last_position
-    if not counts:
-        raise InputError("the Parquet input has no rows", path=source.path)
-    return CountedInput(source, groups, list(counts.values()), is_sorted)
-
-
-def why_no_segment(segment: SegmentCount) -> str | None:
+def why_no_segment(key: SegmentKey) -> str | None:
     """Return why no broker has such a segment, or None. What passes is safe as a folder name."""
-    if not is_legal_topic(segment.key.topic):
+    if not is_legal_topic(key.topic):
         return "not a legal topic name"
-    if not 0 <= segment.key.partition <= INT32_MAX:
+    if not 0 <= key.partition <= INT32_MAX:
         return f"partition outside 0..{INT32_MAX}"
-    return "segment_base_offset is negative" if segment.key.base_offset < 0 else None
+    return "segment_base_offset is negative" if key.base_offset < 0 else None
 
 
 def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> Iterator[Bin]:
     """Cut segments of a sorted input into about so many bins for one read each."""
 
     def weight(segment: SegmentCount) -> int:
-        is_raw = counted.source.form is ParquetForm.RAW
-        return segment.size_bytes if is_raw else segment.row_count
+        return segment.read_bytes(counted.source.form)
 
-    firsts = [0, *accumulate(group.rows for group in counted.groups)]
-    numbered = list(zip(firsts, counted.groups, strict=False))
     target = sum(map(weight, segments)) // bins + 1
     work: list[SegmentCount] = []
     filled = 0
     for segment in segments:
         if work and filled + weight(segment) > target:
-            yield _bin(work, firsts, numbered)
+            yield _bin(work, counted.groups)
             work, filled = [], 0
         work.append(segment)
         filled += weight(segment)
     if work:
-        yield _bin(work, firsts, numbered)
+        yield _bin(work, counted.groups)
 
 
-def _bin(
-    work: Sequence[SegmentCount], firsts: Sequence[int], groups: Sequence[tuple[int, RowGroup]]
-) -> Bin:
+def _bin(work: Sequence[SegmentCount], groups: Sequence[NumberedGroup]) -> Bin:
     end = work[-1].first_row + work[-1].row_count
-    low, high = np.searchsorted(firsts, [work[0].first_row + 1, end])
-    return Bin(work, groups[int(low) - 1 : int(high)])
+    low = bisect_right(groups, work[0].first_row, key=attrgetter("first_row"))
+    high = bisect_left(groups, end, key=attrgetter("first_row"))
+    return Bin(work, groups[low - 1 : high])
 
 
 def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
@@ -245,21 +267,21 @@ def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
     last = work.segments[-1]
     start, end = work.segments[0].first_row, last.first_row + last.row_count
     names = list(source.columns)
-    for first_row, group in work.groups:
+    for each in work.groups:
+        first_row, group = each.first_row, each.group
         for batch in read_row_group(source, group, names, _batch_rows(group)):
             skipped = max(start - first_row, 0)
             rows = batch.slice(skipped, max(min(end - first_row, batch.num_rows) - skipped, 0))
             if rows.num_rows:
                 yield rows
-            first_row += batch.num_rows  # noqa: PLW2901
+            first_row += batch.num_rows
             if first_row >= end:
                 return
 
 
-def read_row_groups(source: ParquetInput, groups: Iterable[RowGroup]) -> Iterator[pa.RecordBatch]:
-    """Stream the rows of row groups, all columns; `InputError` when a file cannot be read."""
-    for group in groups:
-        yield from read_row_group(source, group, list(source.columns), _batch_rows(group))
+def read_whole_group(source: ParquetInput, group: RowGroup) -> Iterator[pa.RecordBatch]:
+    """Stream the rows of a row group, all columns; `InputError` when a file cannot be read."""
+    return read_row_group(source, group, list(source.columns), _batch_rows(group))
 
 
 @contextmanager
@@ -272,10 +294,12 @@ def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInp
         yield counted
         return
     source = counted.source
-    batch_rows = min(map(_batch_rows, counted.groups))
+    batch_rows = min(_batch_rows(each.group) for each in counted.groups)
     with TemporaryDirectory(dir=workspace(), prefix="sorted") as folder:
         path = os.path.join(folder, "sorted.parquet")
-        batches = read_row_groups(source, counted.groups)
+        batches = chain.from_iterable(
+            read_whole_group(source, each.group) for each in counted.groups
+        )
         try:
             with pq.ParquetWriter(
                 path, source.schema, compression="lz4", use_dictionary=["topic"]
@@ -333,8 +357,8 @@ def _check_keys(rows: pa.RecordBatch, path: str) -> None:
         raise InputError("a partition that is not a 32-bit integer", path=path)
 
 
-def _count_batch(batch: pa.RecordBatch) -> Iterator[SegmentPart]:
-    """Count the rows of each segment in a batch; none is in order where another one is not."""
+def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.RecordBatch:
+    """Return `PART_SCHEMA` of a batch; none is in order where another one is not."""
     keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     position = batch[POSITION].fill_null(-1).to_numpy()
     starts = run_starts(keys)
@@ -342,22 +366,21 @@ def _count_batch(batch: pa.RecordBatch) -> Iterator[SegmentPart]:
     ascends = np.append(True, position[1:] > position[:-1])
     ascends[starts] = True
     runs = {
-        "start": starts,
+        "first_row": first_row + starts,
         "row_count": ends - starts,
-        "first": position[starts],
-        "last": position[ends - 1],
-        "highest": np.maximum.reduceat(position, starts),
+        "first_position": position[starts],
+        "last_position": position[ends - 1],
+        "size_bytes": np.maximum.reduceat(position, starts) + last_bytes,
     }
     table = pa.Table.from_batches([batch.select(KEY_COLUMNS).take(pa.array(starts))])
     for name, column in runs.items():
         table = table.append_column(name, pa.array(column))
-    asked = [("row_count", "sum"), ("first", "first"), ("last", "last"), ("highest", "max")]
+    functions = dict(zip(runs, ("min", "sum", "first", "last", "max"), strict=True))
     groups = table.group_by(KEY_COLUMNS, use_threads=False)
-    # Arrow returns groups in no order.
-    found = groups.aggregate([("start", "min"), *asked]).sort_by("start_min")
+    found = groups.aggregate(list(functions.items()))
     in_order = found.num_rows == len(starts) and bool(ascends.all())
-    names = [*KEY_COLUMNS, *(f"{name}_{function}" for name, function in asked)]
-    for *key, count, first, last, highest in zip(
-        *(found[name].to_pylist() for name in names), strict=True
-    ):
-        yield SegmentKey(*key), CountedRows(count, first, last, highest, in_order)
+    columns = [found[name] for name in KEY_COLUMNS]
+    columns += [found[f"{name}_{function}"] for name, function in functions.items()]
+    columns += [pa.array([in_order] * found.num_rows), pa.nulls(found.num_rows, pa.binary())]
+    counted = pa.table(columns, names=PART_SCHEMA.names).cast(PART_SCHEMA)
+    return counted.combine_chunks().to_batches()[0]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS
 from kafka_index.build.job import AFTER_FAILURE, BuildJob, BuildRequest
-from kafka_index.build.parquet import SHARES, StageSegments, build_parquet, check_settings
+from kafka_index.build.parquet import SHARES, build_parquet, check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_order import count_segments
 from kafka_index.build.report import (
@@ -45,6 +45,7 @@ from kafka_index.cli.terminal import (
 )
 from kafka_index.dump.listing import list_logs
 from kafka_index.errors import InputError, plural
+from kafka_index.execution import ThreadEngine
 from kafka_index.layout.names import TopicPartition
 from kafka_index.pages.page import BAD, GOOD, NOTABLE, Explained, Page, Totals, Verdict, explain
 from kafka_index.pages.page_writer import PageWriter
@@ -62,7 +63,6 @@ from kafka_index.storage.segment_table import SegmentTable
 
 if TYPE_CHECKING:
     from kafka_index.cli.build_command import BuildOptions
-    from kafka_index.execution import Engine
 
 _ROWS_AT_A_TIME = 64 * 1024
 EXPLAINED = {
@@ -84,9 +84,11 @@ def run_build(options: BuildOptions) -> ExitCode:
         source = open_parquet(options.inputs)
         if not options.dry_run:
             return _build_parquet(options, source)
+        with ThreadEngine().start("count") as workers:
+            counted = count_segments(source, workers)
         sizes = [
             (TopicPartition(each.key.topic, each.key.partition), 1, each.size_bytes)
-            for each in count_segments(source).segments
+            for each in counted.segments
         ]
         return _print_plan(options, sizes, [])
     listing = list_logs(options.inputs, options.tiered, topics=options.topics)
@@ -159,25 +161,20 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
                 outputs=[target_root],
             ) as workers,
         ):
-            build_parquet(
-                workers,
-                source,
-                settings,
-                listener=outcome,
-                fail_fast=options.fail_fast,
-                stage_unsorted=_sort_on_spark(options.engine),
-            )
+            if options.engine.on_spark:
+                from kafka_index.spark import parquet  # noqa: PLC0415, PySpark
+
+                rows = parquet.files_as_rows(source)
+                parquet.build_rows(
+                    workers, rows, settings, listener=outcome, fail_fast=options.fail_fast
+                )
+            else:
+                build_parquet(
+                    workers, source, settings, listener=outcome, fail_fast=options.fail_fast
+                )
         if writer is not None:
             writer.write_rest([])
         return outcome.print_summary([], f"in {target_root}")
-
-
-def _sort_on_spark(engine: Engine) -> StageSegments | None:
-    if not engine.on_spark:
-        return None
-    from kafka_index.spark.parquet import stage_unsorted  # noqa: PLC0415, PySpark
-
-    return stage_unsorted
 
 
 def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:

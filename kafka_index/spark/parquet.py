@@ -1,39 +1,76 @@
-"""Rows of Parquet in no order on Spark, which sorts them before their segments are staged.
+"""Building on Spark from Parquet, or from the rows of any DataFrame, wave by wave.
 
-Files are read by our own tasks, from any store, with the credentials that each process finds.
+Executors count the rows of segments, and keep what they counted: the driver has the segments of the
+waves that run. Row groups are read by our own tasks, from any store, with the credentials that each
+process finds.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.build import BuildSettings
-from kafka_index.build.parquet import COUNT_SHARES, SHARES, stage_stream
-from kafka_index.build.parquet_input import BATCH, KEY_COLUMNS, POSITION, ROW_COUNT, ParquetInput
-from kafka_index.build.parquet_order import CountedInput, SegmentCount, read_row_groups
-from kafka_index.build.report import FAILED
+from kafka_index.build.building import BuildListener
+from kafka_index.build.parquet import (
+    COUNT_SHARES,
+    SHARES,
+    PathListener,
+    check_settings,
+    split_refused,
+    stage_bin,
+    stage_stream,
+)
+from kafka_index.build.parquet_input import (
+    BATCH,
+    KEY_COLUMNS,
+    POSITION,
+    ROW_COUNT,
+    NumberedGroup,
+    ParquetForm,
+    ParquetInput,
+)
+from kafka_index.build.parquet_order import (
+    METADATA_ROW_BYTES,
+    PART_SCHEMA,
+    SEGMENTS_QUERY,
+    CountedInput,
+    SegmentCount,
+    SegmentKey,
+    count_parts,
+    pack,
+    read_whole_group,
+    row_groups,
+    segment_counts,
+    why_no_segment,
+)
+from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.build.waves import failed_rows
+from kafka_index.build.waves import WAVE_SEGMENTS, build_waves, failed_rows, stage_works
+from kafka_index.errors import InputError
 from kafka_index.execution import Workers
-from kafka_index.execution.engine import BIN, balance
+from kafka_index.execution.engine import BIN, COST_BYTES, balance, count_bins, wave_bytes
 from kafka_index.spark.workers import (
     SparkWorkers,
     check_results,
     current_attempt_id,
+    pack_together,
     read_works,
     spark_schema,
     spark_workers,
+    unpack,
 )
 
-_BINS_PER_CORE = 4
+_PARTITION = ["topic", "partition"]
 # Rows are read, and sorted.
 _STAGES = 2
 # Raw batches reach megabytes each, so rows alone do not bound a record batch.
@@ -41,48 +78,323 @@ _BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_BYTES = 16 << 20
 _STAGED = "staged"
 _STAGED_SCHEMA = pa.schema([pa.field(_STAGED, pa.binary(), nullable=False)])
+# About the most bytes of a staged segment, as Spark sends it to the driver, and of a counted one.
+_STAGED_BYTES, _COUNTED_BYTES = 1024, 128
 
 
-def stage_unsorted(
+@dataclass(frozen=True, eq=False, slots=True)
+class Rows:
+    """An input as Spark reads it; `groups` are those of files, which tasks read themselves.
+
+    Without them the rows are those of a frame with the columns of the source.
+    """
+
+    source: ParquetInput
+    groups: Sequence[NumberedGroup] = ()
+    frame: DataFrame | None = None
+
+
+def build_rows(
     workers: Workers,
-    counted: CountedInput,
-    known: Sequence[SegmentCount],
+    rows: Rows,
     settings: BuildSettings,
     *,
-    fail_fast: bool,
-) -> list[StagedSegment]:
-    """Stage the known segments of an input that Spark has to sort.
+    listener: BuildListener,
+    fail_fast: bool = False,
+) -> None:
+    """Build from rows, as `build_parquet` does on threads; the listener's shares are `SHARES`.
 
-    Executors read the files under the paths that the driver knows. With `fail_fast`, maybe not all
-    segments are returned, once one has failed.
+    Executors read files under the paths that the driver knows, and rows in no order are sorted by
+    Spark. With `fail_fast`, no further wave begins once a segment has failed.
     """
+    check_settings(rows.source, settings)
     spark = spark_workers(workers)
-    staging = partial(
-        stage_rows,
-        source=counted.source,
-        settings=replace(settings, shares_staged=True),
-        fail_fast=fail_fast,
+    named = PathListener(rows.source.path, listener)
+    with _counted(spark, rows) as counted:
+        refused = counted.refused()
+        for row in refused:
+            named.on_report(row)
+        if fail_fast and refused:
+            return
+        for reports in build_waves(workers, counted.waves(), settings, fail_fast=fail_fast):
+            for row in reports:
+                named.on_report(row)
+
+
+def files_as_rows(source: ParquetInput) -> Rows:
+    """Return a Parquet input; raises `InputError` if a file cannot be read."""
+    return Rows(source, row_groups(source))
+
+
+@contextmanager
+def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
+    """Count the rows of segments, and keep the counts as long as the context is open.
+
+    Raises `InputError` as `count_segments` does.
+    """
+    counts = _count_files(workers, rows) if rows.frame is None else _count_frame(rows.frame)
+    segments = counts.persist(StorageLevel.DISK_ONLY)
+    is_raw = rows.source.form is ParquetForm.RAW
+    read_bytes = "size_bytes" if is_raw else f"row_count * {METADATA_ROW_BYTES}"
+    try:
+        name = "count the rows of segments"
+        with workers.jobs.job(name, items=COUNT_SHARES, stages=_STAGES):
+            partitions = (
+                segments.groupBy(_PARTITION)
+                .agg(
+                    F.count("*").alias("segments"),
+                    F.sum(F.expr(read_bytes)).alias("read_bytes"),
+                    F.min("first_row").alias("first_row"),
+                    F.min("segment_base_offset").alias("lowest"),
+                    F.count("segment_base_offset").alias("known"),
+                    F.bool_and("is_sorted").alias("is_sorted"),
+                    F.max("error").alias("error"),
+                )
+                .toArrow()
+                .sort_by("first_row")
+            )
+        _check_partitions(partitions, rows.source)
+        yield _Counted(workers, rows, segments, partitions)
+    finally:
+        segments.unpersist()
+
+
+def _check_partitions(partitions: pa.Table, source: ParquetInput) -> None:
+    """Refuse an input without rows, and rows that belong to no segment."""
+    for error in partitions["error"].drop_null().to_pylist():
+        raise pickle.loads(error)  # noqa: S301, of our own task
+    if not partitions.num_rows:
+        raise InputError("the input has no rows", path=source.path)
+    has_null = [partitions[name].null_count for name in _PARTITION]
+    has_null.append(pc.any(pc.less(partitions["known"], partitions["segments"])).as_py())
+    for name, is_null in zip(KEY_COLUMNS, has_null, strict=True):
+        if is_null:
+            raise InputError(
+                f"null in column {name}: these rows belong to no segment",
+                path=source.path,
+                hint="remove those rows",
+            )
+    numbers = partitions["partition"]
+    if pc.any(pc.not_equal(numbers, pc.cast(numbers, pa.int32(), safe=False))).as_py():
+        raise InputError("a partition that is not a 32-bit integer", path=source.path)
+
+
+def _count_files(workers: SparkWorkers, rows: Rows) -> DataFrame:
+    counting = workers.task(partial(count_groups, source=rows.source))
+    groups = workers.frame(rows.groups, [each.size_bytes for each in rows.groups])
+    parts = groups.mapInArrow(counting, spark_schema(PART_SCHEMA))
+    return workers.session.sql(SEGMENTS_QUERY, parts=parts)
+
+
+def count_groups(
+    batches: Iterable[pa.RecordBatch], *, source: ParquetInput
+) -> Iterator[pa.RecordBatch]:
+    """Count the row groups of one bin: a task's function."""
+    for group in read_works(batches):
+        try:
+            yield from count_parts(group, source)
+        except InputError as error:
+            row = dict.fromkeys(PART_SCHEMA.names)
+            yield pa.RecordBatch.from_pylist([{**row, "error": pickle.dumps(error)}], PART_SCHEMA)
+
+
+def _count_frame(frame: DataFrame) -> DataFrame:
+    end = F.coalesce(F.col(POSITION), F.lit(-1))
+    if BATCH in frame.columns:
+        end += F.coalesce(F.length(BATCH), F.lit(0))
+    return frame.groupBy(*KEY_COLUMNS).agg(
+        F.lit(0).alias("first_row"),
+        F.count("*").alias("row_count"),
+        F.max(end).alias("size_bytes"),
+        F.expr("false").alias("is_sorted"),
+        F.lit(None).cast("binary").alias("error"),
     )
-    rows = _sorted_rows(spark, counted, known)
-    staged = rows.mapInArrow(spark.task(staging), spark_schema(_STAGED_SCHEMA))
-    name = f"scan {len(known):,} segments"
-    with (
-        spark.jobs.job(name, items=SHARES - COUNT_SHARES, stages=_STAGES),
-        _bounded_batches(spark.session),
-    ):
-        found = read_staged(staged.toArrow())
-    if not (fail_fast and failed_rows(found)):
-        check_results(len(found), len(known))
-    return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Counted:
+    """Rows whose segments executors have counted; a row for each of their partitions is here."""
+
+    workers: SparkWorkers
+    rows: Rows
+    segments: DataFrame
+    partitions: pa.Table
+
+    def refused(self) -> list[SegmentReport]:
+        """Return the rows of segments that no broker can have."""
+        keys = map(
+            SegmentKey, *(self.partitions[name].to_pylist() for name in (*_PARTITION, "lowest"))
+        )
+        refused = [why_no_segment(key) is not None for key in keys]
+        if not any(refused):
+            return []
+        return split_refused(self.rows.source, self.fetch(self.partitions.filter(refused)))[1]
+
+    def waves(self) -> list[_Wave]:
+        """Return waves of whole partitions, in the order of the input."""
+        counts, sizes = (self.partitions[name].to_pylist() for name in ("segments", "read_bytes"))
+        costs = [size + COST_BYTES * count for size, count in zip(sizes, counts, strict=True)]
+        max_cost = wave_bytes(sum(costs))
+        max_segments = min(WAVE_SEGMENTS, self.workers.limits.result_bytes // _COUNTED_BYTES)
+        waves: list[_Wave] = []
+        first = cost = segments = 0
+        for end in range(1, len(costs) + 1):
+            cost += costs[end - 1]
+            segments += counts[end - 1]
+            is_full = cost >= max_cost or segments + (counts[end:] or [0])[0] > max_segments
+            if is_full or end == len(costs):
+                waves.append(_Wave(self, first, end, segments, cost))
+                first, cost, segments = end, 0, 0
+        return waves
+
+    def fetch(self, partitions: pa.Table) -> list[SegmentCount]:
+        """Return the segments of partitions, in the order of the input."""
+        found = self.segments
+        if partitions.num_rows < self.partitions.num_rows:
+            names = self.workers.session.createDataFrame(partitions.select(_PARTITION))
+            found = found.join(F.broadcast(names), _PARTITION)
+        with self.workers.jobs.job(f"list the segments of {partitions.num_rows:,} partitions"):
+            table = found.drop("is_sorted", "error").toArrow()
+        return segment_counts(table.sort_by("first_row"))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Wave:
+    """A wave of counted partitions, from one of them to another."""
+
+    counted: _Counted
+    first: int
+    end: int
+    segments: int
+    cost: int
+
+    @property
+    def bins(self) -> int:
+        """About the number of bins of the scan."""
+        return count_bins(self.segments, self.cost)
+
+    def kept(self, _settings: BuildSettings) -> list[SegmentReport]:
+        """Return no row: all segments are built anew."""
+        return []
+
+    def stage(
+        self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
+    ) -> list[StagedSegment]:
+        """Scan the segments that a broker can have."""
+        spark, source = spark_workers(workers), self.counted.rows.source
+        partitions = self.counted.partitions.slice(self.first, self.end - self.first)
+        known, _ = split_refused(source, self.counted.fetch(partitions))
+        shares = (SHARES - COUNT_SHARES) * self.segments // sum_of(self.counted.partitions)
+        if pc.all(self.counted.partitions["is_sorted"]).as_py():
+            counted = CountedInput(source, self.counted.rows.groups, known, is_sorted=True)
+            bins = list(pack(counted, known, self.bins))
+            return stage_works(
+                spark,
+                bins,
+                partial(stage_bin, source),
+                settings,
+                fail_fast=fail_fast,
+                sizes=[each.size_bytes for each in bins],
+                what=f"scan {len(known):,} segments",
+                shares=shares,
+            )
+        staged: list[StagedSegment] = []
+        limits = spark.limits
+        most = min(limits.result_bytes // _STAGED_BYTES, limits.work_bytes // _COUNTED_BYTES)
+        for start in range(0, len(known), max(most, 1)):
+            some = known[start : start + max(most, 1)]
+            items = shares * len(some) // len(known)
+            staged += self._stage_unsorted(spark, some, settings, fail_fast=fail_fast, items=items)
+            if fail_fast and failed_rows(staged):
+                break
+        return staged
+
+    def _stage_unsorted(
+        self,
+        workers: SparkWorkers,
+        known: Sequence[SegmentCount],
+        settings: BuildSettings,
+        *,
+        fail_fast: bool,
+        items: int,
+    ) -> list[StagedSegment]:
+        """Stage segments from rows that Spark sorts."""
+        source = self.counted.rows.source
+        staging = partial(
+            stage_rows,
+            source=source,
+            settings=replace(settings, shares_staged=True),
+            fail_fast=fail_fast,
+        )
+        sizes = [each.read_bytes(source.form) for each in known]
+        tasks = count_bins(len(sizes), sum(sizes) + COST_BYTES * len(sizes))
+        topics, partitions, bases = zip(*(each.key for each in known), strict=True)
+        counts = [each.row_count for each in known]
+        bins = pa.array(balance(sizes, tasks, overhead=COST_BYTES), pa.int32())
+        segments = workers.session.createDataFrame(
+            pa.table(
+                [topics, partitions, bases, counts, bins], names=[*KEY_COLUMNS, ROW_COUNT, BIN]
+            )
+        )
+        ordered = (
+            self._rows(workers, known)
+            .join(F.broadcast(segments), list(KEY_COLUMNS))
+            .repartitionById(tasks, BIN)
+            .sortWithinPartitions(*KEY_COLUMNS, POSITION)
+        )
+        staged = ordered.mapInArrow(workers.task(staging), spark_schema(_STAGED_SCHEMA))
+        name = f"scan {len(known):,} segments"
+        with (
+            workers.jobs.job(name, items=items, stages=_STAGES),
+            _bounded_batches(workers.session),
+        ):
+            found = read_staged(staged.toArrow())
+        if not (fail_fast and failed_rows(found)):
+            check_results(len(found), len(known))
+        return found
+
+    def _rows(self, workers: SparkWorkers, known: Sequence[SegmentCount]) -> DataFrame:
+        """Return rows, those of known segments among them."""
+        rows = self.counted.rows
+        if rows.frame is not None:
+            return rows.frame
+        # Where others want the rest, it is read no further than to see whose it is.
+        is_part = self.segments < sum_of(self.counted.partitions) or len(known) < self.segments
+        wanted = frozenset(each.key for each in known) if is_part else None
+        read = workers.task(partial(read_rows, source=rows.source, wanted=wanted))
+        groups = workers.frame(rows.groups, [each.size_bytes for each in rows.groups])
+        return groups.mapInArrow(read, spark_schema(_row_schema(rows.source)))
+
+
+def sum_of(partitions: pa.Table) -> int:
+    """Return the number of segments of partitions."""
+    count: int = pc.sum(partitions["segments"]).as_py()
+    return count
 
 
 def read_rows(
-    batches: Iterator[pa.RecordBatch], *, source: ParquetInput
+    batches: Iterator[pa.RecordBatch],
+    *,
+    source: ParquetInput,
+    wanted: frozenset[SegmentKey] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the row groups of one bin: a task's function."""
+    """Read the row groups of one bin, of wanted segments only: a task's function.
+
+    A row group without wanted rows is read no further than that shows.
+    """
     schema = _row_schema(source)
-    for rows in read_row_groups(source, read_works(batches)):
-        yield rows.cast(schema)
+    for group in read_works(batches):
+        if wanted is None or _has_any(group, source, wanted):
+            for rows in read_whole_group(source, group.group):
+                yield rows.cast(schema)
+
+
+def _has_any(group: NumberedGroup, source: ParquetInput, wanted: frozenset[SegmentKey]) -> bool:
+    for parts in count_parts(group, source):
+        keys = map(SegmentKey, *(parts[name].to_pylist() for name in KEY_COLUMNS))
+        if not wanted.isdisjoint(keys):
+            return True
+    return False
 
 
 def stage_rows(
@@ -98,47 +410,23 @@ def stage_rows(
     """
     schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
     canonical = (batch.select(schema.names).cast(schema) for batch in batches)
+    found: list[StagedSegment] = []
     for staged in stage_stream(canonical, source, settings, attempt_id=current_attempt_id()):
-        yield pa.record_batch([[pickle.dumps(staged)]], schema=_STAGED_SCHEMA)
+        found.append(staged)
         if fail_fast and staged.report.status == FAILED:
-            return
+            break
+    yield pa.record_batch([[pack_together(found)]], schema=_STAGED_SCHEMA)
 
 
 def read_staged(rows: pa.Table) -> list[StagedSegment]:
     """Return the segments that tasks have staged, in rows of `stage_rows`."""
-    return list(map(pickle.loads, rows.column(_STAGED).to_pylist()))
+    return [each for packed in rows.column(_STAGED).to_pylist() for each in unpack(packed)]
 
 
 def _row_schema(source: ParquetInput) -> pa.Schema:
     """Return the columns of an input as Spark has them."""
     return pa.schema(
         [pa.field(each.name, pa.binary()) if each.name == BATCH else each for each in source.schema]
-    )
-
-
-def _sorted_rows(
-    workers: SparkWorkers, counted: CountedInput, known: Sequence[SegmentCount]
-) -> DataFrame:
-    """Return the rows of segments with their number, sorted, a partition of the frame a bin."""
-    read = workers.task(partial(read_rows, source=counted.source))
-    schema = _row_schema(counted.source)
-    groups = workers.frame(
-        counted.groups, [group.rows * group.row_bytes for group in counted.groups]
-    )
-    rows = groups.mapInArrow(read, spark_schema(schema))
-    tasks = min(_BINS_PER_CORE * workers.count, len(known))
-    topics, partitions, bases = zip(*(each.key for each in known), strict=True)
-    counts = [each.row_count for each in known]
-    segments = workers.session.createDataFrame(
-        pa.table(
-            [topics, partitions, bases, counts, pa.array(balance(counts, tasks), pa.int32())],
-            names=[*KEY_COLUMNS, ROW_COUNT, BIN],
-        )
-    )
-    return (
-        rows.join(F.broadcast(segments), list(KEY_COLUMNS))
-        .repartitionById(tasks, BIN)
-        .sortWithinPartitions(*KEY_COLUMNS, POSITION)
     )
 
 

@@ -85,7 +85,7 @@ class SparkWorkers:
         self.session = session
         self.jobs = jobs
         self.check = check
-        self._limits = DriverLimits.of(session)
+        self.limits = DriverLimits.of(session)
 
     @property
     def count(self) -> int:
@@ -119,11 +119,11 @@ class SparkWorkers:
         ratio = float(_RESULT_RATIO)
 
         def plan() -> Iterator[SparkJob]:
-            most = self._limits.result_bytes // max(result_bytes, 1)
+            most = self.limits.result_bytes // max(result_bytes, 1)
             for first, last in split_waves(costs, waves, self.count):
                 start = first
                 while start < last:
-                    limit = min(self._limits.work_bytes, int(self._limits.result_bytes / ratio))
+                    limit = min(self.limits.work_bytes, int(self.limits.result_bytes / ratio))
                     end = min(last, start + max(most, 1))
                     job = SparkJob.of(works, sizes, start, end, limit)
                     start = job.end
@@ -139,7 +139,7 @@ class SparkWorkers:
             with self.jobs.job(what.format(job.works, size=size), items=items):
                 rows = done.toArrow().column(_PACKED).to_pylist()
             ratio = max(ratio, sum(map(len, rows)) / max(job.size_bytes, 1))
-            found = [pair for packed in rows for pair in _unpack(packed)]
+            found = [pair for packed in rows for pair in unpack(packed)]
             check_results(len(found), job.works)
             return [result for _, result in sorted(found, key=itemgetter(0))]
 
@@ -228,7 +228,7 @@ class SparkJob:
             members: list[list[tuple[int, object]]] = [[] for _ in range(bins)]
             for number, place in enumerate(balance(costs, bins, overhead=0), start=start):
                 members[place].append((number, works[number]))
-            job = cls(start, end, list(map(_pack, members)))
+            job = cls(start, end, list(map(pack_together, members)))
             if max_bytes is None or job.size_bytes <= max_bytes or end - start == 1:
                 return job
             end = start + max((end - start) * max_bytes // (2 * job.size_bytes), 1)
@@ -244,12 +244,14 @@ class SparkJob:
         return sum(map(len, self.bins))
 
 
-def _pack(pairs: Sequence[tuple[int, object]]) -> bytes:
-    return zlib.compress(pickle.dumps(pairs), _COMPRESSION_LEVEL)
+def pack_together(objects: Sequence[object]) -> bytes:
+    """Return objects pickled together and compressed: those that are alike take little."""
+    return zlib.compress(pickle.dumps(objects), _COMPRESSION_LEVEL)
 
 
-def _unpack(packed: bytes) -> list[tuple[int, Any]]:
-    found: list[tuple[int, Any]] = pickle.loads(zlib.decompress(packed))  # noqa: S301, ours
+def unpack(packed: bytes) -> list[Any]:
+    """Return the objects of `pack_together`."""
+    found: list[Any] = pickle.loads(zlib.decompress(packed))  # noqa: S301, ours
     return found
 
 
@@ -279,7 +281,7 @@ def read_works(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
 def _numbered_works(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Any]]:
     for batch in batches:
         for packed in batch.column(_PACKED).to_pylist():
-            yield from _unpack(packed)
+            yield from unpack(packed)
 
 
 def _run(
@@ -287,7 +289,7 @@ def _run(
 ) -> Iterator[pa.RecordBatch]:
     attempt_id = current_attempt_id()
     found = [(number, function(work, attempt_id)) for number, work in _numbered_works(batches)]
-    yield pa.record_batch([[_pack(found)]], schema=_RESULT_SCHEMA)
+    yield pa.record_batch([[pack_together(found)]], schema=_RESULT_SCHEMA)
 
 
 def _run_parts(

@@ -116,8 +116,27 @@ def sorted_batches(
     """Yield the rows of batches, ordered by some columns.
 
     An error that ends the batches is raised as it is. `order` names columns, `rows` the rows in
-    errors; a batch has about `batch_rows`. Raises `InputError` if DuckDB refuses the rows;
-    `PublishError` if there is no room to sort.
+    errors; a batch has about `batch_rows`. Raises as `query_batches` does.
+    """
+    place = "NULLS FIRST" if nulls_first else "NULLS LAST"
+    quoted = ('"' + name.replace('"', '""') + '"' for name in order)
+    terms = ", ".join(f"{name} {place}" for name in quoted)
+    query = f"SELECT * FROM input_rows ORDER BY {terms}"  # noqa: S608, the names are quoted
+    return query_batches(batches, schema, query, rows=rows, batch_rows=batch_rows, threads=threads)
+
+
+def query_batches(
+    batches: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    query: str,
+    *,
+    rows: str,
+    batch_rows: int,
+    threads: int,
+) -> Iterator[pa.RecordBatch]:
+    """Yield what DuckDB answers a query of ``input_rows``, a table with the rows of batches.
+
+    Raises `InputError` if DuckDB refuses the rows; `PublishError` if there is no room to sort.
     """
     # It takes a while, and few commands need it.
     import duckdb  # noqa: PLC0415
@@ -131,13 +150,9 @@ def sorted_batches(
     }
     checked = _Checked(batches)
     reader = pa.RecordBatchReader.from_batches(schema, checked)
-    place = "NULLS FIRST" if nulls_first else "NULLS LAST"
-    quoted = ('"' + name.replace('"', '""') + '"' for name in order)
-    terms = ", ".join(f"{name} {place}" for name in quoted)
     with closing(duckdb.connect(":memory:", config=options)) as connection:
-        connection.register("unsorted", reader)
+        connection.register("input_rows", reader)
         try:
-            query = f"SELECT * FROM unsorted ORDER BY {terms}"  # noqa: S608, the names are quoted
             for batch in connection.sql(query).to_arrow_reader(batch_rows):
                 checked.check()
                 yield batch

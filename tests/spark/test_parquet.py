@@ -12,11 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_index.build import INDEX_OUTPUTS, BuildSettings, SegmentReport
-from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
 from kafka_index.build.report import report_table
 from kafka_index.errors import InputError
-from kafka_index.spark.parquet import read_staged, stage_rows, stage_unsorted
+from kafka_index.spark.parquet import build_rows, files_as_rows, read_staged, stage_rows
 from kafka_index.spark.workers import session_workers
 from kafka_index.storage import list_dump
 from tests.servers.s3 import S3Server
@@ -50,7 +49,7 @@ ORDERED = pytest.mark.parametrize("is_sorted", [True, False], ids=["sorted", "sh
 def _build(spark: SparkSession, source: ParquetInput, target: BuildSettings) -> list[SegmentReport]:
     collected = CollectedRows()
     with session_workers(spark) as workers:
-        build_parquet(workers, source, target, listener=collected, stage_unsorted=stage_unsorted)
+        build_rows(workers, files_as_rows(source), target, listener=collected)
     return collected.rows
 
 

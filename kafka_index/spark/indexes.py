@@ -1,0 +1,104 @@
+"""Building from the rows of a DataFrame: a table of Delta or Iceberg, ORC, or a query."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from kafka_index.api.arguments import Config, Path, config_of, optional_path, outputs_of
+from kafka_index.build.job import AFTER_FAILURE, BuildRequest, BuildResult, BuiltRows
+from kafka_index.build.parquet import check_settings
+from kafka_index.build.parquet_input import input_of_schemas
+from kafka_index.build.settings import ALL_OUTPUTS, INDEX_OUTPUTS
+from kafka_index.errors import ConfigError
+from kafka_index.execution.engine import new_run_id
+from kafka_index.spark.jobs import is_connect, job_failure
+from kafka_index.spark.package import ship_package
+from kafka_index.spark.parquet import Rows, build_rows
+from kafka_index.spark.session import is_on_this_machine
+from kafka_index.spark.workers import arrow_schema, session_workers
+from kafka_index.storage import check_target, lock_of_output, swept_target
+
+_NAME = "DataFrame"
+
+
+def build_indexes(
+    frame: DataFrame,
+    output: Path,
+    *,
+    what: Collection[str] | None = None,
+    config: Config | None = None,
+    verify_crc: bool = True,
+    fail_fast: bool = False,
+) -> BuildResult:
+    """Build index files from batches in the rows of a DataFrame.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A row per batch, in any order: the columns ``topic``, ``partition``,
+        ``segment_base_offset``, ``position_bytes``, and ``batch`` (the bytes of the batch) or the
+        metadata of the batch, as a Parquet input has them. Columns of other names do not matter. It
+        is read twice, or more often if it has many segments: persist one that is expensive.
+    output : path
+        Folder for a folder of files per partition: a URI, or a local path that the executors see.
+    what : list of str, optional
+        The files to build: ``index``, ``timeindex``, ``txnindex``, ``snapshot``, ``epochs``; by
+        default all, or ``index`` and ``timeindex`` where columns for the others are missing.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, such as a broker's ``server.properties``.
+    verify_crc : bool
+        Whether checksums of raw batches are verified.
+    fail_fast : bool
+        Stop at the first segment that fails.
+
+    Returns
+    -------
+    BuildResult
+        A row per segment. A damaged segment is a row, not an exception.
+
+    Raises
+    ------
+    InputError
+        Columns are missing or of the wrong type, there are no rows, or a key is null.
+    PublishError
+        The output cannot be made, locked or written.
+    EngineError
+        A job failed because of the cluster or its environment.
+    """
+    target = optional_path(output, "output")
+    if not target:
+        raise ConfigError("a build of a DataFrame requires an output", found=repr(output))
+    source = input_of_schemas(_NAME, (), [arrow_schema(frame.schema)])
+    columns = [F.col(f"`{name}`").alias(name) for name in source.columns]
+    rows = Rows(source, frame=frame.select(*columns))
+    request = BuildRequest(
+        inputs=[_NAME],
+        output=target,
+        outputs=outputs_of(what),
+        config=config_of(config),
+        verify_crc=verify_crc,
+    )
+    run_id = new_run_id()
+    session = frame.sparkSession
+    found = BuiltRows()
+    with ExitStack() as stack:
+        root = check_target(target, [])
+        default = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
+        settings = request.settings(root, run_id, default)
+        check_settings(source, settings)
+        stack.enter_context(lock_of_output(root, run_id))
+        stack.enter_context(swept_target(root, [], run_id=run_id))
+        try:
+            if is_connect(session) or not is_on_this_machine(session.sparkContext.master or ""):
+                ship_package(session)
+            with session_workers(session, outputs=[root]) as workers:
+                build_rows(workers, rows, settings, listener=found, fail_fast=fail_fast)
+        except (PySparkException, Py4JError) as error:
+            raise job_failure(error, AFTER_FAILURE) from error
+    return found.result()
