@@ -303,6 +303,10 @@ class PublishError(RetriableError):
     """The target cannot be written: permissions, disk full, or held by a broker."""
 
 
+class StagedFileGoneError(PublishError):
+    """A finished file is gone before it was published: another attempt may have published it."""
+
+
 def without_frames(error: _Error) -> _Error:
     """Return an error that is kept as a result, without the frames it was raised through.
 

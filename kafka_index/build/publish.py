@@ -8,6 +8,7 @@ partition. An attempt that was interrupted is resumed.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, islice
@@ -37,7 +38,7 @@ from kafka_index.build.report import (
 )
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import PublishedFile, StagedSegment
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, PublishError, StagedFileGoneError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import (
@@ -56,6 +57,8 @@ from kafka_index.stores.store import OBJECT_SCHEMES
 
 #: Segments that are published together: many small ones share the cost of making them durable.
 GROUP_SEGMENTS = 256
+# Another attempt renames a few files meanwhile.
+_PATIENCE, _PATIENCE_SECONDS = 20, 0.1
 
 
 def publish_segment(staged: StagedSegment, settings: BuildSettings) -> SegmentReport:
@@ -63,7 +66,7 @@ def publish_segment(staged: StagedSegment, settings: BuildSettings) -> SegmentRe
 
     It was staged with the same settings, which need no state. Its files are then durably in place.
     """
-    return _publish_group([(staged.publication(settings), staged.report)])[0]
+    return _publish_group([(staged, staged.publication(settings), staged.report)])[0]
 
 
 def publish_partitions(
@@ -104,7 +107,7 @@ def publish_partitions(
             yield from _given_up(partition, partition.error)
     segments = [segment for partition in sound for segment in partition.segments]
     rows = chain.from_iterable(
-        _publish_group([(_left_of(each, settings), each.report) for each in group])
+        _publish_group([(each.staged, _left_of(each, settings), each.report) for each in group])
         for group in _groups(segments)
     )
     finished = [
@@ -125,15 +128,29 @@ def _groups(segments: Sequence[FoldedSegment]) -> Iterator[Sequence[FoldedSegmen
 
 
 def _publish_group(
-    group: Sequence[tuple[Publication | None, SegmentReport]],
+    group: Sequence[tuple[StagedSegment, Publication | None, SegmentReport]],
 ) -> list[SegmentReport]:
     """Publish files, and return the row of each segment: as it was, or that of the failure."""
-    errors = iter(publish_group([files for files, _ in group if files is not None]))
+    errors = iter(publish_group([files for _, files, _ in group if files is not None]))
     rows = []
-    for files, row in group:
+    for staged, files, row in group:
         error = None if files is None else next(errors)
+        if files is not None and files.is_shared and isinstance(error, StagedFileGoneError):
+            error = _resume(staged, files, error)
         rows.append(row if error is None else row.failed_by(error))
     return rows
+
+
+def _resume(staged: StagedSegment, files: Publication, error: PublishError) -> PublishError | None:
+    """Wait for another attempt that publishes the same scratch files; publish what it leaves."""
+    for _ in range(_PATIENCE):
+        if staged.is_in_place():
+            return None
+        time.sleep(_PATIENCE_SECONDS)
+    left = left_to_publish(files)
+    if left is not None:
+        return publish_group([left])[0]
+    return None if staged.is_in_place() else error
 
 
 def _publish_own_files(folded: Sequence[FoldedPartition], settings: BuildSettings) -> None:

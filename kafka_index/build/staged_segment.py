@@ -118,7 +118,13 @@ class SegmentPaths:
         attributes_of = settings.attributes_of(self.log_path)
         if Output.INDEX in settings.outputs:
             is_new = is_new_folder(os.path.dirname(self.offset_index), settings.run_id)
-            return Publication(files, attributes_of=attributes_of, is_segment=True, is_new=is_new)
+            return Publication(
+                files,
+                attributes_of=attributes_of,
+                is_segment=True,
+                is_new=is_new,
+                is_shared=settings.shares_staged,
+            )
         return Publication(files, attributes_of=attributes_of) if files else None
 
     def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:

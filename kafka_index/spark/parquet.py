@@ -156,7 +156,8 @@ def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
         _check_partitions(partitions, rows.source)
         yield _Counted(workers, rows, segments, partitions)
     finally:
-        segments.unpersist()
+        # Otherwise a session that stops may meet it under way, and log an error.
+        segments.unpersist(blocking=True)
 
 
 def _check_partitions(partitions: pa.Table, source: ParquetInput) -> None:

@@ -5,7 +5,7 @@ The one rule: a broker rebuilds a segment that has no ``.index`` and trusts a se
 where only that one is missing. So an ``.index`` may exist only beside the files it belongs to::
 
     all scratch files of the group      data made durable (one sync for many files)
-    each segment    old .index          unlinked: from here on the broker would rebuild
+    each segment    old .index          removed: from here on the broker would rebuild
                     .timeindex, ...     renamed into place
                     .index              renamed into place: from here on the broker trusts it
     all touched folders                 entries made durable (again one sync for many)
@@ -29,7 +29,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 
-from kafka_index.errors import InputError, KafkaIndexError, PublishError
+from kafka_index.errors import (
+    InputError,
+    KafkaIndexError,
+    PublishError,
+    StagedFileGoneError,
+)
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
 from kafka_index.storage.scratch import remove_scratch, take_attributes
 from kafka_index.stores import DirectoryEntry, is_remote, scheme_of, store_of
@@ -63,13 +68,15 @@ class Publication:
     They appear in this order, the ``.index`` of a segment last, and take the mode and owner of the
     log in `attributes_of` (in place). Files other than those of a segment are whole on their own,
     and nothing is removed before they appear. `is_new`: no other run has left anything of the
-    segment, and nothing is removed first.
+    segment, and nothing is removed first. `is_shared`: another attempt may publish the same scratch
+    files, even at the same moment.
     """
 
     files: tuple[StagedFile, ...]
     attributes_of: str | None = None
     is_segment: bool = False
     is_new: bool = False
+    is_shared: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an order in which a crash would leave files that contradict each other."""
@@ -98,7 +105,8 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
 
     Returns None or an error for each publication, in order: None when its files are in place and
     durable. After an error the segment has either no ``.index`` or a whole one, old or new, and its
-    scratch files are gone. One segment's error leaves the others alone.
+    scratch files are gone, unless another attempt may need them. One segment's error leaves the
+    others alone.
     """
     if any(is_remote(each.directory) for each in publications):
         return list(_stores_requests().map(_put_in_store, publications))
@@ -112,7 +120,7 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
     for number, each in enumerate(publications):
         if errors[number] is None:
             errors[number] = _first_failure(each, undurable) or _put_in_place(each)
-        if errors[number] is not None:
+        if errors[number] is not None and not each.is_shared:
             for staged in each.files:
                 remove_scratch(staged.scratch_path)
     # Also the folders of failed segments: an old .index may have been removed there.
@@ -177,7 +185,7 @@ def _prepare(publication: Publication) -> PublishError | None:
 
 
 def _gone(staged: StagedFile) -> PublishError:
-    return PublishError(
+    return StagedFileGoneError(
         "the finished file is gone before it was published",
         path=staged.scratch_path,
         hint="is another run writing to the same target?",
@@ -186,10 +194,11 @@ def _gone(staged: StagedFile) -> PublishError:
 
 def _first_failure(publication: Publication, failures: dict[str, OSError]) -> PublishError | None:
     for staged in publication.files:
-        if staged.scratch_path in failures:
-            return publish_error(
-                failures[staged.scratch_path], staged.final_path, "make the file durable"
-            )
+        failure = failures.get(staged.scratch_path)
+        if isinstance(failure, FileNotFoundError):
+            return _gone(staged)
+        if failure is not None:
+            return publish_error(failure, staged.final_path, "make the file durable")
     return None
 
 
@@ -197,19 +206,30 @@ def _put_in_place(publication: Publication) -> PublishError | None:
     path = publication.directory
     try:
         if publication.removed_first is not None:
-            for staged in publication.files:
-                # Where another attempt has just put them in place, its .index must stay.
-                path = staged.scratch_path
-                os.stat(path)
+            found = [os.stat(path := staged.scratch_path) for staged in publication.files]
             path = publication.removed_first
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            _remove_old(path, found[-1], publication.files[-1].scratch_path)
         for staged in publication.files:
             path = staged.final_path
             os.replace(staged.scratch_path, path)
     except OSError as error:
+        for staged in publication.files:
+            if isinstance(error, FileNotFoundError) and not os.path.exists(staged.scratch_path):
+                return _gone(staged)
         return publish_error(error, path, "put the file in place")
     return None
+
+
+def _remove_old(path: str, new: os.stat_result, scratch_path: str) -> None:
+    """Remove an old ``.index``, but not the new one, which another attempt may have put there."""
+    # Looked at under a scratch name that nobody else uses, where it is not replaced meanwhile.
+    aside = f"{scratch_path.removesuffix('.tmp')}_{os.urandom(4).hex()}.tmp"
+    with suppress(FileNotFoundError):
+        os.rename(path, aside)
+        if os.path.samestat(os.stat(aside), new):
+            os.rename(aside, path)
+        else:
+            os.unlink(aside)
 
 
 def left_to_publish(publication: Publication) -> Publication | None:

@@ -43,7 +43,9 @@ def test_a_build_gives_the_files_of_the_local_engine(
     count = len(list(data.glob("*/*.log")))
     partitions = len(list(data.iterdir()))
     found = descriptions(events)
-    assert {f"scan {count} segments", f"fold {partitions} partitions"} <= found, found
+    size = sum(log.stat().st_size for log in data.glob("*/*.log")) / 1e9
+    scan = f"scan {count} segments, {size:.2f} GB"
+    assert {scan, f"fold {partitions} partitions"} <= found, found
 
 
 def warning_log(path: Path) -> str:

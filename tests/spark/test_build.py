@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -12,8 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_index.build import BuildSettings, SegmentReport, build_logs
+from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import report_table
-from kafka_index.build.waves import LogWave, build_waves, partition_groups
+from kafka_index.build.scan import stage_segments
+from kafka_index.build.waves import LogWave, build_waves, by_partition, partition_groups
 from kafka_index.spark import workers as spark_workers
 from kafka_index.spark.workers import session_workers
 from kafka_index.storage import SegmentFile, create_scratch, list_dump, scratch_path, sweep
@@ -228,3 +232,31 @@ def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_ot
     folder = tmp_path / "out" / f"{largest.topic}-{largest.partition}"
     assert len(list(folder.glob("*.index"))) == len(waves[0].segments)
     assert len(list((tmp_path / "out").glob("*/*.index"))) < len(listed)
+
+
+def test_two_attempts_that_publish_at_once_leave_the_files_of_one(tmp_path: Path) -> None:
+    data = _data(tmp_path / "data")
+    built_rows(_listed(data), _settings(tmp_path / "expected"))
+    chosen = replace(_settings(tmp_path / "out"), shares_staged=True, force=True)
+    for turn in range(30):
+        # Files of an earlier run are in place: a publication removes an old .index first.
+        own = replace(chosen, run_id=f"run{turn}")
+        staged = list(stage_segments(_listed(data), own, attempt_id="scan"))
+        ready = threading.Barrier(2)
+
+        def publish(attempt_id: str, staged=staged, own=own, ready=ready) -> list[SegmentReport]:
+            ready.wait()
+            return list(publish_partitions(by_partition(staged), own, attempt_id=attempt_id))
+
+        with ThreadPoolExecutor(2) as pool:
+            attempts = list(pool.map(publish, ("first", "second")))
+
+        for rows in attempts:
+            assert {row.status for row in rows} == {"built"}, [row.reason for row in rows]
+        assert _without_records(tmp_path / "out") == _without_records(tmp_path / "expected")
+        sweep(map(str, (tmp_path / "out").iterdir()), run_id=own.run_id)
+        assert leftovers(tmp_path / "out") == []
+
+
+def _without_records(root: Path) -> dict[str, bytes]:
+    return {name: data for name, data in built_files(root).items() if "/." not in name}

@@ -96,8 +96,9 @@ def test_a_large_group_is_published_whole(tmp_path: Path) -> None:
     assert all(is_whole(tmp_path / f"t-{n % 9}", f"{n:020}") for n in range(40))
 
 
-# Publishing over old files takes an unlink and two renames: dying before each, and after.
-@pytest.mark.parametrize("last_step", range(4))
+# Publishing over old files sets the old .index aside, removes it, and renames two: dying before
+# each, and after.
+@pytest.mark.parametrize("last_step", range(5))
 def test_a_killed_process_never_leaves_an_index_beside_files_it_does_not_belong_to(
     tmp_path: Path, last_step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,14 +117,15 @@ def test_a_killed_process_never_leaves_an_index_beside_files_it_does_not_belong_
         return step
 
     def publish() -> None:
+        monkeypatch.setattr(os, "rename", dying(os.rename))
         monkeypatch.setattr(os, "unlink", dying(os.unlink))
         monkeypatch.setattr(os, "replace", dying(os.replace))
         publish_group([publication])
 
     status = in_child(publish)
-    assert (os.WIFSIGNALED(status), status == 0) == (last_step < 3, last_step == 3)
+    assert (os.WIFSIGNALED(status), status == 0) == (last_step < 4, last_step == 4)
     whole = is_whole(tmp_path)
-    expected = {0: b"old", 3: b"new"}.get(last_step)
+    expected = {0: b"old", 4: b"new"}.get(last_step)
     assert whole == (expected is not None)
     if expected:
         assert contents(tmp_path)[f"{BASE}.index"] == b"offset " + expected
