@@ -63,15 +63,20 @@ from kafka_index.tables.settings import RecordFilter
 
 _log = logging.getLogger(__name__)
 
-#: About the most bytes of logs that a task reads, unless there have to be more tasks.
-_TASK_BYTES = 128 * 1024 * 1024
-
 # As Spark's Kafka source has it: elements can be null.
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
 _ALL_COLUMNS = RECORD_SCHEMA.append(pa.field(CORRUPT_RECORD, pa.string()))
 
+_SIGNS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    In: "in",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
@@ -157,10 +162,10 @@ class KafkaLogReader(DataSourceReader):
         self._files = {TopicPartition(one.topic, one.partition): one for one in files}
         self._finder = listed.gap_finder(self._settings.max_decompressed_bytes)
         check_partitions(options, files)
-        plan = self._plan(files, _TASK_BYTES)
-        task_bytes = _TASK_BYTES
+        task_bytes = options.max_bytes
+        plan = self._plan(files, task_bytes)
         if options.min_partitions > 1:
-            task_bytes = max(1, min(_TASK_BYTES, plan.size_bytes // options.min_partitions))
+            task_bytes = max(1, min(task_bytes, plan.size_bytes // options.min_partitions))
             plan = self._plan(files, task_bytes)
         if options.max_records is not None:
             return [InputPartition([split]) for split in plan.splits] or [InputPartition([])]
@@ -264,8 +269,8 @@ class _Range:
     least: int = -INT64_MAX - 1
     most: int = INT64_MAX
 
-    def narrow(self, one: Filter, value: int, *, is_exact: bool = True) -> None:
-        """Apply a comparison; an inexact value was rounded down."""
+    def narrow(self, one: Filter, value: int, *, is_exact: bool = True) -> bool:
+        """Apply a comparison, and return whether it is one; an inexact value was rounded down."""
         match one:
             case EqualTo():
                 self.least, self.most = max(self.least, value), min(self.most, value)
@@ -277,6 +282,9 @@ class _Range:
                 self.most = min(self.most, value - 1 if is_exact else value)
             case LessThanOrEqual():
                 self.most = min(self.most, value)
+            case _:
+                return False
+        return True
 
 
 class FilteringReader(KafkaLogReader):
@@ -292,11 +300,13 @@ class FilteringReader(KafkaLogReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
         """Keep what narrows the read; return all filters, for Spark to evaluate."""
+        applied = []
         for one in filters:
             name: tuple[str, ...] = getattr(one, "attribute", ())
             value = getattr(one, "value", None)
-            if value is not None:
-                self._apply(".".join(name), one, value)
+            if value is not None and self._apply(".".join(name), one, value):
+                applied.append(f"{'.'.join(name)} {_SIGNS.get(type(one), '')} {value!r}")
+        _log.info("filters that bound the read: %s", "; ".join(applied) or "none")
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -319,18 +329,21 @@ class FilteringReader(KafkaLogReader):
         ]
         return super()._plan(kept, max_split_bytes)
 
-    def _apply(self, name: str, one: Filter, value: Any) -> None:
-        if name in {"topic", "partition"}:
-            if isinstance(one, EqualTo | In):
-                values = frozenset(value if isinstance(one, In) else [value])
-                self._chosen[name] = self._chosen.get(name, values) & values
-        elif self._options.rows is not None:
-            return
-        elif name == "offset" and type(value) is int:
-            self._offsets.narrow(one, value)
+    def _apply(self, name: str, one: Filter, value: Any) -> bool:
+        """Narrow the read by a filter, if that can be; return whether it was."""
+        if name in {"topic", "partition"} and isinstance(one, EqualTo | In):
+            values = frozenset(value if isinstance(one, In) else [value])
+            self._chosen[name] = self._chosen.get(name, values) & values
+            return True
+        if self._options.rows is not None:
+            return False
+        if name == "offset" and type(value) is int:
+            return self._offsets.narrow(one, value)
         # Without a zone there is no telling which time it is.
-        elif name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
+        if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
             milliseconds, rest = divmod(value - _EPOCH, _MS)
-            self._times.narrow(one, milliseconds, is_exact=not rest)
-        elif name == "key" and isinstance(one, EqualTo) and isinstance(value, bytes | bytearray):
+            return self._times.narrow(one, milliseconds, is_exact=not rest)
+        if name == "key" and isinstance(one, EqualTo) and isinstance(value, bytes | bytearray):
             self._key = bytes(value)
+            return True
+        return False

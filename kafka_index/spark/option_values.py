@@ -6,6 +6,7 @@ Texts come in, values or one line about what is wrong come out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ from kafka_index.tables.bounds import (
 )
 
 _Value = TypeVar("_Value")
+# A size as Spark's settings have it.
+_SIZE = re.compile(r"\s*(\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
 
 
 def parse_names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
@@ -179,3 +182,11 @@ def _timestamps(
         return parse_times(parse_times_by_partition(options, name), now)
     except InputError as error:
         raise InputError(f"the option {name} is malformed: {error}") from error
+
+
+def parse_size(text: str, *, unit: str = "") -> int:
+    """Return the bytes of a size as Spark's settings have it; 0 for one that they cannot have."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        return 0
+    return int(found[1]) << 10 * " kmgtp".index((found[2] or unit or " ").lower())

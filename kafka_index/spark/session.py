@@ -12,6 +12,7 @@ the daemon. A Connect server has chosen its daemon long before; its workers star
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: What spark-submit turns on in every JVM that Python programs start, unless it is told not to.
+_SPECULATION = "spark.speculation"
+_LOGGER = logging.getLogger(__name__)
 _PROGRESS = "spark.ui.showConsoleProgress"
 SQL_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
@@ -47,9 +50,8 @@ _SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "kafka_index.spark.daemon",
     _PROGRESS: "false",
-    # Two attempts at one bin write the same files: the slower one could remove an index that the
-    # other has published, and be killed before it publishes its own.
-    "spark.speculation": "false",
+    # `refuse_speculation` says why.
+    _SPECULATION: "false",
 }
 _LOG_LEVEL = "spark.log.level"
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
@@ -120,6 +122,7 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
         with jvm:
             if not submitted:
                 prefer_given(conf)
+            refuse_speculation(conf)
             with _kept_interrupt_handler():
                 session = SparkSession.builder.config(conf=conf).getOrCreate()
             if not is_on_this_machine(chosen):
@@ -208,6 +211,18 @@ def settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: boo
     path = [*_package_paths(conf, chosen), conf.get(_WORKER_PATH, None)]
     conf.set(_WORKER_PATH, os.pathsep.join(part for part in path if part))
     return conf
+
+
+def refuse_speculation(conf: SparkConf) -> None:
+    """Set ``spark.speculation`` to false, and say so where it was given as true.
+
+    A second attempt would publish the same files, and Spark kills the slower one at any moment.
+    """
+    if (conf.get(_SPECULATION, None) or "").lower() == "true":
+        _LOGGER.warning(
+            "%s=true is ignored: an attempt that is killed could undo another one", _SPECULATION
+        )
+        conf.set(_SPECULATION, "false")
 
 
 def launch_settings(conf: SparkConf) -> SparkConf:

@@ -33,6 +33,7 @@ from kafka_index.spark.option_values import (
     parse_json,
     parse_names,
     parse_number,
+    parse_size,
 )
 from kafka_index.stores.store import StorageOptions, parse_storage_options
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
@@ -50,6 +51,8 @@ _INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 
+#: About the most bytes of logs that a task reads, unless it is told otherwise.
+TASK_BYTES = 128 << 20
 #: The options that choose topics or partitions, one of them at a time.
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 #: The prefix of options of the stores.
@@ -77,6 +80,7 @@ _KNOWN = frozenset(
         "failOnDataLoss",
         "includeHeaders",
         "minPartitions",
+        "maxPartitionBytes",
         "maxRecordsPerPartition",
         "kafka.isolation.level",
         "tiered",
@@ -125,9 +129,9 @@ class SourceOptions:
     """The options of a read of ``kafka-log``.
 
     `topics` is a pattern; `topic_names` and `partitions` have to be there. `rows` is None for
-    records. There are at least `min_partitions` tasks where the logs allow it, and a task reads at
-    most `max_records` offsets. `follow_links`: files are read also where they are links that lead
-    out of the paths. `ignored` are options that have no effect.
+    records. There are at least `min_partitions` tasks where the logs allow it, and a task reads
+    about `max_bytes` of logs and `max_records` offsets at most. `follow_links`: files are read also
+    where they are links that lead out of the paths. `ignored` are options that have no effect.
     """
 
     paths: tuple[str, ...] = ()
@@ -141,6 +145,7 @@ class SourceOptions:
     settings: ReadSettings = field(default_factory=ReadSettings)
     rows: BatchForm | None = None
     min_partitions: int = 1
+    max_bytes: int = TASK_BYTES
     max_records: int | None = None
     push_filters: bool = False
     follow_links: bool = False
@@ -186,11 +191,22 @@ def parse_options(given: Mapping[str, str], *, now: int | None = None) -> Source
         ),
         rows=rows,
         min_partitions=parse_number(options, "minpartitions", 1, least=1),
+        max_bytes=_max_bytes(options),
         max_records=_max_records(options),
         push_filters=parse_flag(options, "pushfilters", default=False),
         follow_links=parse_flag(options, "followlinks", default=False),
         ignored=tuple(ignored),
     )
+
+
+def _max_bytes(options: Mapping[str, str]) -> int:
+    text = options.get("maxpartitionbytes")
+    if text is None:
+        return TASK_BYTES
+    size_bytes = parse_size(text)
+    if size_bytes < 1:
+        raise malformed(options, "maxpartitionbytes", "a size, such as 64m")
+    return size_bytes
 
 
 def _max_records(options: Mapping[str, str]) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from kafka_index.execution.engine import (
 from kafka_index.execution.overlap import Overlap
 from kafka_index.spark.executors import ExecutorCheck, executor_check
 from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.option_values import parse_size
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
 
 _Work = TypeVar("_Work")
@@ -50,7 +50,6 @@ _RESULT_RATIO = 4
 _SHARE = 4
 # Spark's defaults, for sessions that do not tell theirs.
 _MAX_RESULT_SIZE, _MAX_MESSAGE_SIZE = "1g", "128"
-_SIZE = re.compile(r"\s*(\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
 
 _ON_DRIVER = "driver"
 _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -191,17 +190,9 @@ class DriverLimits:
         """Return a quarter of what the settings of a session allow; 0 is no limit of theirs."""
         results = session.conf.get("spark.driver.maxResultSize", _MAX_RESULT_SIZE) or ""
         message = session.conf.get("spark.rpc.message.maxSize", _MAX_MESSAGE_SIZE) or ""
-        result_bytes = _parse_size(results) or _parse_size(_MAX_RESULT_SIZE)
-        message_bytes = _parse_size(message, unit="m") or _parse_size(_MAX_MESSAGE_SIZE, unit="m")
+        result_bytes = parse_size(results) or parse_size(_MAX_RESULT_SIZE)
+        message_bytes = parse_size(message, unit="m") or parse_size(_MAX_MESSAGE_SIZE, unit="m")
         return cls(message_bytes // _SHARE, result_bytes // _SHARE)
-
-
-def _parse_size(text: str, *, unit: str = "") -> int:
-    """Return the bytes of a size as Spark's settings have it; 0 for one that they cannot have."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        return 0
-    return int(found[1]) << 10 * " kmgtp".index((found[2] or unit or " ").lower())
 
 
 @dataclass(frozen=True, slots=True)

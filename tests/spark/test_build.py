@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from kafka_index.build import BuildSettings, SegmentReport, build_logs
 from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import report_table
 from kafka_index.build.scan import stage_segments
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.build.waves import LogWave, build_waves, by_partition, partition_groups
 from kafka_index.spark import workers as spark_workers
 from kafka_index.spark.workers import session_workers
@@ -242,13 +244,8 @@ def test_two_attempts_that_publish_at_once_leave_the_files_of_one(tmp_path: Path
         # Files of an earlier run are in place: a publication removes an old .index first.
         own = replace(chosen, run_id=f"run{turn}")
         staged = list(stage_segments(_listed(data), own, attempt_id="scan"))
-        ready = threading.Barrier(2)
-
-        def publish(attempt_id: str, staged=staged, own=own, ready=ready) -> list[SegmentReport]:
-            ready.wait()
-            return list(publish_partitions(by_partition(staged), own, attempt_id=attempt_id))
-
         with ThreadPoolExecutor(2) as pool:
+            publish = partial(_publish_when_ready, staged, own, threading.Barrier(2))
             attempts = list(pool.map(publish, ("first", "second")))
 
         for rows in attempts:
@@ -256,6 +253,13 @@ def test_two_attempts_that_publish_at_once_leave_the_files_of_one(tmp_path: Path
         assert _without_records(tmp_path / "out") == _without_records(tmp_path / "expected")
         sweep(map(str, (tmp_path / "out").iterdir()), run_id=own.run_id)
         assert leftovers(tmp_path / "out") == []
+
+
+def _publish_when_ready(
+    staged: list[StagedSegment], settings: BuildSettings, ready: threading.Barrier, attempt_id: str
+) -> list[SegmentReport]:
+    ready.wait()
+    return list(publish_partitions(by_partition(staged), settings, attempt_id=attempt_id))
 
 
 def _without_records(root: Path) -> dict[str, bytes]:

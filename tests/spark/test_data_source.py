@@ -235,7 +235,10 @@ def test_filters_that_are_pushed_change_no_rows_and_read_less(
     assert planned == 1
 
 
-def test_a_reader_that_is_filtered_plans_only_the_bytes_it_needs(tmp_path: Path) -> None:
+def test_a_reader_that_is_filtered_plans_only_the_bytes_it_needs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     for number in range(3):
         log = b"".join(batch(10 * at, 10) for at in range(2000))
         write_partition(tmp_path, {0: log}, f"t-{number}", indexed=True)
@@ -248,12 +251,26 @@ def test_a_reader_that_is_filtered_plans_only_the_bytes_it_needs(tmp_path: Path)
         Not(EqualTo(("partition",), 0)),
     ]
     assert list(reader.pushFilters(filters)) == filters
+    text = "filters that bound the read: offset >= 10005; offset < 10007; partition = 2"
+    assert text in caplog.text
     (group,) = reader.partitions()
     assert sum(split.size_bytes for split in group.value) == len(batch(0, 10))
     assert [row for rows in reader.read(group) for row in rows["offset"].to_pylist()] == [
         10_005,
         10_006,
     ]
+
+
+def test_a_task_reads_no_more_bytes_than_the_option_says(
+    source: SparkSession, tmp_path: Path
+) -> None:
+    one = batch(0, 10)
+    log = b"".join(batch(10 * at, 10) for at in range(2000))
+    write_partition(tmp_path, {0: log}, "t-0", indexed=True)
+    reader = source.read.format("kafka-log").option("maxPartitionBytes", f"{len(one) * 500}b")
+    frame = reader.load(str(tmp_path))
+    assert 4 <= frame.rdd.getNumPartitions() <= 6
+    assert frame.count() == 20_000
 
 
 def test_encrypted_remote_segments_are_read_with_the_options_of_tiered_storage(
@@ -321,6 +338,7 @@ def test_without_spark_the_module_has_no_source() -> None:
         ({"path": "x", "kafka.auto.offset.reset": "latest"}, "cannot honour.*auto.offset.reset"),
         ({"path": "x", "kafka.interceptor.classes": "x"}, "cannot honour"),
         ({"path": "x", "minPartitions": "0"}, "minpartitions is malformed"),
+        ({"path": "x", "maxPartitionBytes": "lots"}, "maxpartitionbytes is malformed"),
         ({"path": "x", "maxRecordsPerPartition": "0"}, "maxrecordsperpartition is malformed"),
         ({"path": "x", "subscribe": " , "}, "subscribe is malformed"),
         ({"path": "x", "subscribePattern": "("}, "subscribepattern is malformed"),

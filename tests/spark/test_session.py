@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from kafka_index.cli.run_end import ExitCode
 from kafka_index.errors import CorruptLogError, InputError, PublishError, StartRefusedError
 from kafka_index.spark.jobs import job_failure
-from kafka_index.spark.session import launch_settings, settle
+from kafka_index.spark.session import launch_settings, refuse_speculation, settle
 from kafka_index.spark.workers import task
 
 # Workers cannot import this module.
@@ -117,3 +117,17 @@ def test_the_jvm_is_told_not_to_show_progress(monkeypatch: pytest.MonkeyPatch) -
     conf = settle(SparkConf(loadDefaults=False), "local[1]", "a test", submitted=False)
     # Else spark-submit turns it on, as if the user had asked for it.
     assert launch_settings(conf).get("spark.ui.showConsoleProgress") == "false"
+
+
+def test_speculation_is_off_and_one_that_was_asked_for_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    conf = settle(SparkConf(loadDefaults=False), "local[1]", "a test", submitted=False)
+    refuse_speculation(conf)
+    assert (conf.get("spark.speculation"), caplog.text) == ("false", "")
+
+    conf.set("spark.speculation", "true")
+    refuse_speculation(conf)
+    assert conf.get("spark.speculation") == "false"
+    assert "spark.speculation=true is ignored" in caplog.text
