@@ -83,7 +83,7 @@ class ExecutorCheck:
             if missing:
                 place = f"{sys.executable} (Python {platform.python_version()})"
                 names = ", ".join(sorted(set(missing)))
-                raise ModuleNotFoundError(f"{lacks} {names}: {place} on {socket.gethostname()}")
+                raise ModuleNotFoundError(f"{lacks}{names}: {place} on {socket.gethostname()}")
             found: Iterator[pa.RecordBatch] = pickle.loads(packed)(batches)  # noqa: S301, ours
             return found
 

@@ -50,8 +50,8 @@ _PACKAGE = __name__.partition(".")[0]
 _RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
 _MISSING = re.compile(r"No module named '([^']+)'")
 #: What a task says that runs where modules are missing, before their names.
-LACKS = "the Python of the executors lacks"
-_LACKING = re.compile(rf"{LACKS} .+")
+LACKS = "the Python of the executors lacks "
+_LACKING = re.compile(rf"{LACKS}.+")
 # What Spark says of the executor on which a task failed for the last time.
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>[^()]+)\)")
 # What a Python process that never became a worker wrote to the stderr of its executor.
