@@ -18,7 +18,7 @@ _BINS_PER_CORE = 2
 
 
 class Overlap(Generic[Job, Result]):
-    """Runs jobs, several at a time, as a context that ends with those that run.
+    """Runs jobs, several at a time; the end of the context ends all of them.
 
     `bins_of` returns how many bins a job has. Iterating yields the results in order, and raises the
     error of the first job that failed. A job begins when it is its turn and the results before it

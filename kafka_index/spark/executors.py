@@ -48,7 +48,7 @@ _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class ExecutorCheck:
-    """What executors need: modules, inputs on disks, and the markers in folders of the driver.
+    """The needs of executors: modules, inputs on disks, and the markers in folders of the driver.
 
     Stores that are no file systems are the same from everywhere and need no marker.
     """

@@ -44,7 +44,7 @@ def build_indexes(
         A row per batch, in any order: the columns ``topic``, ``partition``,
         ``segment_base_offset``, ``position_bytes``, and ``batch`` (the bytes of the batch) or the
         metadata of the batch, as a Parquet input has them. Columns of other names do not matter. It
-        is read twice, or more often if it has many segments: persist one that is expensive.
+        is read twice, or more often if it has many segments: persist an expensive one.
     output : path
         Folder for a folder of files per partition: a URI, or a local path that the executors see.
     what : list of str, optional

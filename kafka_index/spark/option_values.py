@@ -185,7 +185,7 @@ def _timestamps(
 
 
 def parse_size(text: str, *, unit: str = "") -> int:
-    """Return the bytes of a size as Spark's settings have it; 0 for one that they cannot have."""
+    """Return the bytes of a size as Spark's settings have it; 0 if it is malformed."""
     found = _SIZE.fullmatch(text)
     if found is None:
         return 0

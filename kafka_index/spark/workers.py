@@ -180,14 +180,14 @@ class SparkWorkers:
 
 @dataclass(frozen=True, slots=True)
 class DriverLimits:
-    """What one job may send through the driver: works, which one task may carry, and results."""
+    """The bytes of works and of results that one job may send through the driver."""
 
     work_bytes: int
     result_bytes: int
 
     @classmethod
     def of(cls, session: SparkSession) -> DriverLimits:
-        """Return a quarter of what the settings of a session allow; 0 is no limit of theirs."""
+        """Return a quarter of what the settings of a session allow; 0 sets no limit."""
         results = session.conf.get("spark.driver.maxResultSize", _MAX_RESULT_SIZE) or ""
         message = session.conf.get("spark.rpc.message.maxSize", _MAX_MESSAGE_SIZE) or ""
         result_bytes = parse_size(results) or parse_size(_MAX_RESULT_SIZE)
@@ -231,12 +231,12 @@ class SparkJob:
 
     @property
     def size_bytes(self) -> int:
-        """What the works are packed."""
+        """The bytes of the packed works."""
         return sum(map(len, self.bins))
 
 
 def pack_together(objects: Sequence[object]) -> bytes:
-    """Return objects pickled together and compressed: those that are alike take little."""
+    """Return objects pickled together and compressed: similar ones take little."""
     return zlib.compress(pickle.dumps(objects), _COMPRESSION_LEVEL)
 
 
