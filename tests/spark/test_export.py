@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,9 @@ def test_files_are_those_of_a_local_run(spark: SparkSession, tmp_path: Path) -> 
         plan = plan_export(files, settings, split_bytes=100_000)
         with workers_of(spark if name == "there" else None, settings.output) as workers:
             done = export_splits(workers, plan.works, settings)
-            results.append(sorted(done, key=lambda one: one.number))
+            # What was seen of logs has no equality of its own.
+            counts = (replace(one, seen=()) for one in done)
+            results.append(sorted(counts, key=lambda one: one.number))
     assert results[0] == results[1]
     here, there = (
         {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.parquet")}

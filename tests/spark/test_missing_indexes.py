@@ -32,7 +32,7 @@ from kafka_index.reading.answers import Resolve
 from kafka_index.reading.segment_indexes import SegmentIndexes
 from kafka_index.spark import lookup
 from kafka_index.spark.lookup import build_missing_indexes, build_needed, find_needs
-from kafka_index.spark.workers import session_workers
+from kafka_index.spark.workers import pack_together, session_workers
 from tests.servers.faults import fault_proxy
 from tests.servers.s3 import S3Server
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
@@ -42,7 +42,7 @@ from tests.support.remote import bucket_for_tasks, upload
 def rows_of(asked: Queries, target: AnswerTarget) -> list[pa.RecordBatch]:
     """Splits of queries as a task gets them."""
     works = [SplitWork(split, target.part_path(split)) for split in asked.splits]
-    return [pa.record_batch({"work": [pickle.dumps(work) for work in works]})]
+    return [pa.record_batch({"packed": [pack_together(list(enumerate(works)))]})]
 
 
 @pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
