@@ -162,7 +162,10 @@ def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> Cluste
     found = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
     if found.faults.first:
         # A partition or a setting whose record is missing would count as absent.
-        raise InputError(f"the metadata log is damaged: {found.faults.first[0]}")
+        raise InputError(
+            f"the metadata log is damaged: {found.faults.first[0]}",
+            hint=f"kafka-index verify --input {paths[0]} lists the damage",
+        ) from found.faults.first[0]
     if found.cluster is None:
         raise InputError("there is no metadata log", path=paths[0])
     return found.cluster

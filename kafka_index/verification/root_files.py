@@ -75,6 +75,11 @@ _EFFECTS = {
     FaultEffect.SERVES_NONE: "A broker starts, and serves none of the partitions.",
     FaultEffect.CLEANS_NONE: "The cleaner stops.",
 }
+_OTHER_CLUSTER = (
+    "It is the metadata log of another cluster: a broker exits over it, and its topics are not "
+    "those of the data."
+)
+_CUT_METADATA = "A node cuts its metadata log there; only other controllers bring back the rest."
 _REGISTERS_UNCLEAN = "Logs are loaded as after a clean shutdown; the broker registers as unclean."
 
 
@@ -204,18 +209,29 @@ def identity_findings(
     the same broker. The settings are those of the broker with their node id, or with their data
     directories; where no directory has that node id, each is compared with it.
     """
-    given = None
+    given, place = None, None
     if metadata is not None and not is_remote(metadata):
+        place = metadata_directory_of([], None, metadata) or metadata
         try:
-            given = MetaProperties.read(metadata_directory_of([], None, metadata) or metadata)
+            given = MetaProperties.read(place)
         except KafkaIndexError as error:
-            if is_retriable(error):
-                yield _row(metadata, FileClass.UNREADABLE).unreadable(error)
+            row = _row(metadata, FileClass.UNREADABLE)
+            yield row.unreadable(error) if is_retriable(error) else row.refused(error, _EXITS)
     brokers: dict[tuple[str | None, int | None], dict[str, MetaProperties]] = {}
     for root in roots:
         if root.identity is not None and not root.refused:
             key = root.identity.cluster_id, root.identity.node_id
             brokers.setdefault(key, {})[root.path] = root.identity
+    others = {key[0] for key in brokers if key[0] is not None}
+    if given is not None and given.cluster_id is not None and others - {given.cluster_id}:
+        other = min(others - {given.cluster_id})
+        yield replace(
+            _row(given.path, FileClass.FOREIGN),
+            harmful=True,
+            expected=f"cluster.id {other}, as the data directories have",
+            found=f"cluster.id {given.cluster_id}",
+            effect=_OTHER_CLUSTER,
+        )
     configured = configured_node(properties)
     is_found = any(node_id == configured for _, node_id in brokers)
     for key, members in brokers.items():
@@ -236,11 +252,17 @@ def identity_findings(
         )
         paths = sorted(members)
         settings = properties if is_configured else None
-        place = metadata_directory_of(paths, settings, metadata if is_given else None)
-        for refusal in check_identity(paths, place, configured if is_configured else None).refused:
+        expected = metadata_directory_of(paths, settings, metadata if is_given else None)
+        node_id = configured if is_configured else None
+        for refusal in check_identity(paths, expected, node_id).refused:
             yield _refused_row(refusal, _EXITS)
-    for root in roots:
-        yield from _metadata_log_findings(os.path.join(root.path, METADATA_LOG))
+    for path in sorted({*(root.path for root in roots), *([place] if place else ())}):
+        yield from _metadata_log_findings(os.path.join(path, METADATA_LOG))
+
+
+def metadata_finding(path: str, damage: KafkaIndexError) -> Finding:
+    """Return the row of the damage of the metadata log that was given."""
+    return _row(path, FileClass.CORRUPT).refused(damage, _CUT_METADATA)
 
 
 def _metadata_log_findings(path: str) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from kafka_index.config import LogConfig
 from kafka_index.dump.data_directory import DataDirectories
 from kafka_index.dump.listing import list_logs
 from kafka_index.dump.missing_offsets import Cleaning
-from kafka_index.errors import plural
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable, plural
 from kafka_index.execution import Engine, Listener
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import TopicPartition
@@ -33,7 +33,7 @@ from kafka_index.verification.findings import (
     findings_table,
 )
 from kafka_index.verification.partition import verify_partitions
-from kafka_index.verification.root_files import root_findings
+from kafka_index.verification.root_files import metadata_finding, root_findings
 from kafka_index.verification.verify_settings import KnownTopic, VerifySettings, known_topics
 
 if TYPE_CHECKING:
@@ -73,22 +73,33 @@ class VerifyListener(Listener, Protocol):
 
 @dataclass(slots=True)
 class VerifyJob:
-    """A verification of what was listed; `skipped` grows by what a comparison lists."""
+    """A verification of what was listed; `skipped` grows by what a comparison lists.
+
+    `metadata_damage` is the first damage of the metadata log that was given.
+    """
 
     request: VerifyRequest
     listing: Listing
     segments: SegmentTable
     cluster: FoundCluster
     skipped: Sequence[Skipped]
+    metadata_damage: KafkaIndexError | None = None
 
     @classmethod
     def prepare(cls, request: VerifyRequest) -> VerifyJob:
         """List the dump, and read its cluster."""
         listing = list_logs(request.inputs, request.tiered, topics=request.topics)
         budget = shared_budget(request.config.max_decompressed_bytes)
-        cluster = find_cluster(request.metadata, listing.data_directories, budget)
+        damage: KafkaIndexError | None = None
+        try:
+            cluster = find_cluster(request.metadata, listing.data_directories, budget)
+        except InputError as error:
+            cause = error.__cause__
+            if not isinstance(cause, KafkaIndexError) or is_retriable(cause):
+                raise
+            cluster, damage = FoundCluster(fault=str(cause)), cause
         segments = SegmentTable.of(listing.segments)
-        return cls(request, listing, segments, cluster, listing.skipped)
+        return cls(request, listing, segments, cluster, listing.skipped, damage)
 
     def run(self, engine: Engine, listener: VerifyListener) -> None:
         """Verify, or compare; the listener gets what is found."""
@@ -104,8 +115,10 @@ class VerifyJob:
             tiered=self.listing.tiered,
             topics=known_topics(self.cluster, segments, request.properties),
         )
-        rows = root_findings(self.listing, settings, request.metadata, request.properties)
-        listener.on_findings(list(rows))
+        rows = list(root_findings(self.listing, settings, request.metadata, request.properties))
+        if self.metadata_damage is not None:
+            rows.append(metadata_finding(request.metadata or "", self.metadata_damage))
+        listener.on_findings(rows)
         with engine.start(
             "verify",
             after_failure="the report has what was verified: run again",
@@ -218,7 +231,8 @@ class VerifyTally:
             where = f"among {self.partitions:,}"
         elif self.is_harmful:
             text = plural(self.harmful.total(), "harmful file")
-            if self.partitions:
+            where = ""
+            if self.harmful_partitions:
                 where = f"in {self.harmful_partitions:,} of {plural(self.partitions, 'partition')}"
         elif self.retriable or unread:
             text = "not all was read"

@@ -13,7 +13,6 @@ from kafka_index import verify
 from kafka_index.config import LogConfig
 from kafka_index.dump.listing import list_logs
 from kafka_index.dump.small_files import read_topic_id
-from kafka_index.errors import InputError
 from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
@@ -275,12 +274,14 @@ def test_damaged_metadata_of_the_dump_says_nothing(data: Path) -> None:
     assert not found.is_harmful
 
 
-def test_damaged_metadata_that_is_given_is_refused(data: Path, tmp_path: Path) -> None:
+def test_damaged_metadata_that_is_given_is_harmful(data: Path, tmp_path: Path) -> None:
     folder = metadata_of(tmp_path / METADATA_LOG, uuid_of(7), "delete")
-    flip(folder / "00000000000000000000.log", -1)
+    log = folder / "00000000000000000000.log"
+    flip(log, -1)
 
-    with pytest.raises(InputError, match="damaged"):
-        verify([data], metadata=folder, threads=1)
+    found = verify([data], metadata=folder, threads=1)
+
+    assert [row.path for row in found.root_findings if row.harmful] == [str(log)]
 
 
 def offset_entries(path: Path) -> list[tuple[int, int]]:

@@ -277,3 +277,55 @@ def test_the_settings_of_the_broker_are_compared_with_its_directories(
     settings, is_refused = _SETTINGS[case]
 
     assert refuses(data, settings(data), [str(data)]) == (is_refused, is_refused)
+
+
+def flip_middle(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+#: A change of the metadata directory that is given, the file that is harmful, and what is found.
+GIVEN: dict[str, tuple[Change, str, str]] = {
+    "of another cluster": (
+        property_of("cluster.id", "another"),
+        "meta.properties",
+        "cluster.id another",
+    ),
+    "an empty quorum state": (
+        written("__cluster_metadata-0/quorum-state"),
+        "__cluster_metadata-0/quorum-state",
+        "not a JSON object",
+    ),
+    "a quorum state of NUL": (
+        written("__cluster_metadata-0/quorum-state", "\0" * 120),
+        "__cluster_metadata-0/quorum-state",
+        "not a JSON object",
+    ),
+    "a damaged log": (
+        lambda metadata: flip_middle(min((metadata / "__cluster_metadata-0").glob("*.log"))),
+        "__cluster_metadata-0/00000000000000000000.log",
+        "bad_crc",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", GIVEN)
+def test_a_fault_of_the_metadata_directory_that_is_given_is_harmful(
+    data: Path, tmp_path: Path, change: str
+) -> None:
+    metadata = tmp_path / "given"
+    shutil.copytree(DUMP / "__cluster_metadata-0", metadata / "__cluster_metadata-0")
+    shutil.copy(DUMP / "meta.properties", metadata)
+    property_of("directory.id", None)(metadata)
+    make, file, found = GIVEN[change]
+    intact = verify(data, metadata=metadata)
+    make(metadata)
+
+    verified = verify(data, metadata=metadata)
+
+    assert not intact.is_harmful
+    (row,) = [row for row in verified.root_findings if row.harmful]
+    assert row.path == str(metadata / file)
+    assert found in (row.found or "")
+    assert verified.outcome.exit_code == 1
