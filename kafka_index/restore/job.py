@@ -295,8 +295,6 @@ class RestoreJob:
             if result.runbook is not None:
                 job.let_start()
             conclude(result)
-            if result.runbook is not None:
-                Journal(job.output.path).remove()
             return result
 
     @property

@@ -122,9 +122,9 @@ def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
     begun = Journal(path).begun()
     if begun is None or begun.digest != plan.digest:
         raise InputError(
-            "the output holds an unfinished restore of another plan",
+            "the output holds a restore of another plan",
             path=path,
-            hint="give the same input and options to complete it, or choose another --output",
+            hint="give the same input and options to complete it, or choose an empty --output",
         )
     partitions = {each.partition.directory_name for each in plan.partitions}
     foreign = {
@@ -134,7 +134,7 @@ def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
     }
     if foreign:
         raise InputError(
-            "the output holds an unfinished restore, and something else",
+            "the output holds a restore, and something else",
             path=path,
             found=min(foreign),
             hint="was a broker started on it? choose another --output",

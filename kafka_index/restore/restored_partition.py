@@ -1,8 +1,8 @@
-"""The outcome of a partition, as it is reported, and kept in the journal of an unfinished restore.
+"""The outcome of a partition, as it is reported, and kept in the journal of a restore.
 
 The first line of the journal is the plan. It grows by a line per finished partition, written when
-all files of the partition are durable, and is removed by the last step of all: until then, the same
-restore can be run again.
+all files of the partition are durable. It stays, and a broker ignores it: until a broker has
+started, the same restore can be run again, even if it was killed after its last step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import MsgspecError, convert
 
-from kafka_index.errors import InputError, printable
+from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.layout.state_files import Int32, Int64, Offset, Size, TopicId, decode_state
 from kafka_index.storage import AtomicFile, make_durable, publish_error, publishing
@@ -214,7 +214,7 @@ class Journal:
         plan = decode_state(line, BegunPlan, _VERSION)
         if plan is None:
             raise InputError(
-                "the unfinished restore is that of another version",
+                "the output holds a restore of another version",
                 path=self._path,
                 hint="restore to an empty --output, or complete it with the version that began it",
             )
@@ -268,23 +268,6 @@ class Journal:
             file.writelines(json.dumps(line) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
-
-    def remove(self) -> None:
-        """Remove the journal: the restore is complete, and its exit code and losses are printed.
-
-        A journal that stays, or that a crash brings back, does not harm: a broker passes over it,
-        and the restore can be run again until a broker has started.
-        """
-        try:
-            os.unlink(self._path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            _LOGGER.warning(
-                "the restore is complete, but cannot remove its journal %s: %s; remove it",
-                printable(self._path),
-                error.strerror,
-            )
 
     def _lines(self) -> list[Any]:
         try:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kafka_index.restore.restored_partition import JOURNAL_FILE
 from tests.support.campaign import drawn
 from tests.support.command_line import run_here
 from tests.support.killed_runs import Failure, KilledRuns
-from tests.support.restoring import MARKER, Places, check_mountable_only_if_whole, damaged_dump
+from tests.support.restoring import Places, check_mountable_only_if_whole, damaged_dump
 
 _FAILURES = (Failure.KILL, Failure.DISK, Failure.FULL, Failure.DENIED)
 _DRAWN = drawn(300, one_in=30)
@@ -71,18 +69,12 @@ def test_no_broker_starts_on_a_part_and_a_rerun_is_as_if_nothing_had_failed(
     is_untouched = not any(name.startswith("out/payments") for name in written)
     if not is_untouched:
         check_mountable_only_if_whole(written, whole)
-    # A journal that cannot be removed is left of a restore that is complete, and said to be.
-    is_over = (places.output / MARKER).exists() and (
-        code == _DAMAGE or not (places.output / JOURNAL_FILE).exists()
-    )
-    if not is_over:
-        assert code != _DAMAGE
+    if code != _DAMAGE:
         assert run_here(*map(str, places.command(dump))).returncode == _DAMAGE
     assert {name: places.written().get(name) for name in whole} == whole
-    assert is_over or places.written().keys() == whole.keys()
 
 
-def test_a_restore_is_over_once_its_exit_code_says_so(
+def test_a_restore_whose_last_call_fails_is_complete_and_can_be_repeated(
     tmp_path: Path, dump: Path, whole: dict[str, bytes], runs: KilledRuns, calls: dict[Failure, int]
 ) -> None:
     places = Places(tmp_path / "root").make()
@@ -91,21 +83,5 @@ def test_a_restore_is_over_once_its_exit_code_says_so(
     step = calls[Failure.DISK]
     assert runs.failing(places.root, step, Failure.DISK, *places.command(dump)).code == _DAMAGE
     assert {name: places.written().get(name) for name in whole} == whole
-    assert run_here(*map(str, places.command(dump))).returncode == _USAGE
-
-
-def test_a_restore_whose_journal_cannot_be_removed_is_complete_and_warns(
-    tmp_path: Path, dump: Path, whole: dict[str, bytes], runs: KilledRuns, calls: dict[Failure, int]
-) -> None:
-    places = Places(tmp_path / "second").make()
-
-    # Only the files of the two locks are removed later.
-    step = calls[Failure.DENIED] - 2
-    ended = runs.failing(places.root, step, Failure.DENIED, *places.command(dump))
-
-    assert ended.place == str(places.output / JOURNAL_FILE)
-    assert f"cannot remove its journal {ended.place}" in ended.stderr
-    summary = json.loads((places.root / "reports/summary.json").read_text())
-    assert ended.code == summary["exit_code"] == _DAMAGE
     assert run_here(*map(str, places.command(dump))).returncode == _DAMAGE
-    assert places.written() == whole
+    assert {name: places.written().get(name) for name in whole} == whole

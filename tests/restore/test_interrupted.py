@@ -11,7 +11,6 @@ from typing import Protocol
 import pytest
 
 from kafka_index.config import LogConfig
-from kafka_index.errors import InputError
 from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_restoring import OnSettled, PartitionSettings, restore_on
@@ -20,7 +19,7 @@ from kafka_index.restore.restored_partition import JOURNAL_FILE
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
 from tests.support.killed_runs import Failure, KilledRuns
-from tests.support.restoring import MARKER, contents, copy_dump, restore
+from tests.support.restoring import MARKER, contents, copy_dump, damage, logs, restore
 
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.later-0")
 #: The share of its calls that a restore has done when it is killed: all partitions are in place at
@@ -101,8 +100,7 @@ def test_it_is_completed_wherever_it_was_killed(
         assert {name: made[name] for name in files} == files
     if killed:
         run = restore(dump, out)
-        is_over = MARKER in made and JOURNAL_FILE not in made
-        assert run.code == (2 if is_over else 0), run.done.stderr
+        assert run.code == 0, run.done.stderr
         assert {name: contents(out)[name] for name in files} == files
 
 
@@ -192,7 +190,7 @@ def test_a_restore_that_is_completed_has_no_marker_meanwhile(tmp_path: Path, dum
     request = RestoreRequest(inputs=[str(dump)], output=str(out))
     with pytest.raises(KeyboardInterrupt):
         RestoreJob.prepare(request).run(_interrupted, lambda _: None)
-    # As after a kill between the last two steps, of which the second removes the journal.
+    # As after a kill after the last step.
     (out / MARKER).write_text('{"version":0,"brokerEpoch":-2}')
 
     with pytest.raises(KeyboardInterrupt):
@@ -201,7 +199,7 @@ def test_a_restore_that_is_completed_has_no_marker_meanwhile(tmp_path: Path, dum
     assert not (out / MARKER).exists()
 
 
-def test_a_restore_that_another_run_has_completed_meanwhile_is_left_alone(
+def test_a_restore_that_another_run_has_completed_meanwhile_stays_the_same(
     tmp_path: Path, dump: Path
 ) -> None:
     request = RestoreRequest(inputs=[str(dump)], output=str(tmp_path / "out"))
@@ -209,8 +207,7 @@ def test_a_restore_that_another_run_has_completed_meanwhile_is_left_alone(
     first.run(restore_on(ThreadEngine(1)), lambda _: None)
     before = contents(tmp_path / "out")
 
-    with pytest.raises(InputError, match="not empty"):
-        second.run(restore_on(ThreadEngine(1)), lambda _: None)
+    second.run(restore_on(ThreadEngine(1)), lambda _: None)
 
     assert contents(tmp_path / "out") == before
 
@@ -254,10 +251,29 @@ def test_an_output_that_was_used_meanwhile_is_refused(
     assert not (out / MARKER).exists()
 
 
-def test_a_restore_that_was_completed_is_not_repeated(tmp_path: Path, dump: Path) -> None:
+def test_a_completed_restore_is_repeated_with_the_same_outcome(tmp_path: Path, dump: Path) -> None:
+    damage(logs(dump / PARTITIONS[0])[0])
+    first = restore(dump, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    inodes = {path: path.stat().st_ino for path in (tmp_path / "out").glob("*-[0-9]/*")}
+
+    second = restore(dump, tmp_path / "out")
+
+    assert first.code == second.code == 1
+    assert first.rows == second.rows
+    assert contents(tmp_path / "out") == before
+    assert {path: path.stat().st_ino for path in inodes} == inodes
+
+
+def test_a_completed_restore_that_a_broker_has_used_is_refused(tmp_path: Path, dump: Path) -> None:
     restore(dump, tmp_path / "out")
+    log = logs(tmp_path / "out" / PARTITIONS[0])[-1]
+    log.write_bytes(log.read_bytes())
+    os.utime(log, ns=(0, 0))
+    before = contents(tmp_path / "out")
 
     run = restore(dump, tmp_path / "out")
 
     assert run.code == 2
-    assert "not empty" in run.done.stderr
+    assert "changed since it was restored" in run.done.stderr
+    assert contents(tmp_path / "out") == before
