@@ -65,6 +65,9 @@ def _records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
     return count
 
 
+_SPLIT = "split: the offsets of a segment are 2^31 or more apart"
+
+
 def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRecords, int]:
     """Return what is lost, and the log end before the start, as the files have it.
 
@@ -142,10 +145,17 @@ def describe(
     lost, end_before = lost_records(loaded, visible_from)
     bases = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(bases, default=0))
+    # What was split off a log is read with it.
+    sizes: dict[str, int] = {}
+    for one in loaded.segments:
+        if one.found is not None:
+            end = one.start_bytes + one.size_bytes
+            sizes[one.path] = max(sizes.get(one.path, 0), end)
+    cleaned_to = known.cleaning.cleaned_to or 0
     logs = [
-        see_log(one.found.log, known.cleaning.cleaned_to or 0, one.size_bytes)
-        for one in loaded.segments
-        if one.found is not None
+        see_log(one.log, cleaned_to, sizes[one.log.log_path])
+        for one in files.segments
+        if one.log.log_path in sizes
     ]
     missing = _missing(logs, known, end_before, files.lost_ends)
     unknown = [each for each in missing.unexplained if each.cause is not Cause.LOST]
@@ -221,7 +231,10 @@ def _segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
             one = SegmentPrediction(base_offset, SegmentAction.REPLACE, None, text)
         elif segment.is_rebuilt:
             text = why or "unflushed: at or above the recovery point, or the last one"
+            text = _SPLIT if segment.is_split else text
             one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, text)
+        elif segment.is_split:
+            one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, _SPLIT)
         else:
             one = SegmentPrediction(base_offset, SegmentAction.KEEP, None, why)
         actions.setdefault(base_offset, []).append(one)

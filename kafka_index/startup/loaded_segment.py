@@ -9,6 +9,7 @@ a compressed message of magic 0 or 1 has inside.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +57,8 @@ from kafka_index.scan.file_records import (
     scan_to_end,
 )
 from kafka_index.scan.index_builder import IndexBuilder
+from kafka_index.scan.segment_split import SegmentSpan
 from kafka_index.startup.found_files import FoundSegment
-from kafka_index.startup.prediction import NotPredictedError
 from kafka_index.storage import Bytes, MappedFile
 from kafka_index.stores.inputs import refuse_linked_out
 
@@ -133,23 +134,46 @@ def _check_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
             ) from error
 
 
+class SegmentOverflowError(Exception):
+    """Recovery meets an offset that does not fit its segment, which a broker splits then.
+
+    Kafka: ``LogSegmentOffsetOverflowException``.
+    """
+
+    def __init__(self, base_offset: int) -> None:
+        super().__init__(base_offset)
+        self.base_offset = base_offset
+
+
 class LoadedSegment:
     """A segment of a partition that is being loaded; without files it is created, empty.
 
     `whole_bytes` and `size_bytes` are the size of its log, and after what was cut. `bytes_read` of
-    its log were recovered or replayed. `is_rebuilt`: it was recovered.
+    its log were recovered or replayed. `is_rebuilt`: it was recovered. `is_split`: a broker has
+    split it off a segment, in whose log it begins at `start_bytes`, and has made its index.
     """
 
     def __init__(
-        self, base_offset: int, settings: LogSettings, found: FoundSegment | None = None
+        self,
+        base_offset: int,
+        settings: LogSettings,
+        found: FoundSegment | None = None,
+        span: SegmentSpan | None = None,
     ) -> None:
         self.base_offset = base_offset
         self.settings = settings
+        self.is_split = span is not None
+        self.start_bytes = 0 if span is None else span.start_bytes
+        if found is not None and span is not None:
+            log = replace(found.log, base_offset=base_offset)
+            found = FoundSegment(log, is_swapped=False)
         self.found = found
         self.bytes_read = 0
         self.is_rebuilt = False
         self._file: MappedFile | None = None
         self.whole_bytes = 0 if found is None else found.log.log_size_bytes
+        if span is not None:
+            self.whole_bytes = span.end_bytes - span.start_bytes
         self.size_bytes = self.whole_bytes
         self._index: OffsetIndex | None = None
         self._max_timestamp_ms = NO_TIMESTAMP
@@ -172,7 +196,9 @@ class LoadedSegment:
             if not isinstance(file, MappedFile):
                 raise InputError("not a local log", path=self.path)
             self._file = file
-        return _NO_BYTES if self._file is None else self._file.array
+        if self._file is None:
+            return _NO_BYTES
+        return self._file.array[self.start_bytes : self.start_bytes + self.whole_bytes]
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -210,7 +236,7 @@ class LoadedSegment:
         has_index = any(
             OFFSET_INDEX_SUFFIX in each for each in (indexes, self._not_files, self._unsized)
         )
-        if not has_index and not is_swapped:
+        if not has_index and not is_swapped and not self.is_split:
             return False
         path = indexes.get(TXN_INDEX_SUFFIX)
         if path is None:
@@ -291,10 +317,7 @@ class LoadedSegment:
             self._use_index(index)
             largest = self.base_offset + INT32_MAX
             if stop.code == OFFSET_OVERFLOW and self.next_offset() > largest + 1:
-                raise NotPredictedError(
-                    "a broker splits the segment, whose last offset does not fit its name",
-                    path=self.path,
-                )
+                raise SegmentOverflowError(self.base_offset)
             raise stop.error(StartRefusedError, self.path, "the segment cannot be recovered: ")
         self._use_index(index)
         return self.cut_at(builder.valid_bytes)

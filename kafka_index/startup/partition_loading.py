@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.config import LogConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.errors import (
     CorruptLogError,
@@ -38,8 +38,10 @@ from kafka_index.growing.producer_state_manager import ProducerStateManager, Sna
 from kafka_index.growing.producers import Producers
 from kafka_index.growing.settings import LogSettings, log_settings_of
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
+from kafka_index.records.decompression import shared_budget
+from kafka_index.scan.segment_split import SegmentSpan, split_segment
 from kafka_index.startup.found_files import FoundFiles, find_files
-from kafka_index.startup.loaded_segment import LoadedSegment
+from kafka_index.startup.loaded_segment import LoadedSegment, SegmentOverflowError
 from kafka_index.startup.prediction import LoadedLog
 from kafka_index.state.snapshots import decode_snapshot, snapshot_path
 from kafka_index.storage.directories import leads_nowhere, why_not_opened
@@ -162,7 +164,7 @@ def load_partition(
     """
     predicted = _PredictedFiles(directory, find_files(partition, directory), loading.settings)
     try:
-        yield _load(directory, predicted, loading)
+        yield _load_or_split(directory, predicted, loading)
     finally:
         for segment in predicted.opened:
             segment.close()
@@ -177,13 +179,37 @@ class _PredictedFiles:
     settings: LogSettings
     segments: list[LoadedSegment] = field(default_factory=list)
     deleted: dict[int, LoadedSegment] = field(default_factory=dict)
+    splits: dict[int, list[SegmentSpan]] = field(default_factory=dict)
     opened: list[LoadedSegment] = field(default_factory=list)
 
     def open_segments(self) -> Iterator[LoadedSegment]:
         for found in self.files.segments:
-            segment = LoadedSegment(found.log.base_offset, self.settings, found)
-            self.opened.append(segment)
-            yield segment
+            spans = self.splits.get(found.log.base_offset)
+            if spans is None:
+                segments = [LoadedSegment(found.log.base_offset, self.settings, found)]
+            else:
+                segments = [
+                    LoadedSegment(each.base_offset, self.settings, found, each) for each in spans
+                ]
+            self.opened += segments
+            yield from segments
+
+    def split(self, base_offset: int) -> None:
+        """Split a segment, and forget what was loaded.
+
+        The producer snapshot at its base offset is deleted with it.
+        """
+        found = next(one for one in self.files.segments if one.log.base_offset == base_offset)
+        spans = split_segment(found.log, shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
+        if not spans:
+            raise StartRefusedError("an offset does not fit the segment", path=found.log.log_path)
+        is_listed = any(one.base_offset == base_offset for one in self.segments)
+        if not is_listed and spans[0].base_offset != base_offset:
+            # A segment that is being loaded is not replaced (``LocalLog.replaceSegments``).
+            spans = [SegmentSpan(base_offset, 0, found.log.log_size_bytes), *spans]
+        self.splits[base_offset] = spans
+        self.files.snapshots = [each for each in self.files.snapshots if each != base_offset]
+        self.segments, self.deleted = [], {}
 
     def create_segment(self, base_offset: int) -> LoadedSegment:
         path = os.path.join(self.directory, f"{base_offset:0{OFFSET_DIGITS}d}{LOG_SUFFIX}")
@@ -200,6 +226,15 @@ class _PredictedFiles:
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
         """Check nothing: a broker deletes the whole log."""
+
+
+def _load_or_split(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPartition:
+    """Load, and begin again after each split (``LogLoader.retryOnOffsetOverflow``)."""
+    while True:
+        try:
+            return _load(directory, files, loading)
+        except SegmentOverflowError as error:
+            files.split(error.base_offset)
 
 
 def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPartition:

@@ -134,7 +134,9 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
     table, latest = ProducerTable(), NO_TIMESTAMP
     # What recovery rebuilds fits the log, whose checksums it has verified.
     is_kept = not segment.is_rebuilt
-    batches = LogBatches(segment.log, 0, segment.base_offset, verify_crc=is_kept)
+    batches = LogBatches(
+        segment.log, 0, segment.base_offset, verify_crc=is_kept, any_offset=is_kept
+    )
     for chunk in batches:
         if is_kept:
             fit.observe(chunk)
@@ -226,7 +228,9 @@ def _has_data(segments: Sequence[LoadedSegment], producer: int, first: int, last
     for segment in segments:
         if segment.base_offset > last:
             return False
-        for chunk in LogBatches(segment.log, 0, segment.base_offset, verify_crc=False):
+        for chunk in LogBatches(
+            segment.log, 0, segment.base_offset, verify_crc=False, any_offset=True
+        ):
             is_data = (chunk.producer_id == producer) & (chunk.last_offset >= first)
             if (is_data & (chunk.base_offset <= last) & ~chunk.is_control).any():
                 return True

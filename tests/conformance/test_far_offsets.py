@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_index import lookup_offsets, lookup_timestamps, read_records, restore_dump
+from kafka_index import lookup_offsets, lookup_timestamps, predict, read_records, restore_dump
+from kafka_index.startup import Outcome, PartitionPrediction
 from tests.support.segments import GZIP, batch, message, wrapper
 
 from .kafka_loading import PartitionFiles, partition_files
+from .test_predicted_partitions import Case, predicted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,3 +132,45 @@ def test_restored_segments_are_split_as_by_a_broker(
     assert again == kept
     # A broker deletes what follows damage.
     assert {each.offset for each in consumed} <= {each.offset for each in kept}
+
+
+@pytest.mark.parametrize("shutdown", ["clean", "clean, no index", "unclean"])
+@pytest.mark.parametrize("name", LOGS)
+def test_start_on_far_offsets_is_predicted(
+    judge: Judge, scratch: Path, name: str, shutdown: str
+) -> None:
+    files = partition_files(judge, scratch, LOGS[name])
+    for base_offset in LOGS[name] if shutdown != "clean, no index" else ():
+        files.write(base_offset, ".index")
+        files.write(base_offset, ".timeindex")
+    case = Case(LOGS[name], [], shutdown != "unclean", 0, 0, 0)
+    before = files.contents()
+    with predicted(files, case) as loaded:
+        log = loaded.log
+    prediction = predict_partition(files.directory.parent, is_clean=case.is_clean)
+    assert files.contents() == before
+
+    with files.load(clean=case.is_clean) as theirs:
+        state = theirs.loaded
+        consumed = theirs.consume(state.log_start_offset, committed=False).records
+
+    assert log.base_offsets == state.base_offsets
+    assert log.log_start_offset == state.log_start_offset
+    assert log.log_end_offset == state.log_end_offset
+    assert prediction.outcome is Outcome.LOADED
+    assert prediction.lost.records == 0
+    assert consumed[-1].offset == log.log_end_offset - 1
+
+
+def predict_partition(root: Path, *, is_clean: bool) -> PartitionPrediction:
+    """Predict the start on a data directory with one partition."""
+    (root / f"{TOPIC}-{PARTITION}" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n"
+    )
+    (root / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
+    (root / ".kafka_cleanshutdown").touch() if is_clean else None
+    (found,) = predict(root).partitions
+    for path in (root / "meta.properties", root / ".kafka_cleanshutdown"):
+        path.unlink(missing_ok=True)
+    (root / f"{TOPIC}-{PARTITION}" / "partition.metadata").unlink()
+    return found
