@@ -51,6 +51,8 @@ _ZERO_CHECK_BYTES = 1 << 20
 _SHOWN_BYTES = 16
 _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 
+_SPLIT = "a broker that recovers the segment splits it, and no index holds the offset until then"
+
 
 class Scanner:
     """Scans a log chunk by chunk into columns.
@@ -164,13 +166,15 @@ class Scanner:
             return ScanStop(source.BAD_CRC, position, f"0x{stored:08x}", f"0x{computed:08x}")
         if code != SCAN_OFFSET_OVERFLOW:
             raise ValueError(f"the scan kernel returned {code}")
-        base = self._limit_base_offset
+        base, last_offset = self._limit_base_offset, last_offset_of(rest)
+        is_above = last_offset > base
         return ScanStop(
             source.OFFSET_OVERFLOW,
             position,
             f"a last offset in {offset_range(base)}",
-            str(last_offset_of(rest)),
+            str(last_offset),
             refused=True,
+            message=_SPLIT if is_above else None,
         )
 
 

@@ -39,6 +39,7 @@ _STUCK = (
     "it there and deletes all later segments."
 )
 _REFUSED = "A broker that recovers the segment does not start, or cuts all of it."
+_SPLIT = "Its offsets are 2^31 or more apart: a broker that recovers the segment splits it."
 _SKIPPED = "Consumers skip the missing offsets silently, and no broker reports it."
 #: How many ranges of missing offsets are named in the row of a log.
 _SHOWN = 20
@@ -110,7 +111,7 @@ class LogJudge:
     def _damage(self, check: SegmentCheck, row: SegmentReport) -> Judgement | None:
         """Return the damage of a log; None where all of it is batches."""
         place, code = check.place, row.reason_code
-        if not _is_damage(row):
+        if not _is_damage(row) or check.is_split:
             return None
         if code == SEGMENTS_OVERLAP:
             return Judgement(FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OVERLAPS)
@@ -206,4 +207,4 @@ def _sound(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
         return Judgement(FileClass.EMPTY, effect=effect)
     count = check.facts.offsets.cleaned_count + gaps
     found = f"offsets are missing in {count} places, as compaction leaves them" if count else None
-    return Judgement(FileClass.SOUND, found=found)
+    return Judgement(FileClass.SOUND, found=found, effect=_SPLIT if check.is_split else None)

@@ -16,7 +16,13 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import index_name_for, segment_file_name
 from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.records.batch_table import BAD_CRC, BAD_MESSAGE, BatchColumns, ScanStop
+from kafka_index.records.batch_table import (
+    BAD_CRC,
+    BAD_MESSAGE,
+    OFFSET_OVERFLOW,
+    BatchColumns,
+    ScanStop,
+)
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import open_records
 from kafka_index.scan import LogFileSource
@@ -72,7 +78,7 @@ class SegmentCheck:
     broker rebuilds everything. `bad_message` is the first compressed message of magic 0 or 1 whose
     messages cannot be read, or have wrong checksums, which that of the compressed one does not
     show. `is_tail`: a broker cuts off the end of the log at any start, if it is the partition's
-    last.
+    last. `is_split`: all batches are intact, and a broker that recovers the segment splits it.
     """
 
     segment: SegmentFile
@@ -84,6 +90,7 @@ class SegmentCheck:
     has_offset_index: bool = True
     has_time_index: bool = True
     is_tail: bool = False
+    is_split: bool = False
     bad_message: ScanStop | None = None
 
     @property
@@ -151,10 +158,14 @@ def check_segment(
     unread: KafkaIndexError | None = None
     staged = stage_segment(segment, ObservedSource(source, observers), build, attempt_id)
     built = _built(staged, settings, attempt_id)
+    is_split = False
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
         # A broker that does not verify checksums reads on.
         whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
         unread = _read_headers(segment, [whole, *offsets.observers(), *times.observers()])
+        if staged.report.reason_code == OFFSET_OVERFLOW and unread is None:
+            is_split = _is_intact(segment, verify_crc=not settings.fast)
+            facts = whole if is_split else facts
     elif not compared:
         unequal = [
             each
@@ -164,6 +175,7 @@ def check_segment(
         unread = _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
     is_tail = source.stop is not None and source.stop.is_tail
     check = SegmentCheck(segment, place, staged, facts, whole, is_tail=is_tail)
+    check.is_split = is_split
     if messages.first_bytes is not None and not settings.fast:
         check.bad_message = messages.bad_message(segment)
     for index, data in zip((offsets, times), built, strict=True):
@@ -268,13 +280,22 @@ def _read_headers(
     if not observers:
         return None
     try:
-        for batches in LogFileSource.of_segment(segment, verify_crc=False).chunks():
+        source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
+        for batches in source.chunks():
             for observer in observers:
                 observer.observe(batches)
     except KafkaIndexError as error:
         # The damage that the first scan met is in the row of the log.
         return error if is_retriable(error) else None
     return None
+
+
+def _is_intact(segment: SegmentFile, *, verify_crc: bool) -> bool:
+    """Return whether a consumer can read a log to its end, whatever its offsets."""
+    source = LogFileSource.of_segment(segment, verify_crc=verify_crc, recovers=False)
+    for _ in source.chunks():
+        pass
+    return source.stop is None
 
 
 def _built(

@@ -9,7 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_index import lookup_offsets, lookup_timestamps, predict, read_records, restore_dump
+from kafka_index import (
+    lookup_offsets,
+    lookup_timestamps,
+    predict,
+    read_records,
+    restore_dump,
+    verify,
+)
 from kafka_index.startup import Outcome, PartitionPrediction
 from tests.support.segments import GZIP, batch, message, wrapper
 
@@ -160,6 +167,24 @@ def test_start_on_far_offsets_is_predicted(
     assert prediction.outcome is Outcome.LOADED
     assert prediction.lost.records == 0
     assert consumed[-1].offset == log.log_end_offset - 1
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_far_offsets_of_a_compacted_topic_are_intact(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / f"{TOPIC}-{PARTITION}"
+    directory.mkdir()
+    for base_offset, batches in LOGS[name].items():
+        (directory / f"{base_offset:020d}.log").write_bytes(b"".join(batches))
+    (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+    checkpoint = f"0\n1\n{TOPIC} {PARTITION} {10 * LIMIT}\n"
+    (tmp_path / "cleaner-offset-checkpoint").write_text(checkpoint)
+
+    (found,) = verify(tmp_path).partitions
+
+    logs = [row for row in found.findings if row.kind == "log"]
+    assert [(row.file_class, row.harmful) for row in logs] == [("sound", False)] * len(logs)
+    effects = [row.effect or "" for row in logs]
+    assert any("splits it" in effect for effect in effects) == (name != "last offset fits")
 
 
 def predict_partition(root: Path, *, is_clean: bool) -> PartitionPrediction:

@@ -184,6 +184,12 @@ def test_an_offset_overflow_is_named_and_refused() -> None:
     )
 
 
+def test_far_offset_is_named_with_what_a_broker_does() -> None:
+    stop = stop_of(batch(10), batch(10 + 2**31), base_offset=10)
+    assert stop is not None
+    assert stop.text.startswith("offset_overflow: a broker that recovers the segment splits it")
+
+
 @pytest.mark.parametrize("size", [1, 11, 12, 17, 18, 61, 5000, (1 << 20) + 3])
 def test_zeros_to_the_end_are_a_preallocated_tail(size: int) -> None:
     assert from_file(SOUND + bytes(size)).stop == ScanStop(source.PREALLOCATED_TAIL, AT)
