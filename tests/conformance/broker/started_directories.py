@@ -58,8 +58,8 @@ class Started:
                 continue
             served = offsets_of(words[2])
             if wanted - served:
-                missing = sorted(wanted - served)
-                faults[name] = f"{len(missing)} lost, {missing[0]} to {missing[-1]}: {text[:80]}"
+                lost = sorted(wanted - served)
+                faults[name] = f"{len(lost)} lost, {lost[0]} to {lost[-1]}: {text[:80]}"
             elif min(served, default=0) < starts.get(name, 0) and served:
                 faults[name] = f"come back: {text[:80]}"
             elif len(words) > 6:
