@@ -343,11 +343,14 @@ class CheckedBackup(TableResult):
         return self.faults if self.faults.num_rows else self.rows
 
 
-def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> CheckedBackup:
+def verify_backup(
+    root: str, run: str | None = None, sample: float = 100.0, *, repair: bool = False
+) -> CheckedBackup:
     """Check the objects that the manifests of a run, or of all runs, name.
 
     All are listed, and looked for by name and size. Each is read with a probability of `sample`
-    percent; then its hash is compared, and the checksums and offsets of its batches. Raises
+    percent; then its hash is compared, and the checksums and offsets of its batches. With `repair`
+    missing and altered objects are marked, so that the next backup stores them again. Raises
     `InputError` if there is no such repository or run.
     """
     repository = repository_of(root)
@@ -366,11 +369,7 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
             partitions[each.folder] = each.topic_partition
             of_run.update(zip(repeat(each.folder), each.objects))
         runs.update(of_run)
-        for each_manifest, sha256 in zip(found.manifests, found.hashes, strict=True):
-            rows += _head_faults(repository, each_manifest, sha256)
-        for error in found.errors:
-            row = {"path": error.path or "", "status": "damaged", "reason": error.message}
-            rows.append({**row, "expected": error.expected, "found": error.found})
+        rows += _manifest_faults(repository, found)
     paths = {(folder, named): f"{root}/{folder}/{named.object_name}" for folder, named in runs}
     there = {*paths.values()}
     sizes = {
@@ -403,7 +402,11 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
         return {**row, "is_read": True, **_read_fault(repository, path, named)}
 
     by_path = sorted(paths, key=paths.__getitem__)
-    rows += map_requests(check, by_path, threads=READS_AT_A_TIME, name="objects")
+    checked = [*map_requests(check, by_path, threads=READS_AT_A_TIME, name="objects")]
+    for (folder, named), row in zip(by_path, checked, strict=True):
+        if repair and row["status"] in ("missing", "altered", "damaged"):
+            repository.mark_damaged(folder, named.object_name)
+    rows += checked
     statuses = {str(row["status"]) for row in rows}
     outcome = RunOutcome.DONE
     if "unreadable" in statuses:
@@ -413,20 +416,21 @@ def verify_backup(root: str, run: str | None = None, sample: float = 100.0) -> C
     return CheckedBackup(pa.Table.from_pylist(rows, schema=CHECKED_SCHEMA), outcome)
 
 
-def _head_faults(
-    repository: Repository, manifest: Manifest, sha256: str
-) -> Iterator[dict[str, object]]:
-    """Yield a row if a manifest is another one than its head says, or its head is damaged."""
-    run, node_id = manifest.run, manifest.node_id
-    try:
-        expected = repository.hash_in_head(run, node_id)
-    except CorruptObjectError as error:
-        yield {"path": error.path, **_fault("damaged", error.message)}
-        return
-    if expected not in (None, sha256):
-        path = manifest_path(repository.root, run, node_id)
-        reason = "its hash is another than in its head"
-        yield {"path": path, **_fault("altered", reason, expected, sha256)}
+def _manifest_faults(repository: Repository, found: RunManifests) -> Iterator[dict[str, object]]:
+    """Yield a row for each manifest that cannot be read, or is another one than its head says."""
+    for error in found.errors:
+        row = {"path": error.path or "", "status": "damaged", "reason": error.message}
+        yield {**row, "expected": error.expected, "found": error.found}
+    for manifest, sha256 in zip(found.manifests, found.hashes, strict=True):
+        try:
+            expected = repository.hash_in_head(found.run, manifest.node_id)
+        except CorruptObjectError as error:
+            yield {"path": error.path, **_fault("damaged", error.message)}
+            continue
+        if expected not in (None, sha256):
+            path = manifest_path(repository.root, found.run, manifest.node_id)
+            reason = "its hash is another than in its head"
+            yield {"path": path, **_fault("altered", reason, expected, sha256)}
 
 
 def _read_fault(repository: Repository, path: str, named: Piece | KeptFile) -> dict[str, object]:

@@ -332,6 +332,8 @@ class _Sweep:
         day_ms = int(rules.LONGEST_RUN_S * 1000)
         self._delete_with_folders(old_barriers(self._root, self._now_ms - day_ms))
         self._repository.store.delete(repository.old_announcements())
+        for folder, marked in repository.damaged().items():
+            repository.unmark_damaged(folder, marked - names.get(folder, set()))
         self._delete_with_folders([*self._unfinished()])
 
     def _ns_before(self, seconds: float) -> int:

@@ -17,7 +17,6 @@ import numpy as np
 
 from kafka_index.backup.logs import CutLog, LeftOutError, reading
 from kafka_index.backup.politeness import Bandwidth, PoliteFile
-from kafka_index.errors import KafkaIndexError
 from kafka_index.kernels.headers import CONTROL_MESSAGE
 from kafka_index.kernels.memory import Integer
 from kafka_index.kernels.scan import (
@@ -281,13 +280,23 @@ def small_pieces(pieces: Sequence[Piece], base_offset: int) -> int:
 
 def holds_piece(log: CutLog, position_bytes: int, piece: Piece, bandwidth: Bandwidth) -> bool:
     """Return whether a log has a piece at a position; raises `LeftOutError` if it is unreadable."""
+    return read_piece(log, position_bytes, piece, bandwidth) is not None
+
+
+def read_piece(
+    log: CutLog, position_bytes: int, piece: Piece, bandwidth: Bandwidth
+) -> Bytes | None:
+    """Return the bytes of a piece at a position of a log; None if the log has other bytes there.
+
+    Raises `LeftOutError` if the log is unreadable.
+    """
     end = position_bytes + piece.size_bytes
     if end > log.size_bytes:
-        return False
+        return None
     data = np.empty(piece.size_bytes, np.uint8)
     with reading(log, end, bandwidth) as file:
         filled = file.read_into(position_bytes, data.data)
-    return filled == piece.size_bytes and hash_of(data.data) == piece.sha256
+    return data if filled == piece.size_bytes and hash_of(data.data) == piece.sha256 else None
 
 
 class Uploads:
@@ -343,13 +352,6 @@ class Uploads:
 
 
 def put_object(repository: Repository, path: str, data: bytes | memoryview) -> None:
-    """Put an object named by its content.
-
-    Raises `KafkaIndexError` if another one has its name.
-    """
+    """Put an object that is named by its content; one with other bytes is damaged, and replaced."""
     if not repository.put(path, data):
-        raise KafkaIndexError(
-            "an object in the repository has other bytes than its name says",
-            path=f"{repository.root}/{path}",
-            hint="kafka-index backups verify says which runs name it",
-        )
+        repository.put_again(path, data)

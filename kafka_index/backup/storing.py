@@ -6,14 +6,15 @@ log that is cleaned is read again where it is not as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from contextlib import suppress
 
 import msgspec
 
 from kafka_index.backup.logs import CutLog, LeftOutError, find_batch, last_offset_in
 from kafka_index.backup.looks import CutPartition
-from kafka_index.backup.pieces import LogReading, Run, holds_piece, small_pieces
+from kafka_index.backup.pieces import LogReading, Run, holds_piece, read_piece, small_pieces
 from kafka_index.backup.politeness import Bandwidth
 from kafka_index.backup.result import BackedUpPartition, BackupStatus
 from kafka_index.layout.integers import INT64_MAX
@@ -45,6 +46,8 @@ class Storing:
         self.found = found
         self.folder = partition_folder(found.partition, found.topic_id)
         self.files: list[KeptFile] = []
+        #: Names of damaged objects that cannot be stored again.
+        self.lost_objects: set[str] = set()
         self.new_bytes = self._read_bytes = 0
         self._earlier = earlier
         self._bandwidth = bandwidth
@@ -80,6 +83,26 @@ class Storing:
             if self._high_watermark is not None:
                 base = min(base, self._high_watermark)
             self._end_offset = max(next_offset, base)
+
+    def put_damaged_again(
+        self, damaged: Collection[str], put: Callable[[str, memoryview], None]
+    ) -> None:
+        """Put stored pieces again that are damaged, given by name, if the logs still have them."""
+        for log, end in zip(self._logs, [*self.found.bases[1:], INT64_MAX], strict=True):
+            position = 0
+            for piece in self._kept:
+                if not log.base_offset <= piece.base_offset < end:
+                    continue
+                if piece.object_name in damaged:
+                    data = None
+                    with suppress(LeftOutError):
+                        data = read_piece(log, position, piece, self._bandwidth)
+                    if data is None:
+                        self.lost_objects.add(piece.object_name)
+                    else:
+                        put(f"{self.folder}/{piece.object_name}", data.data)
+                        self.new_bytes += piece.size_bytes
+                position += piece.size_bytes
 
     def finish(
         self, *, is_leader: bool | None, start_offset: int, cleaner_offset: int | None

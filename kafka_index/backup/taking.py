@@ -12,11 +12,13 @@ The order is that of `Taking`'s methods, which `agent.take` calls:
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Self
 
@@ -66,6 +68,7 @@ from kafka_index.stores.backup.repository import MissingManifestError
 
 # From so many bytes on, objects are looked for that a killed run has left.
 _WORTH_LISTING_BYTES = 1 << 20
+_LOGGER = logging.getLogger(__name__)
 _METADATA_READS = 20
 _BETWEEN_READS_S = 0.2
 _UPLOAD_THREADS = 4
@@ -87,8 +90,12 @@ class Taking:
         refuse_overlap(root, request.output, self.broker.paths)
         self.repository = repository_of(root).create(self.broker.cluster_id, request.brokers)
         self.previous = self.repository.newest(self.broker.node_id)
+        self._damaged = self.repository.damaged()
+        # The directory of a partition with damaged objects is looked at, changed or not.
         self._earlier = {
             (each.topic_partition, each.topic_id): each
+            if each.folder not in self._damaged
+            else msgspec.structs.replace(each, seen_directory=None)
             for each in (self.previous.partitions if self.previous else ())
         }
         self._cutting = Cutting(
@@ -330,11 +337,16 @@ class Taking:
         before = sum(each.covered_bytes for each in earlier.segments) if earlier else 0
         if earlier is None or sizes - before > _WORTH_LISTING_BYTES:
             known |= self.repository.names(stored.folder)
+        damaged = self._damaged.get(stored.folder, set())
+        known -= damaged
         stored.read(lambda run: uploads.put(stored.folder, known, run))
+        if damaged:
+            stored.put_damaged_again(damaged, partial(put_object, self.repository))
         for name, data in found.files.items():
             kept = KeptFile(name, *content_of(data))
             stored.files.append(kept)
-            if earlier is None or kept not in earlier.files:
+            is_stored = earlier is not None and kept in earlier.files
+            if not is_stored or kept.object_name in damaged:
                 put_object(self.repository, f"{stored.folder}/{kept.object_name}", data)
                 stored.new_bytes += len(data)
         return stored
@@ -368,6 +380,15 @@ class Taking:
             start_offset=self._starts[found.directory].of(found, must_be_later=self._is_held) or 0,
             cleaner_offset=self._cleaned[found.directory].of(found, must_be_later=self._is_held),
         )
+        damaged = self._damaged.get(stored.folder, set())
+        if damaged:
+            names = {each.object_name for each in backup.objects}
+            self.repository.unmark_damaged(stored.folder, damaged & names - stored.lost_objects)
+        for name in sorted(stored.lost_objects):
+            _LOGGER.warning(
+                "%s/%s/%s is damaged, and the log does not have its batches any more",
+                *(self.repository.root, stored.folder, name),
+            )
         self._taken.append(backup)
         self._rows.append(stored.row_of(backup))
 

@@ -40,6 +40,9 @@ _VERIFY_HELP = """Check that all that the manifests of a repository name is ther
     has to have the hash of its manifest, and whole batches with right checksums. --sample 5 reads
     about 5 % of the objects, drawn anew each time; --sample 0 reads none.
 
+    --repair marks what is missing or altered. The next backup of its broker compares the log with
+    the hash, and stores the object again.
+
     Exit codes: 0, all is as it was; 1, something is missing or altered; 2, wrong usage, or there is
     no such repository or run; 3, something cannot be read because of permission, disk, network or
     memory; 70, an internal error.
@@ -58,6 +61,7 @@ _LIST_EXAMPLES = "kafka-index backups list s3://backups/kafka --last 10\n"
 _VERIFY_EXAMPLES = """\
 kafka-index backups verify s3://backups/kafka --sample 5
 kafka-index backups verify /mnt/backups --run 20261120T120000.000Z
+kafka-index backups verify s3://backups/kafka --repair
 """
 _EXPIRE_EXAMPLES = """\
 kafka-index backups expire s3://backups/kafka --dry-run
@@ -99,6 +103,12 @@ class VerifyOptions:
         default=100.0,
         metavar="P",
         help="Read P percent of the objects.",
+    )
+    repair: bool = flag(
+        "--repair",
+        group=Group.BEHAVIOUR,
+        help="Mark missing and altered objects: the next backup stores them again, if the logs "
+        "still have them.",
     )
     as_json: bool = flag(
         "--json", group=Group.OUTPUT, help="Print JSON lines of what is not sound."
@@ -148,7 +158,7 @@ def _list(options: ListOptions) -> int:
 def _verify(options: VerifyOptions) -> int:
     from kafka_index.backup.checking import verify_backup  # noqa: PLC0415, slow to import
 
-    found = verify_backup(_root(options.uris), options.run, options.sample)
+    found = verify_backup(_root(options.uris), options.run, options.sample, repair=options.repair)
     return _show(found, found.faults, options.report, as_json=options.as_json)
 
 

@@ -28,10 +28,12 @@ from kafka_index.dump.missing_offsets import (
     SeenLog,
     missing_offsets,
 )
+from kafka_index.errors import CorruptObjectError
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.layout.texts import is_linked
 from kafka_index.records.batch_table import NOT_A_LOG, OVERLAP, BatchColumns, ScanStop
 from kafka_index.records.record_sections import Decompressor
+from kafka_index.restore.backup_objects import with_damaged_objects, write_surviving
 from kafka_index.restore.filling import Fill, Filler, Piece, write_pieces
 from kafka_index.restore.lost_markers import TransactionEdits
 from kafka_index.restore.output_files import Link, cut, take_over
@@ -44,6 +46,7 @@ from kafka_index.scan.scanner import BatchOrder
 from kafka_index.scan.segment_scan import ObservedSource
 from kafka_index.storage import SegmentFile, publishing
 from kafka_index.storage.segment_table import lost_logs_of
+from kafka_index.stores.backup.run_paths import is_run_path
 
 #: Names scratch files. A run restores each log once, in a folder that no other run has.
 ATTEMPT_ID = "restore"
@@ -144,8 +147,22 @@ class LogRestoring:
     def restore_log(self, source: SegmentFile, link: Link, salvage: Salvage) -> RestoredLog:
         """Take over a log, and stage its index files."""
         target = self._target(source.base_offset)
-        take_over(source, target, link)
-        restored = self._stage(source, target)
+        try:
+            take_over(source, target, link)
+        except CorruptObjectError:
+            if salvage is Salvage.NONE or not is_run_path(source.log_path):
+                raise
+            damaged = write_surviving(source, target, salvage)
+            restored = self._salvaged(self._stage(source, target), salvage)
+            restored.lost = with_damaged_objects(restored.lost, damaged, source)
+            if _touches_end(restored.lost, restored.facts):
+                restored.keeps_end = False
+            return restored
+        return self._salvaged(self._stage(source, target), salvage)
+
+    def _salvaged(self, restored: RestoredLog, salvage: Salvage) -> RestoredLog:
+        """Return a staged log without its damage."""
+        target = restored.path
         damage = restored.damage()
         if damage is None:
             row = restored.staged.report

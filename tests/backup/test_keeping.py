@@ -38,6 +38,7 @@ from kafka_index.stores.backup.repository import Repository
 from tests.backup.repositories import cluster_id_of, take_run
 from tests.backup.test_manifest import manifest
 from tests.support.command_line import DUMP, run_here
+from tests.support.restoring import copy_dump
 
 DAY_MS = 86_400_000
 NOON = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
@@ -659,3 +660,59 @@ def test_what_another_expiring_moves_meanwhile_stays(
     found = expire_backup(root, Retention(last=9))
     assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
     assert len(below(root, "data")) == 3
+
+
+# --------------------------------------------------------------------------------------- repair
+
+
+@pytest.mark.parametrize("is_flipped", [True, False])
+def test_next_backup_stores_marked_objects_again(
+    root: str,
+    tmp_path: Path,
+    is_flipped: bool,  # noqa: FBT001
+) -> None:
+    data = copy_dump(tmp_path / "data", "payments-0", "__consumer_offsets-0")
+    first = take_run(root, data, time_ms=NOON)
+    pieces = {
+        f"{root}/{partition.folder}/{piece.object_name}"
+        for partition in first.partitions
+        for piece in (*partition.pieces[:1], *partition.pieces[-1:])
+    }
+    whole = {path: store_of(root).read(path) for path in sorted(pieces)}
+    for path, content in whole.items():
+        if is_flipped:
+            store_of(root).put(path, bytes([content[0] ^ 1]) + content[1:])
+        else:
+            store_of(root).delete([path])
+    take_run(root, data, time_ms=NOON + 1)
+    assert run_here("backups", "verify", root).returncode == 1
+    assert not below(root, "damaged")
+    assert run_here("backups", "verify", root, "--repair").returncode == 1
+    assert len(below(root, "damaged")) == len(whole)
+
+    take_run(root, data, time_ms=NOON + 2)
+    assert {path: store_of(root).read(path) for path in whole} == whole
+    assert not below(root, "damaged")
+    done = run_here("backups", "verify", root)
+    assert done.returncode == 0, done.stdout
+    # Nothing is read again then.
+    last = take_run(root, data, time_ms=NOON + 3)
+    assert last.new_bytes == 0
+
+
+def test_object_that_no_log_has_any_more_stays_marked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = str(tmp_path / "repository")
+    data = copy_dump(tmp_path / "data", "payments-0")
+    (partition,) = take_run(root, data, time_ms=NOON).partitions
+    name = partition.pieces[0].object_name
+    os.unlink(f"{root}/{partition.folder}/{name}")
+    run_here("backups", "verify", root, "--repair")
+    log = min((data / "payments-0").glob("*.log"))
+    log.write_bytes(bytes(100) + log.read_bytes()[100:])
+    take_run(root, data, time_ms=NOON + 1)
+    assert below(root, "damaged") == [f"{partition.folder.removeprefix('data/')}/{name}"]
+    assert f"{name} is damaged, and the log does not have its batches" in caplog.text
+    expire_backup(root, Retention())
+    assert below(root, "damaged")

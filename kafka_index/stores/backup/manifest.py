@@ -9,13 +9,14 @@
     {root}/heads/{run}/{node id}.json.zst                     a `Head`, put after its `Manifest`
     {root}/expired/{run}/{node id}.json.zst                   a `Manifest` of a run that has expired
     {root}/announced/{time}-{token}.json.zst                  an `Announcement`
+    {root}/damaged/{topic}-{partition}-{topic id}/{object}    an empty mark of a damaged object
     {root}/barriers/{number}/...                              how brokers met (`backup.barrier`)
 
-Every object is put where there is none, and never written again. A piece is whole record batches,
-so that it is a segment by itself; its name has the first 22 characters of the URL-safe base64 of
-its SHA-256. A run is named for the time at which it was opened, in UTC. The manifest of a broker is
-put last, and names only objects that are there: until then the broker is not in the run. By its
-head it is known afterwards that it was there.
+Every object is put where there is none, and written again with the same bytes only. A piece is
+whole record batches, so that it is a segment by itself; its name has the first 22 characters of the
+URL-safe base64 of its SHA-256. A run is named for the time at which it was opened, in UTC. The
+manifest of a broker is put last, and names only objects that are there: until then the broker is
+not in the run. By its head it is known afterwards that it was there.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ HEADS_FOLDER: Final = "heads"
 #: Folder of the manifests that have expired, laid out as that of the runs is.
 EXPIRED_FOLDER: Final = "expired"
 ANNOUNCED_FOLDER: Final = "announced"
+DAMAGED_FOLDER: Final = "damaged"
 BARRIERS_FOLDER: Final = "barriers"
 MANIFEST_SUFFIX: Final = ".json.zst"
 #: The largest piece.

@@ -33,6 +33,8 @@ from kafka_index.errors import CorruptObjectError, InputError, PublishError, plu
 from kafka_index.layout.times import now_ms, parse_time, time_text
 from kafka_index.stores.backup.manifest import (
     ANNOUNCED_FOLDER,
+    DAMAGED_FOLDER,
+    DATA_FOLDER,
     EXPIRED_FOLDER,
     HEADS_FOLDER,
     MANIFEST_SUFFIX,
@@ -339,6 +341,26 @@ class Repository:
         """Put an object that may be there with the same bytes, to be as young as a new one."""
         path = f"{self.root}/{relative_path}"
         _beside_others(path, lambda: self.store.put(path, data))
+
+    def mark_damaged(self, folder: str, name: str) -> None:
+        """Mark a damaged object of a partition's folder: the next backup puts it again."""
+        self.put_again(self._mark(folder, name), b"")
+
+    def unmark_damaged(self, folder: str, names: Iterable[str]) -> None:
+        """Delete the marks of objects that are intact now, or needed no more."""
+        self.store.delete([f"{self.root}/{self._mark(folder, name)}" for name in names])
+
+    def damaged(self) -> dict[str, set[str]]:
+        """Return the names of the objects that are marked as damaged, by their folders."""
+        found: dict[str, set[str]] = {}
+        for path, _, _ in self.listed(DAMAGED_FOLDER):
+            folder, _, name = path.rpartition("/")
+            found.setdefault(f"{DATA_FOLDER}/{folder}", set()).add(name)
+        return found
+
+    @staticmethod
+    def _mark(folder: str, name: str) -> str:
+        return f"{DAMAGED_FOLDER}{folder.removeprefix(DATA_FOLDER)}/{name}"
 
     def announce(self, names: Mapping[str, Iterable[str]]) -> None:
         """Announce that objects are about to be deleted: their names, by folder."""

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from zlib_ng import zlib_ng
@@ -209,6 +209,14 @@ def _order(manifest: Manifest, partition: PartitionBackup) -> tuple[bool, int, i
     return partition.is_leader is True, last_epoch, partition.end_offset, -manifest.node_id
 
 
+class SurvivingObject(NamedTuple):
+    """The bytes that exist of an object, and how it differs from its manifest; None if not."""
+
+    named: Piece | KeptFile
+    data: bytes
+    error: CorruptObjectError | None
+
+
 class JoinedFile:
     """A file of a run, open for reading (`ByteSource`).
 
@@ -284,6 +292,21 @@ class JoinedFile:
 
     def _read_part(self, number: int, first: int, size: int) -> Bytes:
         return self._read(self._parts[number], [first], [first + size])[0]
+
+    def surviving(self) -> Iterator[SurvivingObject]:
+        """Yield each object with the bytes that exist of it, at most those of its manifest."""
+        for part in self._parts:
+            data, error = b"", None
+            try:
+                data = self._objects.read(self._path_of(part))
+                if len(data) != part.size_bytes:
+                    self._explain(part)
+                self._check(part, zlib_ng.crc32(data))
+            except FileNotFoundError:
+                error = self._missing(part)
+            except CorruptObjectError as found:
+                error = found
+            yield SurvivingObject(part, data[: part.size_bytes], error)
 
     def changed(self) -> None:
         """Return None: objects never change.
@@ -366,14 +389,17 @@ class JoinedFile:
         try:
             found = self._objects.info(path).size_bytes
         except FileNotFoundError:
-            raise CorruptObjectError(
-                f"an object of run {self._run} is missing",
-                path=path,
-                expected=f"{part.size_bytes} bytes",
-                found="no object",
-            ) from None
+            raise self._missing(part) from None
         if found != part.size_bytes:
             raise self._altered(part, part.size_bytes, found, "bytes")
+
+    def _missing(self, part: Piece | KeptFile) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"an object of run {self._run} is missing",
+            path=self._path_of(part),
+            expected=f"{part.size_bytes} bytes",
+            found="no object",
+        )
 
     def _check(self, part: Piece | KeptFile, crc32: int) -> None:
         if crc32 != part.crc32:
