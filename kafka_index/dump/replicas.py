@@ -18,7 +18,11 @@ from kafka_index.dump.listing import list_logs
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import INT64_MAX
-from kafka_index.layout.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from kafka_index.layout.names import (
+    CLUSTER_METADATA_TOPIC,
+    TopicPartition,
+    split_directory_name,
+)
 from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.intact_batches import INTACT_BATCH, IntactRows, intact_batches_of
 from kafka_index.storage import Listing, Skipped, expand_directories
@@ -124,11 +128,11 @@ def _add(dump: Dump, listing: Listing) -> None:
         if all(each.directory != replica.directory for each in known):
             known.append(replica)
     for directory in listing.partition_directories:
-        topic, _, number = os.path.basename(directory).rpartition("-")
-        partition = TopicPartition(topic, int(number))
-        if partition in with_logs:
+        split = split_directory_name(os.path.basename(directory))
+        if split is None or split[0] in with_logs:
             continue
-        if topic != CLUSTER_METADATA_TOPIC:
+        partition = split[0]
+        if partition.topic != CLUSTER_METADATA_TOPIC:
             dump.without_logs.setdefault(partition, directory)
         elif any(entry.name.endswith(".checkpoint") for entry in scan_input(directory)):
             dump.metadata_logs.append(directory)

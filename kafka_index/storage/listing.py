@@ -29,9 +29,10 @@ from kafka_index.storage.directories import (
     scan_directory,
     scan_input,
 )
+from kafka_index.storage.other_layouts import layout_hint
 from kafka_index.storage.paged_listing import StoredDirectory, list_directories
 from kafka_index.storage.partition_files import SegmentFile, TieredPartition, list_partition
-from kafka_index.storage.paths import expand_directories
+from kafka_index.storage.paths import absolute_path, expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
 from kafka_index.stores import is_remote, scheme_of
 from kafka_index.stores.backup.run_paths import is_run_path
@@ -100,7 +101,7 @@ def list_any(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listin
 
 
 def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listing, _Walk]:
-    walk = _Walk(topics)
+    walk = _Walk(inputs, topics)
     for directory in expand_directories(inputs):
         walk.visit(directory)
     listing = walk.listing
@@ -112,7 +113,8 @@ def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listin
 
 
 class _Walk:
-    def __init__(self, topics: re.Pattern[str] | None) -> None:
+    def __init__(self, inputs: Sequence[str], topics: re.Pattern[str] | None) -> None:
+        self._inputs = inputs
         self.listing = Listing()
         self.partitions: list[PartitionSegments] = []
         self.topics_seen: set[str] = set()
@@ -127,8 +129,11 @@ class _Walk:
         name = os.path.basename(directory)
         split = split_directory_name(name)
         if split is not None and split[1] is not DirectoryKind.LIVE:
-            self._skip(directory, _REASONS[split[1]])
-            return
+            # A directory that is named outright is wanted, unless its log is unfinished.
+            is_whole = split[1] in (DirectoryKind.DELETE, DirectoryKind.STRAY)
+            if not is_whole or directory not in map(absolute_path, self._inputs):
+                self._skip(directory, _REASONS[split[1]])
+                return
         entries = scan_input(directory)
         if self._is_data_directory(entries, named_as_partition=split is not None):
             self._visit_data_directory(directory, entries)
@@ -306,6 +311,9 @@ def _nothing_found(
     inputs: Sequence[str], topics: re.Pattern[str] | None, walk: _Walk
 ) -> InputError:
     path = ", ".join(inputs)
+    elsewhere = layout_hint(expand_directories(inputs))
+    if elsewhere is not None:
+        return InputError("no segments found", path=path, hint=elsewhere)
     if topics is not None and walk.topics_seen and not walk.topics_kept:
         return no_topic_matches(topics, walk.topics_seen, path)
     skipped = walk.listing.skipped

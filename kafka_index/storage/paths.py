@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.storage.directories import directory_exists, list_stored_input, matches
+from kafka_index.storage.other_layouts import archive_hint
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.backup.run_paths import (
     is_run_input,
@@ -158,7 +159,8 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
             raise InputError(
                 "not a directory",
                 path=path,
-                hint="give a data directory, one topic-partition directory, or a glob of either",
+                hint=archive_hint(path)
+                or "give a data directory, one topic-partition directory, or a glob of either",
             )
         found.update(dict.fromkeys(directories))
         _admit(path, directories)

@@ -53,7 +53,6 @@ from kafka_index.layout.state_files import (
 from kafka_index.stores.backup.run_paths import RUN_PATTERN
 
 FORMAT: Final = 2
-REPOSITORY_FILE: Final = "kafka-index-backup.json"
 DATA_FOLDER: Final = "data"
 RUNS_FOLDER: Final = "runs"
 HEADS_FOLDER: Final = "heads"

@@ -38,7 +38,6 @@ from kafka_index.stores.backup.manifest import (
     EXPIRED_FOLDER,
     HEADS_FOLDER,
     MANIFEST_SUFFIX,
-    REPOSITORY_FILE,
     RUNS_FOLDER,
     Announcement,
     Head,
@@ -58,6 +57,7 @@ from kafka_index.stores.backup.manifest import (
     run_name,
     run_time,
 )
+from kafka_index.stores.backup.run_paths import REPOSITORY_FILE
 from kafka_index.stores.local_store import UnlinkedStore
 from kafka_index.stores.store import Store, is_remote
 

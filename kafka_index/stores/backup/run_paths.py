@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+REPOSITORY_FILE: Final = "kafka-index-backup.json"
 #: The names of runs.
 RUN_PATTERN: Final = r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z"
 
