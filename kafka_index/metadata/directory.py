@@ -55,6 +55,7 @@ from kafka_index.metadata.topic_states import (
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import SegmentFile, expand_directories, list_dump
 from kafka_index.storage.directories import scan_input
+from kafka_index.storage.listing import list_any
 from kafka_index.stores import FileInfo, is_remote
 from kafka_index.tiered.remote_log_metadata import SegmentEvent
 
@@ -139,8 +140,10 @@ def read_metadata(
         segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
     except InputError as error:
         # A metadata log may be nothing but a snapshot.
-        if is_retriable(error) or not any(snapshots.values()):
+        if is_retriable(error):
             raise
+        if not any(snapshots.values()):
+            raise _own_topics_missing(paths, topics, error) from None
         segments = []
     by_topic = {
         topic: list(found) for topic, found in groupby(segments, key=lambda segment: segment.topic)
@@ -152,6 +155,23 @@ def read_metadata(
         reading.cluster(directory, snapshots.get(directory, []), cluster)
     reading.topics(by_topic, has_history=has_history)
     return reading.found
+
+
+def _own_topics_missing(
+    paths: Sequence[str], topics: Sequence[str], error: InputError
+) -> InputError:
+    """Return the error of a dump of other topics, with the directory to give too."""
+    others = list_any(paths, topics=None).segments
+    if not others:
+        return error
+    names = " or ".join(topics)
+    hint = f"give the directory with {names} too"
+    if CLUSTER_METADATA_TOPIC in topics:
+        hint = (
+            "topics, partitions and brokers are in the metadata log: give its directory "
+            f"(metadata.log.dir, with {METADATA_LOG} in it) too"
+        )
+    return InputError(f"there is no log of {names} here", path=", ".join(paths), hint=hint)
 
 
 def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> ClusterImage:

@@ -157,7 +157,7 @@ def test_a_directory_without_the_topics_is_wrong_usage(tmp_path: Path) -> None:
     done = metadata(tmp_path)
 
     assert done.returncode == 2
-    assert "no topic matches" in done.stderr
+    assert "there is no log of __cluster_metadata" in done.stderr
 
 
 def test_a_table_that_the_input_lacks_is_wrong_usage() -> None:
