@@ -18,9 +18,12 @@ from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.metadata.directory import Faults, read_metadata
 from kafka_index.metadata.tables import LAG_TABLES
 from kafka_index.metadata.topic_states import CommittedOffset
+from kafka_index.reading import PartitionFiles
 from kafka_index.reading.answers import (
+    BATCH_POSITION,
     FOUND_OFFSET,
     FOUND_TIMESTAMP,
+    SEGMENT_BASE_OFFSET,
     UNREADABLE,
     Answers,
     Finding,
@@ -29,8 +32,12 @@ from kafka_index.reading.answers import (
     Status,
 )
 from kafka_index.records.decompression import shared_budget
+from kafka_index.scan import LogFileSource
 
 _NOT_HERE = "the partition is not in the input"
+_ONLY_CONTROL = "only control records follow, such as transaction markers: none is left to consume"
+# Longer lags are not searched for other records.
+_MAX_CONTROL_RECORDS = 1000
 
 
 def read_lag(
@@ -97,6 +104,11 @@ def _rows(
         elif found["record_timestamp_ms"] is not None and against_ms is not None:
             found["lag_ms"] = max(against_ms - found["record_timestamp_ms"], 0)
         found["reason"] = _reason(one, Status(int(records.status[row])), end, reasons)
+        lag = found["lag_records"]
+        if found["reason"] is None and lag is not None and 0 < lag <= _MAX_CONTROL_RECORDS:
+            files = inventory.files_of(int(codes[row]))
+            if _only_control_records_follow(files, records.values[:, row], one.offset + lag):
+                found["reason"] = _ONLY_CONTROL
         rows.append(found)
     return rows, [*_absent(commits, codes), *map(_fault, unread)]
 
@@ -149,6 +161,25 @@ def _reason(
     if status is Status.UNREADABLE or end is None:
         return reasons.get((commit.topic, commit.partition), "the log cannot be read")
     return None
+
+
+def _only_control_records_follow(files: PartitionFiles, found: Longs, end_offset: int) -> bool:
+    """Return whether control batches alone are from a found record to the end of the lag."""
+    base_offset, position = int(found[SEGMENT_BASE_OFFSET]), int(found[BATCH_POSITION])
+    for segment in files.segments:
+        if segment.base_offset < base_offset:
+            continue
+        start_bytes = position if segment.base_offset == base_offset else 0
+        source = LogFileSource(
+            segment.log_path, verify_crc=False, listed=segment, start_bytes=start_bytes
+        )
+        for batches in source.chunks():
+            rows = int(np.searchsorted(batches.base_offset, end_offset))
+            if not batches.is_control[:rows].all():
+                return False
+        if source.stop is not None:
+            return False
+    return True
 
 
 def _absent(commits: Sequence[CommittedOffset], codes: Longs) -> Iterator[KafkaIndexError]:
