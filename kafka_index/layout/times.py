@@ -1,9 +1,9 @@
 """Times: the one parser for commands, functions and data sources, and their text.
 
 A time is ISO 8601 (UTC where it names no zone), a date (its midnight in UTC), milliseconds since
-1970, ``ms:N``, ``now``, ``today``, ``yesterday`` (midnights in UTC), or relative to now: ``-90m``,
-``-36h``, ``-7d``. A number that would be a time of our days in another unit is refused, unless it
-is given as ``ms:N``.
+1970, ``ms:N``, ``now``, ``today``, ``yesterday`` (midnights in UTC, or with a time of that day, as
+in ``yesterday 10:00``), or relative to now: ``-90m``, ``-36h``, ``-7d``. A number that would be a
+time of our days in another unit is refused, unless it is given as ``ms:N``.
 """
 
 from __future__ import annotations
@@ -108,6 +108,11 @@ def _of_now(text: str, now: int) -> int | None:
     named = {"now": now, "today": midnight, "yesterday": midnight - _DAY_MS}
     if text in named:
         return named[text]
+    day, _, clock = text.partition(" ")
+    if clock and day in ("today", "yesterday"):
+        # As a time of the first day of all.
+        since_midnight = parse_iso_time(f"1970-01-01 {clock.strip()}")
+        return None if since_midnight is None else named[day] + since_midnight
     match = _RELATIVE.fullmatch(text)
     return None if match is None else now - int(match["count"]) * _UNIT_MS[match["unit"]]
 
@@ -213,10 +218,8 @@ class TimeSpan:
         if self.first_ms is None or self.last_ms is None:
             text = "no record has a timestamp"
         else:
-            text = (
-                f"its first record is from {time_text(self.first_ms)}, its latest from "
-                f"{time_text(self.last_ms)}"
-            )
+            last = format_time(self.last_ms) or "a time after the year 9999"
+            text = f"its first record is from {time_text(self.first_ms)}, its latest from {last}"
         if not self.unknown:
             return text
         noun = "partition" if self.unknown == 1 else "partitions"
