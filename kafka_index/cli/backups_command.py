@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafka_index.cli.options import Group, argument, command, flag, option
-from kafka_index.cli.shared_options import report_option
+from kafka_index.cli.shared_options import Detail, detail_options, report_option
 from kafka_index.errors import help_page
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class ListOptions:
     )
     as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
     report: str | None = report_option("a row per run")
+    detail: Detail = detail_options()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,7 @@ class VerifyOptions:
         "--json", group=Group.OUTPUT, help="Print JSON lines of what is not sound."
     )
     report: str | None = report_option("a row per object")
+    detail: Detail = detail_options()
 
 
 def _kept(name: str, default: int, help_text: str) -> Any:
@@ -146,20 +148,21 @@ class ExpireOptions:
     )
     as_json: bool = flag("--json", group=Group.OUTPUT, help="Print JSON lines.")
     report: str | None = report_option("a row per run")
+    detail: Detail = detail_options()
 
 
 def _list(options: ListOptions) -> int:
     from kafka_index.backup.checking import list_runs  # noqa: PLC0415, slow to import
 
     found = list_runs(_root(options.uris), options.last)
-    return _show(found, found.rows, options.report, as_json=options.as_json)
+    return _show(found, found.rows, options)
 
 
 def _verify(options: VerifyOptions) -> int:
     from kafka_index.backup.checking import verify_backup  # noqa: PLC0415, slow to import
 
     found = verify_backup(_root(options.uris), options.run, options.sample, repair=options.repair)
-    return _show(found, found.faults, options.report, as_json=options.as_json)
+    return _show(found, found.faults, options)
 
 
 def _expire(options: ExpireOptions) -> int:
@@ -175,7 +178,7 @@ def _expire(options: ExpireOptions) -> int:
         monthly=options.keep_monthly,
     )
     found = expire_backup(_root(options.uris), retention, dry_run=options.dry_run)
-    return _show(found, found.rows, options.report, as_json=options.as_json)
+    return _show(found, found.rows, options)
 
 
 def _root(uris: tuple[str, ...]) -> str:
@@ -186,18 +189,22 @@ def _root(uris: tuple[str, ...]) -> str:
     return absolute_path(uris[0])
 
 
-def _show(found: TableResult, shown: pa.Table, report: str | None, *, as_json: bool) -> int:
+def _show(
+    found: TableResult, shown: pa.Table, options: ListOptions | VerifyOptions | ExpireOptions
+) -> int:
     """Print rows and the verdict, write the report; return the exit code."""
     from kafka_index.cli.dump_output import DumpOutput  # noqa: PLC0415, slow to import
     from kafka_index.cli.run_end import run_summary  # noqa: PLC0415, slow to import
+    from kafka_index.results import RunOutcome  # noqa: PLC0415, slow to import
     from kafka_index.storage.report_file import open_report  # noqa: PLC0415, slow to import
 
     run_summary().command = found.command
-    with open_report(report, found.rows.schema) as file:
+    as_json, is_done = options.as_json, found.outcome is RunOutcome.DONE
+    with open_report(options.report, found.rows.schema) as file:
         if file is not None:
             file.write_table(found.rows)
         run_summary().add_result(found)
-        output = DumpOutput(sys.stdout, as_json=as_json)
+        output = DumpOutput(options.detail.stdout if is_done else sys.stdout, as_json=as_json)
         for batch in (shown if as_json else _readable(shown)).to_batches():
             output.rows(batch)
         output.remark(found.headline)

@@ -26,10 +26,11 @@ from kafka_index.cli.printed_records import decoder_of
 from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
+    Detail,
     Times,
+    detail_options,
     max_decompressed_option,
     times_options,
-    verbose_option,
 )
 from kafka_index.cli.terminal import escape_on_stdout, print_error
 from kafka_index.errors import InputError, KafkaIndexError
@@ -189,7 +190,7 @@ class DumpOptions:
         help="With --records; headers too.  [default: text]",
     )
     max_decompressed_bytes: int = max_decompressed_option()
-    verbose: bool = verbose_option()
+    detail: Detail = detail_options()
 
     def __post_init__(self) -> None:
         if not self.records and (self.keys or self.values):
@@ -232,7 +233,7 @@ def _run(options: DumpOptions) -> ExitCode:
     for file in known:
         _refuse_without_rows(file, options)
     output = DumpOutput(
-        sys.stdout, as_json=options.as_json, is_wide=options.wide, selection=selection
+        options.detail.stdout, as_json=options.as_json, is_wide=options.wide, selection=selection
     )
     damage: list[KafkaIndexError] = []
     for path in directories:

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyarrow import types
 
 from kafka_index.cli.dump_output import DumpOutput
-from kafka_index.cli.options import Group, argument, command, flag, option
+from kafka_index.cli.options import Group, Option, command, flag, option, option_group
 from kafka_index.cli.record_text import readable_time
 from kafka_index.cli.run_end import ExitCode, run_summary
-from kafka_index.cli.shared_options import max_decompressed_option, verbose_option
+from kafka_index.cli.shared_options import Detail, detail_options, max_decompressed_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
 from kafka_index.errors import plural
 from kafka_index.metadata import LAG_TABLES, METADATA_TABLES, ClusterMetadata, read_for_table
@@ -57,7 +57,17 @@ _TIMESTAMP_MS = "_timestamp_ms"
 class MetadataOptions:
     """The options of ``metadata``."""
 
-    paths: tuple[str, ...] = argument("PATH...")
+    paths: tuple[str, ...] = option_group(
+        Option(
+            ["--input", "inputs"],
+            Group.INPUT,
+            multiple=True,
+            metavar="PATH",
+            help="Read PATH, as if it were given without --input.",
+        ),
+        click.Argument(["paths"], nargs=-1, metavar="PATH..."),
+        make=lambda inputs, paths: (*inputs, *paths),
+    )
     what: str | None = option(
         "--what",
         group=Group.SELECTION,
@@ -72,9 +82,11 @@ class MetadataOptions:
         help="Write the table to FILE: .parquet, .arrow or .json (JSON lines).",
     )
     max_decompressed_bytes: int = max_decompressed_option()
-    verbose: bool = verbose_option()
+    detail: Detail = detail_options()
 
     def __post_init__(self) -> None:
+        if not self.paths:
+            raise click.UsageError("no input: give PATH")
         if self.output is None:
             return
         if self.as_json:
@@ -98,9 +110,10 @@ def _run(options: MetadataOptions) -> ExitCode:
         if what is not None:
             _put_table(METADATA_TABLES[what].of(found), options)
         elif options.as_json:
-            sys.stdout.write(json.dumps(_summary(found)) + "\n")
+            options.detail.stdout.write(json.dumps(_summary(found)) + "\n")
         else:
-            print_text(sys.stdout, _summary_lines(_summary(found), Paint(sys.stdout)))
+            stdout = options.detail.stdout
+            print_text(stdout, _summary_lines(_summary(found), Paint(stdout)))
     sys.stdout.flush()
     return _report(faults)
 
@@ -122,7 +135,7 @@ def _put_table(table: pa.Table, options: MetadataOptions) -> None:
         with ReportFile(options.output, table.schema) as file:
             file.write_table(table)
         return
-    output = DumpOutput(sys.stdout, as_json=options.as_json)
+    output = DumpOutput(options.detail.stdout, as_json=options.as_json)
     for batch in (table if options.as_json else _with_times(table)).to_batches():
         output.rows(batch if options.as_json else _readable(batch))
     output.remark(plural(table.num_rows, "row"))

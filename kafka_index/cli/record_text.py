@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -45,6 +46,8 @@ _CONTROL_TYPES = (
     "kraft_version",
     "kraft_voters",
 )
+# What a terminal gets of a binary key or value that is more than twice as long.
+_SHORT_BYTES = 24
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
 #: What has to be read of each record.
@@ -211,7 +214,7 @@ class RecordText:
         for data, form in ((row.key, self._keys), (row.value, self._values)):
             if form != NONE:
                 yield gap
-                yield from shown_bytes(data, form)
+                yield from self._shown(data, form)
                 gap = _GAP
         before = f"{gap}headers: "
         for name, value in row.headers:
@@ -219,8 +222,12 @@ class RecordText:
             yield from shown_bytes(name, TEXT)
             if self._values != NONE:
                 yield " = "
-                yield from shown_bytes(value, self._values)
+                yield from self._shown(value, self._values)
             before = ", "
+
+    def _shown(self, data: MaybeBytes, form: str) -> Iterable[str]:
+        """Return the pieces of a key or value for people."""
+        return shown_bytes(data, form)
 
     def _json(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:
@@ -341,6 +348,7 @@ class FoundText(RecordText):
         super().__init__(as_json=as_json, keys=TEXT, values=values)
         self._shows_decoded = True
         self._partition = ""
+        self._is_terminal = sys.stdout.isatty()
 
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield the lines of records of one topic that have `FOUND_COLUMNS`."""
@@ -358,6 +366,14 @@ class FoundText(RecordText):
                 self._partition = printable(f"{topic}-{number}")
                 self._first_members = f'"topic": {json.dumps(topic)}, "partition": {number}, '
             yield row
+
+    def _shown(self, data: MaybeBytes, form: str) -> Iterable[str]:
+        """Return the pieces of a key or value, on a terminal the start of a long binary one."""
+        if self._is_terminal and form == TEXT and data is not None:
+            whole = memoryview(data)
+            if len(whole) > 2 * _SHORT_BYTES and not _is_text(whole):
+                return "0x", whole[:_SHORT_BYTES].hex(), f"... ({len(whole):,} bytes)"
+        return super()._shown(data, form)
 
     def _place_of(self, row: Row) -> tuple[str, ...]:
         return self._partition, str(row.offset), readable_time(row.timestamp_ms)

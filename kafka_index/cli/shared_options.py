@@ -5,13 +5,15 @@ Spark as an engine is chosen here, and imported when it starts.
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -23,7 +25,6 @@ from kafka_index.cli.options import (
     Group,
     Option,
     Whole,
-    flag,
     moment,
     option,
     option_group,
@@ -55,6 +56,19 @@ class Detail(Enum):
     QUIET = "quiet"
     NORMAL = "normal"
     VERBOSE = "verbose"
+
+    @property
+    def stdout(self) -> TextIO:
+        """The stream of what is not damage."""
+        return _Discarded() if self is Detail.QUIET else sys.stdout
+
+
+class _Discarded(io.StringIO):
+    """A text stream that keeps nothing."""
+
+    def write(self, text: str) -> int:
+        """Discard a text."""
+        return len(text)
 
 
 # ------------------------------------------------------------------------------------ logs
@@ -474,8 +488,3 @@ def _detail(quiet: bool, verbose: bool) -> Detail:  # noqa: FBT001, because they
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose are mutually exclusive")
     return Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL
-
-
-def verbose_option() -> Any:
-    """Return the option of a command that prints details in any case."""
-    return flag("--verbose", "-v", group=Group.OUTPUT, help="Print tracebacks of errors.")

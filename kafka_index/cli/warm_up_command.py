@@ -10,6 +10,7 @@ import click
 
 from kafka_index.cli.options import Group, command, flag
 from kafka_index.cli.run_end import ExitCode
+from kafka_index.cli.shared_options import Detail, detail_options
 from kafka_index.cli.terminal import format_seconds
 
 _HELP = """Compile all kernels and keep their machine code, so that no later run compiles any.
@@ -37,6 +38,7 @@ class WarmUpOptions:
         group=Group.OUTPUT,
         help="Keep the code beside the installed packages, for every user.",
     )
+    detail: Detail = detail_options()
 
 
 def _run(options: WarmUpOptions) -> ExitCode:
@@ -53,14 +55,15 @@ def _run(options: WarmUpOptions) -> ExitCode:
     started = time.monotonic()
     warm_up_kernels()
     if are_all_packaged():
-        click.echo("all kernels are already compiled: their machine code came with the package")
+        text = "all kernels are already compiled: their machine code came with the package"
+        click.echo(text, file=options.detail.stdout)
         return ExitCode.DONE
     folder = cache_folders().writable
     if folder is None:
         return ExitCode.ENVIRONMENT
     seconds = format_seconds(time.monotonic() - started)
     done = f"compiled in {seconds}" if compile_clock.count else "already compiled"
-    click.echo(f"all kernels are {done}, and kept in {folder}")
+    click.echo(f"all kernels are {done}, and kept in {folder}", file=options.detail.stdout)
     return ExitCode.DONE
 
 

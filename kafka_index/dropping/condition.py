@@ -386,12 +386,14 @@ class _Parser:
         if position is None:
             position = len(self._text) if self._next is None else self._next.position
         rest = self._text[position : position + 21].strip()
+        where = repr(rest) if rest else f"the end of {self._text!r}"
+        hint = (
+            "texts and times are in single quotes, as in '2024-05-01'; "
+            if rest[:1].isalnum()
+            else ""
+        )
         return InputError(
-            "not a condition",
-            expected=f"{', '.join(COLUMNS)}, header('NAME'), 'text', numbers, = <> < <= > >=, "
-            f"{', '.join(sorted(_KEYWORDS))}, parentheses",
-            found=repr(rest) if rest else f"the end of {self._text!r}",
-            hint=f"see {help_page('rewrite')}",
+            f"not a condition: {where} cannot stand there", hint=f"{hint}see {help_page('rewrite')}"
         )
 
 

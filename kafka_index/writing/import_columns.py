@@ -33,6 +33,10 @@ _BINARY = (
 )
 
 
+#: The columns of ``kcat -J``.
+KCAT_COLUMNS = frozenset(("topic", "partition", "offset", "key", "payload"))
+
+
 class OrderError(InputError):
     """The records of a partition do not come in the order of their offsets."""
 
@@ -51,7 +55,9 @@ def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
             "a column that a record does not have",
             expected=", ".join(RECORD_SCHEMA.names),
             found=", ".join(unknown),
-            hint="leave it out, or rename it",
+            hint="these are records as kcat -J prints them: give --layout kcat"
+            if {*names} >= KCAT_COLUMNS
+            else "leave it out, or rename it; --layout names the layout of another tool",
         )
     if not {"key", "value"} & set(names):
         raise InputError("the table has neither a column key nor value", found=", ".join(names))

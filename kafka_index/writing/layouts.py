@@ -17,6 +17,7 @@ from itertools import zip_longest
 
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.integers import INT64_MAX
+from kafka_index.writing.import_columns import KCAT_COLUMNS
 from kafka_index.writing.layout_rows import (
     FIELDS,
     FileLayout,
@@ -56,7 +57,7 @@ _PATTERNS = {
     "timestamp": r"\d+",
 }
 _SPARK = frozenset(("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"))
-_KCAT = frozenset(("topic", "partition", "offset", "key", "payload"))
+
 #: The files that Confluent's connector writes of the same records, and the columns in them.
 _VIEWS = {"keys": "key", "value": "value", "headers": "headers"}
 _TIMELESS = "without timestamps in the files, records get the time of the import"
@@ -206,7 +207,7 @@ def _recognised(paths: Sequence[str], given: LayoutProperties) -> ImportLayout |
         return None
     if _SPARK <= columns <= {*_SPARK, "headers"}:
         return ImportLayout.SPARK
-    if columns >= _KCAT and "value" not in columns:
+    if columns >= KCAT_COLUMNS and "value" not in columns:
         return ImportLayout.KCAT
     pattern = _aiven_pattern(given.template)
     if all(map(pattern.search, paths)) and columns and columns <= set(FIELDS):

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import shutil
+import sys
 from pathlib import Path
 
+import pytest
+
+from kafka_index.cli.printed_records import Row
+from kafka_index.cli.record_text import FoundText
+from kafka_index.errors import InputError
+from kafka_index.layout.messages import GROUP_RECORDS
+from kafka_index.layout.times import format_time, is_relative, parse_time
+from tests.cli.test_app import COMMAND_LINES
 from tests.support.command_line import DUMP, run_here
+from tests.support.metadata import coordinator_record, log_batch, write_log
+from tests.support.record_tables import write_partition
 from tests.support.restoring import copy_dump
+from tests.support.segments import batch, marker
 
 
 def on_one_line(text: str) -> str:
@@ -23,3 +38,221 @@ def test_backup_without_metadata_log_warns_that_it_lacks_the_topics(tmp_path: Pa
     whole = run_here("backup", "--input", data, "--output", tmp_path / "repository")
     assert whole.returncode == 0
     assert "metadata log" not in whole.stderr
+
+
+# ---------------------------------------------------------------- 4.1 nested and foreign inputs
+
+
+def place(root: Path, below: str, *names: str) -> Path:
+    """Copy partitions of the example, with its identity, into a directory below a root."""
+    (root / below).mkdir(parents=True)
+    identity = (DUMP / "meta.properties").read_text().splitlines()
+    own = [each for each in identity if not each.startswith("directory.id")]
+    own.append(f"directory.id={hashlib.sha256(below.encode()).hexdigest()[:22]}")
+    (root / below / "meta.properties").write_text("\n".join(own) + "\n")
+    for name in names:
+        shutil.copytree(DUMP / name, root / below / name)
+    return root / below
+
+
+@pytest.mark.parametrize(
+    "command", [("verify",), ("cat", "payments"), ("restore",), ("export",), ("metadata",)]
+)
+def test_parents_of_data_directories_name_the_paths_to_give(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    nested = {
+        place(tmp_path, "dump/data", "payments-0"),
+        place(tmp_path, "dump/meta", "__cluster_metadata-0"),
+        place(tmp_path, "dump/broker-1/data", "payments-1"),
+    }
+    more = ("--output", tmp_path / "out") if command[0] in ("restore", "export") else ()
+    done = run_here(*command, "--input", tmp_path / "dump", *more)
+    assert done.returncode == 2
+    _, _, paths = on_one_line(done.stderr).partition("its data directories are below it: give ")
+    assert set(map(Path, paths.split(", "))) == nested
+    inputs = [each for path in nested for each in ("--input", path)]
+    assert run_here(*command, *inputs, *more).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("kafka/orders/0_23/0-1-v1.log", "is a segment of Redpanda, which is another format"),
+        ("dump.tar.gz", "is an archive: unpack it"),
+        ("topics/t/partition=0/t+0+0000000000.avro", "is of another format; kafka-index import"),
+        ("kafka-index-backup.json", "is a repository of backups: give backup:"),
+    ],
+)
+def test_inputs_of_other_formats_are_named(tmp_path: Path, file: str, expected: str) -> None:
+    path = tmp_path / "dump" / file
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    done = run_here("verify", "--input", tmp_path / "dump")
+    assert done.returncode == 2
+    assert expected in on_one_line(done.stderr)
+
+
+def test_archive_given_as_input_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "dump.tar"
+    path.write_bytes(b"x")
+    done = run_here("verify", "--input", path)
+    assert done.returncode == 2
+    assert f"{path} is an archive: unpack it" in on_one_line(done.stderr)
+
+
+# --------------------------------------------------------------------------- 4.2 no metadata log
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ((), "are in the metadata log: give its directory (metadata.log.dir"),
+        (("--what", "topics"), "are in the metadata log: give its directory (metadata.log.dir"),
+        (("--what", "groups"), "give the directory with __consumer_offsets too"),
+    ],
+)
+def test_metadata_without_its_topics_names_the_directory_to_give(
+    tmp_path: Path, what: tuple[str, ...], expected: str
+) -> None:
+    done = run_here("metadata", place(tmp_path, "data", "payments-0"), *what)
+    assert done.returncode == 2
+    assert expected in on_one_line(done.stderr)
+    assert "no topic matches" not in done.stderr
+
+
+# ----------------------------------------------------------- 4.3 stray and deleted directories
+
+
+@pytest.mark.parametrize("mark", ["stray", "delete"])
+def test_marked_directory_is_read_if_it_is_named(tmp_path: Path, mark: str) -> None:
+    data = place(tmp_path, "data", "payments-1")
+    marked = data / f"payments-0.{'a' * 32}-{mark}"
+    shutil.copytree(DUMP / "payments-0", marked)
+    whole = run_here("cat", "payments", "--input", DUMP / "payments-0", "--format", "json")
+    named = run_here("cat", "payments", "--input", marked, "--format", "json")
+    assert (named.returncode, named.stdout) == (0, whole.stdout)
+    restored = run_here("restore", "--input", marked, "--output", tmp_path / "out")
+    assert restored.returncode == 0, restored.stderr
+    assert (tmp_path / "out" / "payments-0").is_dir()
+    # In a data directory, or met by a glob, it is skipped as before.
+    for given in (data, f"{data}/*"):
+        found = run_here("cat", "payments", "--input", given, "--format", "json").stdout
+        assert '"partition": 0' not in found
+
+
+# --------------------------------------------------------------- 4.5 lag of control records
+
+
+def test_lag_of_control_records_alone_is_marked(tmp_path: Path) -> None:
+    records = batch(0, 4, producer_id=7, producer_epoch=0, transactional=True)
+    folder = write_partition(tmp_path, {0: records + marker(4, 7, 0, commit=True)})
+    topic, _, number = folder.name.rpartition("-")
+    commits = [
+        coordinator_record(
+            GROUP_RECORDS,
+            "OffsetCommit",
+            {"group": group, "topic": topic, "partition": int(number)},
+            {"offset": offset, "leaderEpoch": 0, "metadata": "", "commitTimestamp": 1000},
+            3,
+        )
+        for group, offset in (("behind", 3), ("done", 4))
+    ]
+    write_log(tmp_path / "__consumer_offsets-0", log_batch(0, *commits))
+    done = run_here("metadata", tmp_path, "--what", "lag", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    found = {row["group"]: (row["lag_records"], row["reason"]) for row in rows}
+    assert found["behind"] == (2, None)
+    assert found["done"][0] == 1
+    assert "only control records follow" in found["done"][1]
+
+
+# ------------------------------------------------------------------ 4.9 the same options everywhere
+
+
+def test_metadata_takes_input_as_other_commands_do() -> None:
+    given = run_here("metadata", DUMP, "--what", "topics", "--json")
+    named = run_here("metadata", "--input", DUMP, "--what", "topics", "--json")
+    assert (named.returncode, named.stdout) == (0, given.stdout)
+    assert run_here("metadata", "--what", "topics").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("metadata", DUMP),
+        ("metadata", DUMP, "--what", "topics"),
+        ("dump", DUMP / "payments-0"),
+        ("warm-up",),
+    ],
+)
+def test_quiet_command_prints_nothing_of_what_is_intact(arguments: tuple[str | Path, ...]) -> None:
+    done = run_here(str(arguments[0]), *arguments[1:], "-q")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_every_command_has_quiet() -> None:
+    lacking = {
+        words
+        for words, command in COMMAND_LINES.items()
+        if not any("--quiet" in parameter.opts for parameter in command.params)
+    }
+    # Its pages are all that it prints.
+    assert lacking == {("help",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("yesterday 10:00", "2026-11-19T10:00:00.000Z"),
+        ("today 07:30:15.5", "2026-11-20T07:30:15.500Z"),
+        ("Today 01:00+02:00", "2026-11-19T23:00:00.000Z"),
+    ],
+)
+def test_time_of_a_named_day_is_a_time(text: str, expected: str) -> None:
+    now = parse_time("2026-11-20T12:34:56Z")
+    assert format_time(parse_time(text, now=now)) == expected
+    assert is_relative(text)
+
+
+@pytest.mark.parametrize("text", ["yesterday 25:00", "now 10:00", "yesterday x"])
+def test_other_words_after_a_day_are_no_time(text: str) -> None:
+    with pytest.raises(InputError, match="neither milliseconds nor a time"):
+        parse_time(text)
+
+
+# -------------------------------------------------------------- 4.10 binary values on a terminal
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return that it is one."""
+        return True
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_long_binary_value_is_shortened_on_a_terminal_only(
+    is_terminal: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = Row(
+        position_bytes=0,
+        offset=7,
+        timestamp_ms=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        sequence=-1,
+        key=memoryview(b"text" * 100),
+        value=memoryview(b"\xff" * 1000),
+        headers=(),
+        is_control=False,
+    )
+    monkeypatch.setattr(sys, "stdout", Terminal() if is_terminal else io.StringIO())
+    text = "".join(FoundText(as_json=False, values="text")._cells(row))
+    assert "text" * 100 in text
+    assert (f"0x{'ff' * 24}... (1,000 bytes)" in text) is is_terminal
+    assert ("ff" * 1000 in text) is not is_terminal
+    whole = "".join(FoundText(as_json=False, values="hex")._cells(row))
+    assert "ff" * 1000 in whole
