@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from kafka_index.errors import CorruptObjectError
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.records.batch_table import OFFSET_OVERFLOW
 from kafka_index.records.record_sections import Decompressor
@@ -40,9 +41,13 @@ class SegmentSplitter:
 
     def split(self, plan: PartitionPlan) -> PartitionPlan:
         """Return a plan whose base copy has the segments that a broker makes."""
-        segments = [
-            each for segment in plan.base.segments.files() for each in self._segments(segment)
-        ]
+        try:
+            segments = [
+                each for segment in plan.base.segments.files() for each in self._segments(segment)
+            ]
+        except CorruptObjectError:
+            # The offsets are too far apart because an object of a backup is damaged there.
+            return plan
         if not any(each.log_path in self.originals for each in segments):
             return plan
         return replace(plan, base=replace(plan.base, segments=PartitionSegments.of(segments)))
