@@ -268,7 +268,7 @@ class FoundRecords(_RecordStream):
             for matches in found:
                 damage += matches.errors
                 left_out += matches.errors_left_out
-                missing.add(matches.seen)
+                missing.add(matches.seen, matches.batches)
                 for batch in matches.batches:
                     records += len(batch)
                     yield batch

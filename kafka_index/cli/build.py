@@ -60,6 +60,7 @@ from kafka_index.storage import (
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.stores.inputs import list_unread
 
 if TYPE_CHECKING:
     from kafka_index.cli.build_command import BuildOptions
@@ -405,6 +406,8 @@ def build_page(count_out_of_order: Callable[[], int]) -> PageMaker:
     def verdict(totals: Totals) -> Verdict:
         if damaged := totals.bad + count_out_of_order():
             return Verdict(BAD, f"{plural(damaged, 'segment')} of {totals.units:,} damaged")
+        if unread := list_unread():
+            return Verdict(BAD, f"{plural(len(unread), 'entry', 'entries')} not read")
         return Verdict(GOOD, f"{plural(totals.units, 'segment')} built, no damage found")
 
     page = Page(

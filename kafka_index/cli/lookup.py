@@ -69,6 +69,7 @@ from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import PageMaker, ReportFile, open_report
 from kafka_index.storage.segment_table import PartitionSegments
 from kafka_index.stores import is_remote
+from kafka_index.stores.inputs import list_unread
 from kafka_index.stores.registry import whole_file
 
 if TYPE_CHECKING:
@@ -332,6 +333,8 @@ def lookup_page(inventory: Inventory, failing: Collection[str] = ()) -> PageMake
         queries = plural(totals.units, "query", "queries")
         if totals.bad:
             return Verdict(BAD, f"{totals.bad:,} of {queries} unreadable")
+        if faults := totals.others[UNREADABLE] + len(list_unread()):
+            return Verdict(BAD, f"{queries} read, {plural(faults, 'place')} of damage")
         for status in failing:
             if count := totals.found[status]:
                 return Verdict(BAD, f"{count:,} of {queries} {status} (--fail-on)")

@@ -125,7 +125,7 @@ def print_found(
     """
     count, damage, codes = 0, 0, []
     for matches in found:
-        missing.add(matches.seen)
+        missing.add(matches.seen, matches.batches)
         if matches.batches:
             with printing(sys.stdout):
                 for batch in matches.batches:

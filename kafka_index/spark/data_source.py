@@ -13,9 +13,10 @@ meaning of a filter is Spark's to decide.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -42,12 +43,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from kafka_index.dump.missing_offsets import SeenLog
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import now_ms
 from kafka_index.reading import PartitionFiles
 from kafka_index.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
+from kafka_index.results import MissingOffsets
 from kafka_index.spark.source_options import SourceOptions, check_partitions, parse_options
 from kafka_index.spark.workers import arrow_schema
 from kafka_index.storage import expand_directories
@@ -55,7 +58,6 @@ from kafka_index.storage.paths import pinned_run
 from kafka_index.stores import configure_stores, is_remote
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
-from kafka_index.tables.missing import GapFinder
 from kafka_index.tables.read_plan import part_of_partition
 from kafka_index.tables.record_reader import BatchReader, batch_schema
 from kafka_index.tables.records import gap_rows, list_partitions, plan_partitions
@@ -77,6 +79,9 @@ _SIGNS: dict[type[Filter], str] = {
     LessThan: "<",
     LessThanOrEqual: "<=",
 }
+#: Finds what is missing in the parts of logs that a split has read.
+MissingInSplit = Callable[[Sequence[SeenLog]], MissingOffsets]
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
@@ -140,9 +145,6 @@ class KafkaLogReader(DataSourceReader):
         self._settings = _settings_of(options, schema)
         # Offsets that are wanted, both inclusive; None for all.
         self._within: tuple[int, int] | None = None
-        # Known to tasks, which are pickled once the read is planned.
-        self._files: dict[TopicPartition, PartitionFiles] = {}
-        self._finder: GapFinder | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read, a group of splits for each task."""
@@ -159,17 +161,26 @@ class KafkaLogReader(DataSourceReader):
                 indexes=options.indexes,
             )
         files = listed.files
-        self._files = {TopicPartition(one.topic, one.partition): one for one in files}
-        self._finder = listed.gap_finder(self._settings.max_decompressed_bytes)
         check_partitions(options, files)
         task_bytes = options.max_bytes
         plan = self._plan(files, task_bytes)
         if options.min_partitions > 1:
             task_bytes = max(1, min(task_bytes, plan.size_bytes // options.min_partitions))
             plan = self._plan(files, task_bytes)
-        if options.max_records is not None:
-            return [InputPartition([split]) for split in plan.splits] or [InputPartition([])]
-        return _groups(plan.splits, task_bytes) or [InputPartition([])]
+        groups = [[split] for split in plan.splits]
+        if options.max_records is None:
+            groups = _groups(plan.splits, task_bytes)
+        finder = listed.gap_finder(self._settings.max_decompressed_bytes)
+        files_of = {TopicPartition(one.topic, one.partition): one for one in files}
+
+        def missing_in(split: RecordSplit) -> MissingInSplit | None:
+            if not split.ranges:
+                return None
+            read = part_of_partition(files_of[split.topic_partition], split)
+            return partial(finder.find, read)
+
+        tasks = [[(split, missing_in(split)) for split in group] for group in groups]
+        return list(map(InputPartition, tasks or [[]]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of splits."""
@@ -183,8 +194,8 @@ class KafkaLogReader(DataSourceReader):
                 # So that links are judged here as where the paths were listed.
                 expand_directories(local)
         schema = arrow_schema(self._schema)
-        for split in partition.value:
-            for batch in self._batches(split):
+        for split, find_missing in partition.value:
+            for batch in self._batches(split, find_missing):
                 ordered = batch.select(schema.names)
                 yield pa.RecordBatch.from_arrays(
                     [
@@ -194,17 +205,16 @@ class KafkaLogReader(DataSourceReader):
                     schema=schema,
                 )
 
-    def _batches(self, split: RecordSplit) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, split: RecordSplit, missing: MissingInSplit | None
+    ) -> Iterator[pa.RecordBatch]:
         if self._options.rows is not None:
             yield from BatchReader(split, self._options.rows, self._settings)
             return
         reader = RecordReader(split, self._settings)
         yield from reader
-        if self._finder is None or not split.ranges:
-            return
-        read = part_of_partition(self._files[split.topic_partition], split)
-        missing = self._finder.find(read, reader.seen)
-        yield from gap_rows(missing, self._settings)
+        if missing is not None:
+            yield from gap_rows(missing(reader.seen), self._settings)
 
     def _plan(self, files: Sequence[PartitionFiles], max_split_bytes: int) -> ReadPlan:
         options = self._options
@@ -249,7 +259,7 @@ def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
     return replace(settings, columns=tuple(names) or ("offset",))
 
 
-def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[InputPartition]:
+def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[list[RecordSplit]]:
     """Join successive splits up to the bytes of a task."""
     groups: list[list[RecordSplit]] = []
     room = 0
@@ -259,7 +269,7 @@ def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[InputPartiti
             room = task_bytes
         groups[-1].append(split)
         room -= split.size_bytes
-    return [InputPartition(group) for group in groups]
+    return groups
 
 
 @dataclass(slots=True)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import pyarrow as pa
+
 from kafka_index.dump.data_directory import DataDirectories
 from kafka_index.dump.missing_offsets import (
     Cause,
@@ -126,21 +128,32 @@ class MissingInRead:
         self._partitions = tuple(partitions)
         self._finder = finder
         self._seen: dict[TopicPartition, list[SeenLog]] = defaultdict(list)
+        self._reached: tuple[TopicPartition, int] | None = None
 
-    def add(self, seen: Iterable[SeenLog]) -> None:
-        """Add the next parts of logs that were read."""
+    def add(self, seen: Sequence[SeenLog], records: Sequence[pa.RecordBatch]) -> None:
+        """Add the next parts of logs that were read, and the records that are returned of them."""
         for log in seen:
             self._seen[log.segment.topic_partition].append(log)
-
-    def of(self, read: ReadPartition) -> Missing:
-        """Return what is missing in a partition that was read."""
-        seen = self._seen.pop(read.partition, ())
-        return Missing() if self._finder is None else self._finder.find(read, seen)
+        if seen and records:
+            last_offset = records[-1].column("offset")[-1].as_py()
+            self._reached = seen[-1].segment.topic_partition, last_offset
 
     def find(self, *, is_complete: bool = True) -> Missing:
-        """Return the missing offsets of all partitions, or of the partitions that were begun."""
-        wanted = [one for one in self._partitions if is_complete or one.partition in self._seen]
-        return Missing.joined(map(self.of, wanted))
+        """Return what is missing in all partitions, or up to the last record of a read."""
+        finder = self._finder
+        if finder is None:
+            return Missing()
+        wanted = [
+            read if is_complete else self._until_reached(read)
+            for read in self._partitions
+            if is_complete or read.partition in self._seen
+        ]
+        return Missing.joined(finder.find(read, self._seen[read.partition]) for read in wanted)
+
+    def _until_reached(self, read: ReadPartition) -> ReadPartition:
+        if self._reached is None or self._reached[0] != read.partition:
+            return read
+        return replace(read, end_offset=self._reached[1] + 1, goes_on=True)
 
 
 def _with_ends(read: ReadPartition, seen: Iterable[SeenLog]) -> list[SeenLog]:
@@ -158,9 +171,10 @@ def _with_ends(read: ReadPartition, seen: Iterable[SeenLog]) -> list[SeenLog]:
     )
     if logs and end is not None and read.goes_on:
         logs.append(_nothing_from(logs[-1].segment, end))
-    elif not logs and read.first_offset is not None:
-        # Nothing was left to read, and the log may have reached further.
-        logs.append(_nothing_from(read.files.segments[-1], first))
+    if read.first_offset is not None:
+        # Without logs nothing was left to read, and the log may have reached further.
+        segment = logs[0].segment if logs else read.files.segments[-1]
+        logs.insert(0, _nothing_from(segment, first))
     return logs
 
 

@@ -167,7 +167,7 @@ def read_partition(
 
 
 def part_of_partition(files: PartitionFiles, split: RecordSplit) -> ReadPartition:
-    """Return the offsets that a split, which has ranges, is to read by itself."""
+    """Return the offsets that a split, which has ranges, is to read; with its own segments only."""
     first, last = split.ranges[0], split.ranges[-1]
     is_head = first.segment == files.segments[0] and first.start_bytes == 0
     is_head &= split.first_offset <= files.log_start_offset
@@ -177,7 +177,8 @@ def part_of_partition(files: PartitionFiles, split: RecordSplit) -> ReadPartitio
     if end is not None and split.last_offset < end:
         end = split.last_offset + 1
     start = None if is_head else max(split.first_offset, split.start_offset)
-    return ReadPartition(files, start, end, goes_on=end is not None)
+    own = replace(files, segments=tuple(part.segment for part in split.ranges))
+    return ReadPartition(own, start, end, goes_on=end is not None)
 
 
 def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[OffsetRange]:

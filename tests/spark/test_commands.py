@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from tests.support.command_line import (
     lookup,
     run_here,
 )
+from tests.support.damaged_dumps import damage_middle, remove_segment, write_dump
 from tests.support.remote import download, storage_options, upload
 from tests.support.restoring import contents, copy_dump, damage, logs
 from tests.support.tiered import ENCRYPTED, setting
@@ -35,6 +37,24 @@ REASONS = [
 ]
 
 pytestmark = pytest.mark.usefixtures("in_session")
+
+
+@pytest.mark.parametrize("damage", [remove_segment, damage_middle])
+@pytest.mark.parametrize("command", ["find", "export"])
+def test_damage_ends_a_command_with_1(
+    tmp_path: Path, command: str, damage: Callable[[Path], None]
+) -> None:
+    write_dump(tmp_path / "data")
+    damage(tmp_path / "data")
+    summary = tmp_path / "summary.json"
+    given = ("--key", "absent") if command == "find" else ("--output", tmp_path / "out")
+    common = ("--input", tmp_path / "data", "--summary", summary, *ON_SPARK)
+
+    done = run_here(command, *given, *common)
+
+    assert done.returncode == 1, done.stderr
+    missing = json.loads(summary.read_text())["missing_offsets"]
+    assert missing["count"] == int(damage is remove_segment)
 
 
 @pytest.mark.parametrize("command", ["build", "verify"])

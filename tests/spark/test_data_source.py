@@ -27,6 +27,11 @@ from kafka_index.tables import Isolation, OnDamage
 from kafka_index.tables.bounds import EARLIEST
 from kafka_index.tiered.options import TieredOptions
 from tests.support.command_line import DUMP, build_here, copy_partitions, index_files
+from tests.support.damaged_dumps import (
+    remove_segment,
+    remove_segment_of_unknown_topic,
+    write_dump,
+)
 from tests.support.partition_twin import expected_read
 from tests.support.record_tables import batch_of, rows_of, write_partition
 from tests.support.segments import batch, marker
@@ -83,6 +88,23 @@ def test_bounds_and_isolation_are_those_of_the_options(
     )
     rows = reader.load(str(tmp_path)).select("offset").collect()
     assert sorted(row.offset for row in rows) == [1, 5, 6]
+
+
+def test_lost_offsets_fail_or_are_a_row(source: SparkSession, tmp_path: Path) -> None:
+    write_dump(tmp_path / "lost")
+    remove_segment(tmp_path / "lost")
+    write_dump(tmp_path / "unknown")
+    remove_segment_of_unknown_topic(tmp_path / "unknown")
+    reader = source.read.format("kafka-log").option("subscribe", "orders")
+    offsets = [*range(12), *range(24, 36)]
+
+    with pytest.raises(PySparkException, match="offsets 12 to 23 are missing"):
+        reader.load(str(tmp_path / "lost")).collect()
+    assert [row.offset for row in reader.load(str(tmp_path / "unknown")).collect()] == offsets
+    rows = reader.option("mode", "PERMISSIVE").load(str(tmp_path / "lost")).collect()
+    assert [row.offset for row in rows if row.offset is not None] == offsets
+    (lost,) = [row["_corrupt_record"] for row in rows if row.offset is None]
+    assert "offsets 12 to 23 are missing" in lost
 
 
 def test_damage_fails_or_is_a_row(source: SparkSession, tmp_path: Path) -> None:
@@ -254,7 +276,7 @@ def test_a_reader_that_is_filtered_plans_only_the_bytes_it_needs(
     text = "filters that bound the read: offset >= 10005; offset < 10007; partition = 2"
     assert text in caplog.text
     (group,) = reader.partitions()
-    assert sum(split.size_bytes for split in group.value) == len(batch(0, 10))
+    assert sum(split.size_bytes for split, _ in group.value) == len(batch(0, 10))
     assert [row for rows in reader.read(group) for row in rows["offset"].to_pylist()] == [
         10_005,
         10_006,
