@@ -25,6 +25,7 @@ from kafka_index.restore.restored_partition import RestoredPartition, Salvage
 from tests.support.missing_offsets import NAME, checkpoint, write_partition
 from tests.support.segments import (
     CODECS,
+    COMMIT,
     CONTROL,
     TRANSACTIONAL,
     WRAPPER_CODECS,
@@ -55,6 +56,22 @@ class Batch:
     def is_transactional(self) -> bool:
         """Whether it is of a transaction."""
         return self.data[16] == 2 and bool(int.from_bytes(self.data[21:23]) & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a transaction marker."""
+        return self.data[16] == 2 and bool(int.from_bytes(self.data[21:23]) & CONTROL)
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether it is a marker that commits."""
+        # Before the type in the key: length, attributes, two deltas, length of the key, version.
+        return self.is_control and int.from_bytes(self.data[68:70]) == COMMIT
+
+    @property
+    def producer_id(self) -> int:
+        """Its producer; -1 for none."""
+        return int.from_bytes(self.data[43:51], signed=True) if self.data[16] == 2 else -1
 
     @property
     def content(self) -> bytes:
