@@ -15,7 +15,7 @@ import sys
 import urllib.request
 import venv
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +38,14 @@ class Cluster:
 
     `master`: its ``spark://`` address. `ui`: the address of the master's web UI. `folder`: logs of
     the master and the workers; ``work-N`` of a worker's executors. `workers`: the processes of the
-    workers.
+    workers. `add_worker` starts another one.
     """
 
     master: str
     ui: str
     folder: Path
-    workers: tuple[int, ...]
+    workers: list[int]
+    add_worker: Callable[[], None]
 
     def executors(self) -> list[int]:
         """Return the processes of all executors that run now."""
@@ -77,15 +78,20 @@ def standalone_cluster(
         )
         wait_for(lambda: _find(_MASTER_UI, log), _START_SECONDS, f"a master, see {log}")
         master, ui = (str(_find(pattern, log)) for pattern in (_MASTER_URL, _MASTER_UI))
-        started = []
-        for number in range(workers):
+        started: list[int] = []
+
+        def add_worker() -> None:
+            number = len(started)
             resources = ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
             where = ["--work-dir", str(folder / f"work-{number}")]
             arguments = ["Worker", *address, *resources, *where, master]
             log = folder / f"worker-{number}.log"
             started.append(stack.enter_context(_daemon(log, arguments, wrapper)))
+
+        for _ in range(workers):
+            add_worker()
         wait_for(lambda: _alive_workers(ui) == workers, _START_SECONDS, "workers")
-        yield Cluster(master, ui, folder, tuple(started))
+        yield Cluster(master, ui, folder, started, add_worker)
 
 
 def executor_python(folder: Path, *, without: Sequence[str] = ()) -> Path:
