@@ -1,13 +1,9 @@
-"""The prediction of a partition that is loaded: its segments, lost records, and notes.
-
-Lost records are counted from the headers of the batches that are whole, whatever their checksums
-are.
-"""
+"""The prediction of a partition that is loaded: its segments, lost records, and notes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -24,9 +20,7 @@ from kafka_index.dump.missing_offsets import (
     see_log,
 )
 from kafka_index.dump.small_files import read_text
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, read_headers
 from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
-from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -34,9 +28,9 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
-from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.file_records import LogBatches
+from kafka_index.startup.changes import changed_segments, lost_records
 from kafka_index.startup.conditions import Retention
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
@@ -44,12 +38,9 @@ from kafka_index.startup.prediction import (
     LostRecords,
     Outcome,
     PartitionPrediction,
-    SegmentAction,
-    SegmentPrediction,
 )
 from kafka_index.startup.served_files import judge_served_files
 from kafka_index.state.partition_state import ProducerExpiration
-from kafka_index.storage import Bytes, MappedFile
 
 
 def _records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
@@ -63,70 +54,6 @@ def _records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
                 count += int(np.maximum(last - first + 1, 0).sum())
             segment.release()
     return count
-
-
-_SPLIT = "split: the offsets of a segment are 2^31 or more apart"
-
-
-def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRecords, int]:
-    """Return what is lost, and the log end before the start, as the files have it.
-
-    Records before `log_start_before` were not visible.
-    """
-    lost = LostRecords()
-    log_end = loaded.log.log_end_offset
-    ends = [log_end]
-    ends += [
-        _add_batches(lost, segment.whole_log, 0, segment.base_offset, log_start_before)
-        for segment in loaded.deleted.values()
-    ]
-    for segment in loaded.segments:
-        cut_from = segment.size_bytes if segment.whole_bytes > segment.size_bytes else None
-        if segment.size_bytes and log_end <= segment.base_offset:
-            # A log that ends at the base of its active segment hides what is in it.
-            cut_from = 0
-        if cut_from is not None:
-            log = segment.whole_log
-            ends.append(_add_batches(lost, log, cut_from, segment.base_offset, log_start_before))
-    for base_offset, path in loaded.files.replaced.items():
-        file = MappedFile(path)
-        try:
-            hidden_from = max(log_start_before, loaded.files.replaced_end)
-            ends.append(_add_batches(lost, file.array, 0, base_offset, hidden_from))
-        finally:
-            file.close()
-    return lost, max(ends)
-
-
-def _add_batches(
-    lost: LostRecords, log: Bytes, start: int, base_offset: int, from_offset: int
-) -> int:
-    """Add the batches of a log that end at an offset or above; return the offset after the last."""
-    end = base_offset
-    for batches, counts in _batches(log, start, base_offset):
-        end = max(end, int(batches.last_offset.max()) + 1)
-        rows = np.flatnonzero(batches.last_offset >= from_offset)
-        if len(rows):
-            lost.add(
-                int(np.maximum(counts[rows], 0).sum()),
-                (
-                    max(int(batches.base_offset[rows].min()), from_offset),
-                    int(batches.last_offset[rows].max()),
-                ),
-                (
-                    int(batches.max_timestamp_ms[rows].min()),
-                    int(batches.max_timestamp_ms[rows].max()),
-                ),
-            )
-    return end
-
-
-def _batches(log: Bytes, start: int, base_offset: int) -> Iterator[tuple[BatchColumns, Longs]]:
-    """Yield the whole batches of a log from a position on, with their record counts."""
-    for batches in LogBatches(log, start, base_offset, verify_crc=False):
-        headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
-        read_headers(log, 0, batches.position_bytes, headers)
-        yield batches, headers[HEADER_RECORD_COUNT]
 
 
 def describe(
@@ -167,7 +94,7 @@ def describe(
         loaded=loaded.log,
         lost=lost,
         bytes_read=loaded.bytes_read,
-        segments=tuple(_segments(loaded)),
+        segments=tuple(changed_segments(loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
         missing=tuple(missing.unexplained),
         unserved=_why_hidden(logs, loaded.log.log_start_offset),
@@ -205,40 +132,6 @@ def _why_hidden(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
                 f"{log.offsets.end_offset - 1}, which are in the log before"
             )
     return None
-
-
-def _segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
-    files = loaded.files
-    swapped = {one.log.base_offset for one in files.segments if one.is_swapped}
-    actions: dict[int, list[SegmentPrediction]] = {}
-    for base_offset in files.replaced:
-        reason = "replaced: a finished compaction or split holds its offsets"
-        one = SegmentPrediction(base_offset, SegmentAction.DELETE, None, reason)
-        actions.setdefault(base_offset, []).append(one)
-    for base_offset in loaded.deleted:
-        one = SegmentPrediction(
-            base_offset, SegmentAction.DELETE, None, loaded.reasons.get(base_offset)
-        )
-        actions.setdefault(base_offset, []).append(one)
-    for segment in loaded.segments:
-        if segment.found is None:
-            continue
-        base_offset, why = segment.base_offset, loaded.reasons.get(segment.base_offset)
-        if segment.whole_bytes > segment.size_bytes:
-            one = SegmentPrediction(base_offset, SegmentAction.CUT, segment.size_bytes, why)
-        elif base_offset in swapped:
-            text = "swapped: it takes its name from .swap"
-            one = SegmentPrediction(base_offset, SegmentAction.REPLACE, None, text)
-        elif segment.is_rebuilt:
-            text = why or "unflushed: at or above the recovery point, or the last one"
-            text = _SPLIT if segment.is_split else text
-            one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, text)
-        elif segment.is_split:
-            one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, _SPLIT)
-        else:
-            one = SegmentPrediction(base_offset, SegmentAction.KEEP, None, why)
-        actions.setdefault(base_offset, []).append(one)
-    return [one for _, found in sorted(actions.items()) for one in found]
 
 
 def _gap_notes(missing: MissingOffsets) -> Iterable[str]:

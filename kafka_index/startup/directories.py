@@ -51,7 +51,7 @@ from kafka_index.startup.identity import (
     why_not_all_given,
     without_metadata_directory,
 )
-from kafka_index.startup.metadata_log import why_not_bootstrap, why_not_metadata_log
+from kafka_index.startup.metadata_log import predict_metadata_log, why_not_bootstrap
 from kafka_index.startup.open_transactions import OpenTransactions
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
 from kafka_index.startup.prediction import (
@@ -244,13 +244,16 @@ class _Start:
                 self._refused.append(Refusal(path, None, f"the lock is {kind}"))
 
     def _check_metadata_log(self) -> None:
-        """Refuse a metadata log that no node starts on."""
+        """Refuse a metadata log that no node starts on, and add a log that loses records."""
         if self._metadata is None:
             return
         settings = log_settings_of(self._config, CLUSTER_METADATA_TOPIC)
-        refusal = why_not_metadata_log(self._metadata, settings, self._conditions.clock)
-        if refusal is not None:
-            self._refused.append(refusal)
+        found = predict_metadata_log(self._metadata, settings, self._conditions.clock)
+        if isinstance(found, Refusal):
+            self._refused.append(found)
+        # Other controllers may bring back what this one cuts: the metadata are not known then.
+        elif found is not None and found.lost.records and self._conditions.metadata_fault is None:
+            self._partitions.append(found)
 
     def _check_checkpoints(self, directory: DataDirectory) -> list[str]:
         """Add what unreadable checkpoints do to the start; return why no partition is served.

@@ -11,6 +11,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -54,11 +55,12 @@ from kafka_index.metadata.decoding import METADATA_CODEC, LaterVersionError, Log
 from kafka_index.records.batch_table import TORN_BATCH, TORN_HEADER
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.scan import LogFileSource
+from kafka_index.startup.changes import changed_segments, lost_records
 from kafka_index.startup.identity import configured_node, refusal_of
 from kafka_index.startup.partition_loading import Loading, load_partition
-from kafka_index.startup.prediction import Refusal
+from kafka_index.startup.prediction import Outcome, PartitionPrediction, Refusal
 from kafka_index.storage import SegmentFile
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import Entry, scan_directory
 
 _DATA_VERSION = "data_version"
 _VERSIONS = (0, 1)
@@ -207,14 +209,49 @@ def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) ->
     The local directory holds ``__cluster_metadata-0``. Raises `KafkaIndexError` if
     this process may not read a file.
     """
+    found = predict_metadata_log(directory, settings, clock)
+    return found if isinstance(found, Refusal) else None
+
+
+def predict_metadata_log(
+    directory: str, settings: LogSettings, clock: Clock
+) -> Refusal | PartitionPrediction | None:
+    """Return why a node exits over its metadata log, or else what it makes of it; None for no log.
+
+    Records before the newest snapshot are not lost. Raises `KafkaIndexError` as
+    `why_not_metadata_log`.
+    """
     path = os.path.join(directory, METADATA_LOG)
     if not os.path.isdir(path):
         return None
     # It is recovered from its start, whatever the markers and checkpoints are.
     loading = Loading(is_clean=False, settings=settings, clock=clock)
+    predicted = PartitionPrediction(CLUSTER_METADATA_TOPIC, 0, path, Outcome.LOADED)
     try:
         with load_partition(_PARTITION, path, loading) as loaded:
             log_start_offset = loaded.log.log_start_offset
+            snapshots = _snapshots(path, log_start_offset)
+            newest = max(snapshots, default=(log_start_offset,))[0]
+            lost, end_before = lost_records(loaded, newest)
+            log = loaded.log
+            if newest > log.log_end_offset:
+                # ReplicatedLog.truncateToLatestSnapshot
+                log = replace(
+                    log,
+                    log_start_offset=newest,
+                    log_end_offset=newest,
+                    base_offsets=(newest,),
+                )
+            predicted = replace(
+                predicted,
+                log_start_before=log_start_offset,
+                log_end_before=end_before,
+                loaded=log,
+                high_watermark=log.log_end_offset,
+                lost=lost,
+                segments=tuple(changed_segments(loaded)),
+                notes=("no other controller brings back what the metadata log loses",),
+            )
         read_topic_id(path)
     except KafkaIndexError as error:
         if is_retriable(error):
@@ -224,6 +261,7 @@ def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) ->
         why_not_topic_id(path)
         or why_not_snapshots(path, log_start_offset)
         or why_not_quorum_state(path)
+        or predicted
     )
 
 
@@ -291,16 +329,10 @@ def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
     The path is the directory of the log, or its URI; the log start is that of the loaded log.
     Raises `KafkaIndexError` if a file cannot be read.
     """
-    found = []
-    for entry in scan_directory(path):
-        if not entry.name.endswith(_SNAPSHOT_SUFFIXES):
-            continue
-        offset = parse_java_integer(entry.name[:_OFFSET_WIDTH], INT64_MAX)
-        epoch = parse_java_integer(entry.name[_OFFSET_WIDTH + 1 :][:_EPOCH_WIDTH], INT32_MAX)
-        if offset is None or epoch is None:
-            return Refusal(entry.path, None, "its name is not OFFSET-EPOCH.checkpoint")
-        if entry.name.endswith(_SNAPSHOT_SUFFIXES[0]) and offset >= log_start_offset:
-            found.append((offset, epoch, entry))
+    try:
+        found = _snapshots(path, log_start_offset)
+    except StartRefusedError as error:
+        return refusal_of(error)
     if not found:
         text = f"there is no snapshot at or after its log start {log_start_offset}"
         return Refusal(path, None, text) if log_start_offset else None
@@ -313,6 +345,24 @@ def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
             SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, info.path, info.size_bytes, info.mtime_ns),
         )
     return None if reason is None else Refusal(last.path, None, reason)
+
+
+def _snapshots(path: str, log_start_offset: int) -> list[tuple[int, int, Entry]]:
+    """Return the snapshots at or after a log start: offset, epoch and entry.
+
+    Raises `StartRefusedError` if the name of one is malformed.
+    """
+    found = []
+    for entry in scan_directory(path):
+        if not entry.name.endswith(_SNAPSHOT_SUFFIXES):
+            continue
+        offset = parse_java_integer(entry.name[:_OFFSET_WIDTH], INT64_MAX)
+        epoch = parse_java_integer(entry.name[_OFFSET_WIDTH + 1 :][:_EPOCH_WIDTH], INT32_MAX)
+        if offset is None or epoch is None:
+            raise StartRefusedError("its name is not OFFSET-EPOCH.checkpoint", path=entry.path)
+        if entry.name.endswith(_SNAPSHOT_SUFFIXES[0]) and offset >= log_start_offset:
+            found.append((offset, epoch, entry))
+    return found
 
 
 def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:

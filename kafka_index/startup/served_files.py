@@ -166,7 +166,7 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
     time_index = found.indexes.get(TIME_INDEX_SUFFIX)
     if time_index is not None and time_fault is not None:
         yield f"{time_index}: {time_fault}: {_LATE}"
-    elif time_index is None and latest >= 0:
+    elif time_index is None and latest >= 0 and not segment.is_split:
         yield f"{segment.path} has no .timeindex: {_LATE}"
 
 

@@ -34,7 +34,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.layout.records import ABORTED_TXN
 from kafka_index.records.decompression import shared_budget
-from kafka_index.startup.description import lost_records
+from kafka_index.startup.changes import lost_records
 from kafka_index.startup.partition_loading import load_partition
 from kafka_index.startup.prediction import LoadedLog, LostRecords, NotPredictedError
 from kafka_index.state.partition_state import ProducerExpiration

@@ -118,6 +118,28 @@ def test_a_sole_controller_has_its_metadata_up_to_where_the_log_is_torn(data: Pa
     assert [each.returncode for each in (torn, of_two, short)] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("voters", [1, 2])
+def test_records_that_a_metadata_log_loses_are_lost_only_without_other_controllers(
+    data: Path, voters: int
+) -> None:
+    metadata, config = metadata_apart(data, data)
+    (log,) = metadata.glob("*/*.log")
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+    state = metadata / "__cluster_metadata-0/quorum-state"
+    others = "".join(f',{{"voterId":{voter}}}' for voter in range(2, voters + 1))
+    state.write_text(state.read_text().replace('[{"voterId":1}]', f'[{{"voterId":1}}{others}]'))
+
+    done = predict("--input", data, "--config", config)
+
+    if voters == 1:
+        assert done.stdout.startswith("loses"), done.stdout
+        assert f"{log.parent}: loaded, log start 0 to 0, log end " in done.stdout
+    else:
+        assert done.stdout.startswith("unknown; not known: the metadata log is cut"), done.stdout
+
+
 @pytest.mark.parametrize(("lost_bytes", "verdict"), [(3, "safe"), (100, "unknown")])
 def test_a_snapshot_that_is_torn_at_its_footer_is_whole(
     data: Path, lost_bytes: int, verdict: str

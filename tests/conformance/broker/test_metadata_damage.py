@@ -7,11 +7,14 @@ The judge starts Kafka's own Raft manager, until it leads and has read its metad
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import kafka_index
+from kafka_index.startup import Verdict
 from kafka_index.startup.metadata_log import why_not_quorum_state
 from tests.conformance.judge import Judge
 from tests.support.campaign import drawn
@@ -135,3 +138,44 @@ def test_a_broker_starts_where_the_judge_does(
     else:
         assert is_started
         broker.kill()
+
+
+@pytest.mark.parametrize("is_after_snapshot", [True, False])
+def test_a_broker_cuts_its_metadata_log_where_predicted(
+    tmp_path: Path, stopped: Home, *, is_after_snapshot: bool
+) -> None:
+    home = stopped.copy_to(tmp_path / "case")
+    folder = home.metadata / METADATA_LOG
+    (log,) = folder.glob("*.log")
+    newest = max(int(path.name[:20]) for path in folder.glob("*.checkpoint"))
+    before = bytearray(log.read_bytes())
+    batches = dict(batches_of(before))
+    damaged_at = next(
+        at for at, base in batches.items() if base >= (newest if is_after_snapshot else 5)
+    )
+    before[damaged_at + 60] ^= 1
+    log.write_bytes(before)
+    predicted = kafka_index.predict(home.data, config=stopped_settings(home))
+    (found,) = (one for one in predicted.partitions if one.topic == "__cluster_metadata")
+
+    with Broker(home, more_settings=SETTINGS):
+        pass
+
+    assert predicted.verdict is Verdict.LOSES
+    assert found.loaded is not None
+    assert found.loaded.log_end_offset == (batches[damaged_at] if is_after_snapshot else newest)
+    assert found.lost.first_offset == (found.loaded.log_end_offset)
+    (made,) = folder.glob("*.log")
+    after = made.read_bytes()
+    cut_at = damaged_at if is_after_snapshot else 0
+    assert after[:cut_at] == before[:cut_at]
+    assert dict(batches_of(after))[cut_at] == found.loaded.log_end_offset
+
+
+def batches_of(log: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Yield the position and the base offset of each batch."""
+    at = 0
+    while at < len(log):
+        base, size = struct.unpack_from(">qi", log, at)
+        yield at, base
+        at += 12 + size
