@@ -25,6 +25,7 @@ from kafka_index.kernels.scan import (
     SCAN_COLUMNS,
     SCAN_END,
     SCAN_NEED_BYTES,
+    SCAN_OFFSET_OVERFLOW,
     SCAN_ROWS_FULL,
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
@@ -34,7 +35,7 @@ from kafka_index.kernels.scan import (
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.scan.batch_search import entry_length
-from kafka_index.scan.scanner import in_order, only_zeros
+from kafka_index.scan.scanner import in_order, last_offset_of, only_zeros
 from kafka_index.stores.backup.manifest import MAX_PIECE_BYTES, Piece, content_of, hash_of
 from kafka_index.stores.backup.repository import Repository
 from kafka_index.stores.store import Bytes
@@ -43,6 +44,8 @@ from kafka_index.stores.store import Bytes
 MIN_CHOSEN_BYTES = 64 << 10
 _CHOSEN_BYTES = 192 << 10
 _CRC_AT = 17
+# What the last offset of a batch is read from.
+_OFFSET_DELTA_END = 27
 _CRC_VALUES = 1 << 32
 # Pieces that are read and not put yet.
 _MOST_IN_FLIGHT_BYTES = 3 * MAX_PIECE_BYTES
@@ -86,6 +89,9 @@ class LogReading:
         self.next_offset = next_offset
         self.settled_offset = self.read_bytes = 0
         self.is_below = self.has_gap = self._is_over = False
+        # The kernel's base: offsets from it up to 2^31 - 1 above it pass.
+        self._limit_base_offset = log.base_offset
+        self._is_at_limit = False
 
     def runs(self, *, is_cleaned: bool) -> Iterator[Run]:
         """Yield the batches; raises `LeftOutError` if they are damaged, or cannot be read."""
@@ -100,7 +106,8 @@ class LogReading:
                 yield from self._split(found, is_cleaned=is_cleaned)
 
     def _split(self, found: _Batches, *, is_cleaned: bool) -> Iterator[Run]:
-        is_last = self._is_over or self.position + found.end_bytes >= self._size_bytes
+        is_last = self._is_over or self._is_at_limit
+        is_last |= self.position + found.end_bytes >= self._size_bytes
         start = 0
         for end in _chosen_ends(found, is_last=is_last) if is_cleaned else [found.rows]:
             first, last = int(found.starts[start]), int(found.ends[end - 1])
@@ -138,13 +145,14 @@ class LogReading:
         found = [np.empty((len(_Batches._fields) - 1, 0), np.int64)]
         position: Integer = self.position
         next_offset = self.next_offset
+        self._is_at_limit = False
         while True:
             code, position, count = scan_batches(
                 buffer,
                 self.position,
                 self._size_bytes,
                 position,
-                self._log.base_offset,
+                self._limit_base_offset,
                 True,  # noqa: FBT003, because kernels take arguments by position
                 self._columns,
                 0,
@@ -158,8 +166,31 @@ class LogReading:
                     )
                 found.append(self._noted(batches, next_offset))
                 next_offset = int(batches.last_offset[-1]) + 1
+            if code == SCAN_OFFSET_OVERFLOW:
+                far = self._far_offset(buffer[int(position) - self.position :], next_offset)
+                if far is not None and position == self.position:
+                    self._limit_base_offset = far
+                    continue
+                if far is not None:
+                    # A piece that reached over the limit would be no segment.
+                    self._is_at_limit, code = True, SCAN_NEED_BYTES
             if code != SCAN_ROWS_FULL:
                 return _Batches(buffer, *np.concatenate(found, axis=1)), int(code)
+
+    def _far_offset(self, rest: Bytes, next_offset: int) -> int | None:
+        """Return the offset of a batch that is in order, and only too far from its segment's.
+
+        None for any other: no checksum covers the offset (KAFKA-6264).
+        """
+        if len(rest) < _OFFSET_DELTA_END:
+            return None
+        last_offset = last_offset_of(rest)
+        is_in_order = last_offset >= next_offset
+        is_in_order &= self._end_offset is None or last_offset < self._end_offset
+        following = rest[LOG_OVERHEAD_BYTES + entry_length(rest) :]
+        if len(following) >= _OFFSET_DELTA_END:
+            is_in_order &= last_offset_of(following) > last_offset
+        return int.from_bytes(rest[:8].tobytes(), "big", signed=True) if is_in_order else None
 
     def _noted(self, batches: BatchColumns, next_offset: int) -> Longs:
         """Return what is needed of batches; their columns are filled again."""

@@ -18,6 +18,7 @@ from kafka_index import (
     verify,
 )
 from kafka_index.startup import Outcome, PartitionPrediction
+from tests.backup.repositories import take_run
 from tests.support.segments import GZIP, batch, message, wrapper
 
 from .kafka_loading import PartitionFiles, partition_files
@@ -167,6 +168,34 @@ def test_start_on_far_offsets_is_predicted(
     assert prediction.outcome is Outcome.LOADED
     assert prediction.lost.records == 0
     assert consumed[-1].offset == log.log_end_offset - 1
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True])
+@pytest.mark.parametrize("name", LOGS)
+def test_far_offsets_are_backed_up_and_restored(
+    tmp_path: Path, name: str, *, is_cleaned: bool
+) -> None:
+    data = tmp_path / "data"
+    directory = data / f"{TOPIC}-{PARTITION}"
+    directory.mkdir(parents=True)
+    for base_offset, batches in LOGS[name].items():
+        (directory / f"{base_offset:020d}.log").write_bytes(b"".join(batches))
+    (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+    identity = "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\n"
+    (data / "meta.properties").write_text(identity)
+    (data / ".kafka_cleanshutdown").touch()
+    if is_cleaned:
+        checkpoint = f"0\n1\n{TOPIC} {PARTITION} {10 * LIMIT}\n"
+        (data / "cleaner-offset-checkpoint").write_text(checkpoint)
+
+    take_run(tmp_path / "repository", data, time_ms=1_700_000_000_000)
+    restored = restore_dump(f"backup:{tmp_path / 'repository'}", tmp_path / "out")
+
+    assert restored.partitions[0].code is None
+    columns = ["offset", "timestamp", "value"]
+    before = read_records(data, columns=columns).read_all()
+    assert read_records(tmp_path / "out", columns=columns).read_all() == before
 
 
 @pytest.mark.parametrize("name", LOGS)
