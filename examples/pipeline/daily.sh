@@ -1,5 +1,5 @@
 #!/bin/sh
-# A day's dump: build its indexes, verify it, answer its questions. Cron calls it (see crontab).
+# A day's dump: verify it, build its indexes, answer its questions. Cron calls it (see crontab).
 #
 #   daily.sh DUMP RESULTS
 #
@@ -44,8 +44,8 @@ step() {
 }
 
 mkdir -p "$results" || exit 3
-step build --input "$dump" --output "$results/indexes"
-step verify --input "$dump" --indexes "$results/indexes" --report "$results/verify.csv"
+step verify --input "$dump" --report "$results/verify.csv"
+step build --input "$dump" --output "$results/indexes" --report "$results/build.csv"
 if [ -e "$results/queries.csv" ]; then
     step lookup --input "$dump" --indexes "$results/indexes" --by timestamp \
         --queries "$results/queries.csv" --output "$results/answers.csv"

@@ -1,4 +1,4 @@
-"""A day's dump in Airflow: its indexes are built, it is verified, and its questions are answered.
+"""A day's dump in Airflow: it is verified, its indexes are built, and its questions are answered.
 
 kafka-index runs as a process of its own, in its own environment, on the machine of the worker.
 Variables of the worker's environment:
@@ -47,20 +47,21 @@ _WORTH_A_RETRY = (3, 130, 137, 143)
     default_args={"retries": 3, "retry_delay": timedelta(minutes=5)},
 )
 def kafka_dump() -> None:
-    """Build, verify, look up."""
+    """Verify, build, look up."""
 
     @task
     def build(ds: str | None = None) -> dict[str, Any]:
         dump, results = _folders(ds)
-        return _run(results, "build", "--input", dump, "--output", results / "indexes")
+        report = results / "build.parquet"
+        return _run(
+            results, "build", "--input", dump, "--output", results / "indexes", "--report", report
+        )
 
     @task
     def verify(ds: str | None = None) -> dict[str, Any]:
         dump, results = _folders(ds)
         report = results / "verify.parquet"
-        return _run(
-            results, "verify", "--input", dump, "--indexes", results / "indexes", "--report", report
-        )
+        return _run(results, "verify", "--input", dump, "--report", report)
 
     @task
     def lookup(ds: str | None = None) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def kafka_dump() -> None:
             *("--queries", queries, "--output", results / "answers.csv"),
         )
 
-    build() >> verify() >> lookup()
+    verify() >> build() >> lookup()
 
 
 def _folders(day: str | None) -> tuple[Path, Path]:

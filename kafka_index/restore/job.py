@@ -303,6 +303,13 @@ class RestoreJob:
         given = self.request.metadata_output
         return None if given is None else os.path.realpath(local_path(given))
 
+    @property
+    def _metadata_directory(self) -> str | None:
+        """The directory with the metadata log of the cluster, as far as it is known."""
+        if self.request.cluster is ClusterMode.SAME:
+            return self._metadata_output or self.output.path
+        return self.seeds[0].path if self.seeds else None
+
     def _as_it_is_now(self) -> RestoreJob:
         """Return the job for the output as it is since the lock is held."""
         output = check_again(self.output, self.plan)
@@ -389,6 +396,7 @@ class RestoreJob:
             self.old.groups_of(set(plan.made_ids).difference(request.renames.values())),
             request.renames,
             self.old.run,
+            self._metadata_directory,
         )
         return replace(result, runbook=runbook(result, facts))
 

@@ -225,6 +225,7 @@ class RunbookFacts:
     groups: Mapping[str, Sequence[str]]
     renames: Mapping[str, str]
     run: str = ""
+    metadata_directory: str | None = None
 
 
 def runbook(result: RestoreResult, facts: RunbookFacts) -> str:
@@ -273,9 +274,14 @@ def _remaining(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
         yield "  3. There is no meta.properties yet. Format the directory; what is there stays:"
         yield "       kafka-storage.sh format -t CLUSTER_ID -c server.properties"
     yield f"  4. Set log.dirs={result.output} in server.properties."
+    if facts.metadata_directory is not None and facts.cluster is ClusterMode.SAME:
+        yield f"     Set metadata.log.dir={facts.metadata_directory}: the metadata log is there."
     yield from _cluster_steps(facts)
     yield "  6. Before the start, look at what it will do:"
-    yield f"       kafka-index predict --input {result.output} --metadata METADATA_DIR"
+    metadata = facts.metadata_directory or "METADATA_DIR"
+    yield f"       kafka-index predict --input {result.output} --metadata {metadata}"
+    if facts.metadata_directory is None:
+        yield "     METADATA_DIR is the metadata.log.dir of a controller of the cluster."
 
 
 def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.servers.airflow import airflow_program, needing_downloads
@@ -51,7 +52,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     return run
 
 
-def test_a_day_is_built_verified_and_skipped_without_questions(
+def test_a_day_is_verified_built_and_skipped_without_questions(
     airflow: Callable[..., str], tmp_path: Path
 ) -> None:
     copy_partitions(tmp_path / "dumps" / DAY, "app-logs-0")
@@ -62,7 +63,8 @@ def test_a_day_is_built_verified_and_skipped_without_questions(
     )
     assert "exit code 0" in output, output
     results = tmp_path / "results" / DAY
-    assert json.loads((results / "verify.json").read_text())["outcome"] == "done", output
+    assert json.loads((results / "build.json").read_text())["outcome"] == "done", output
+    assert (results / "verify.parquet").exists()
     assert not (results / "lookup.json").exists()
 
 
@@ -80,10 +82,12 @@ def test_damage_fails_the_day_without_another_try(
         KAFKA_RESULTS=str(tmp_path / "results"),
     )
     results = tmp_path / "results" / DAY
-    assert json.loads((results / "build.json").read_text())["outcome"] == "damage", output
-    assert "build found damage" in output
+    assert json.loads((results / "verify.json").read_text())["outcome"] == "damage", output
+    assert "verify found damage" in output
     assert "AirflowFailException" in output
-    assert not (results / "verify.json").exists()
+    report = pq.read_table(results / "verify.parquet").to_pylist()
+    assert str(log) in {row["path"] for row in report if row["harmful"]}
+    assert not (results / "build.json").exists()
 
 
 # Ends a step of the DAG's file in several ways, without Airflow's scheduler, whose pauses are long.

@@ -45,13 +45,13 @@ def calls(program: Path) -> list[str]:
     return program.with_name("calls").read_text().split()
 
 
-def test_a_day_is_built_verified_and_looked_up(tmp_path: Path, dump: Path) -> None:
+def test_a_day_is_verified_built_and_looked_up(tmp_path: Path, dump: Path) -> None:
     program, results = command(tmp_path), tmp_path / "results"
     results.mkdir()
     (results / "queries.csv").write_text("topic,partition,timestamp\napp-logs,0,0\n")
     code, errors = run(program, dump, results)
     assert code == 0, errors
-    assert calls(program) == ["build", "verify", "lookup"]
+    assert calls(program) == ["verify", "build", "lookup"]
     outcomes = [json.loads(path.read_text())["outcome"] for path in results.glob("*.json")]
     assert outcomes == ["done"] * 3
     assert "found" in (results / "answers.csv").read_text()
@@ -61,18 +61,20 @@ def test_a_day_is_built_verified_and_looked_up(tmp_path: Path, dump: Path) -> No
 def test_a_failure_of_the_environment_is_tried_again(tmp_path: Path, dump: Path, code: int) -> None:
     program = command(tmp_path, failing_with=code)
     assert run(program, dump, tmp_path / "results")[0] == 0
-    assert calls(program) == ["build", "build", "verify"]
+    assert calls(program) == ["verify", "verify", "build"]
 
 
-def test_damage_ends_the_day_at_once_and_is_named(tmp_path: Path, dump: Path) -> None:
+def test_damaged_day_leaves_a_report_that_names_the_segment(tmp_path: Path, dump: Path) -> None:
     log = next(dump.glob("*/*.log"))
     data = bytearray(log.read_bytes())
     data[100] ^= 1
     log.write_bytes(data)
     program, results = command(tmp_path), tmp_path / "results"
     code, errors = run(program, dump, results)
-    assert (code, calls(program)) == (1, ["build"])
-    assert f"build of {dump} ended with 1, see {results}/build.json" in errors.splitlines()[-1]
+    assert (code, calls(program)) == (1, ["verify"])
+    assert f"verify of {dump} ended with 1, see {results}/verify.json" in errors.splitlines()[-1]
+    rows = [line for line in (results / "verify.csv").read_text().splitlines() if str(log) in line]
+    assert any("bad_crc" in row for row in rows)
 
 
 def test_a_second_run_at_the_same_time_ends_at_once(tmp_path: Path) -> None:

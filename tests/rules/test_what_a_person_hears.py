@@ -18,6 +18,7 @@ from kafka_index.layout.messages import GROUP_RECORDS
 from kafka_index.layout.times import format_time, is_relative, parse_time
 from tests.cli.test_app import COMMAND_LINES
 from tests.support.command_line import DUMP, run_here
+from tests.support.dumps import write_logs
 from tests.support.metadata import coordinator_record, log_batch, write_log
 from tests.support.record_tables import write_partition
 from tests.support.restoring import copy_dump
@@ -256,3 +257,67 @@ def test_long_binary_value_is_shortened_on_a_terminal_only(
     assert ("ff" * 1000 in text) is not is_terminal
     whole = "".join(FoundText(as_json=False, values="hex")._cells(row))
     assert "ff" * 1000 in whole
+
+
+# -------------------------------------------------------------------------- 4.7 the runbook's paths
+
+
+@pytest.mark.parametrize("is_separate", [True, False])
+def test_runbook_of_the_same_cluster_names_its_metadata_directory(
+    tmp_path: Path,
+    is_separate: bool,  # noqa: FBT001
+) -> None:
+    output = tmp_path / "out"
+    inputs: list[str | Path]
+    inputs, metadata = ["--input", DUMP], output
+    if is_separate:
+        data = place(tmp_path, "dump/data", "payments-0", "payments-1")
+        shutil.copy(DUMP / "meta.properties", data)
+        log = place(tmp_path, "dump/meta", "__cluster_metadata-0")
+        inputs, metadata = ["--input", data, "--input", log], tmp_path / "metadata"
+        inputs += ["--metadata-output", metadata]
+    done = run_here("restore", *inputs, "--output", output, "--cluster", "same")
+    assert done.returncode in (0, 1), done.stderr
+    assert f"Set metadata.log.dir={metadata}: the metadata log is there" in done.stdout
+    command = f"kafka-index predict --input {output} --metadata {metadata}"
+    assert command in on_one_line(done.stdout)
+    assert "METADATA_DIR" not in done.stdout
+    assert run_here(*command.split()[1:]).returncode in (0, 1)
+
+
+# ------------------------------------------------------------------------ 4.11 causes come first
+
+
+def test_until_before_all_records_names_times_that_people_read(tmp_path: Path) -> None:
+    late = batch(0, 1, timestamps=[2**63 - 1])
+    write_logs(
+        tmp_path / "dump", {("t", 0, 0): [late], ("u", 0, 0): [batch(0, 1, timestamps=[10**12])]}
+    )
+    done = run_here(
+        *("restore", "--input", tmp_path / "dump", "--output", tmp_path / "out"),
+        *("--until", "1970-01-02", "--create-time", "--new-topic-ids"),
+    )
+    assert done.returncode == 2
+    assert "a time after the year 9999" in on_one_line(done.stderr)
+    assert str(2**63 - 1) not in done.stderr
+
+
+def test_word_without_quotes_in_a_condition_is_named_first(tmp_path: Path) -> None:
+    done = run_here(
+        *("rewrite", "--input", DUMP / "payments-0", "--output", tmp_path / "out"),
+        *("--drop-where", "timestamp < now"),
+    )
+    assert done.returncode == 2
+    text = on_one_line(done.stderr)
+    assert "not a condition: 'now' cannot stand there" in text
+    assert "in single quotes" in text
+    assert "BETWEEN" not in text
+
+
+def test_import_of_kcat_records_names_their_layout(tmp_path: Path) -> None:
+    kcat = DUMP.parent / "kcat.json"
+    done = run_here("import", "--input", kcat, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert "give --layout kcat" in on_one_line(done.stderr)
+    named = run_here("import", "--input", kcat, "--output", tmp_path / "out", "--layout", "kcat")
+    assert named.returncode == 0, named.stderr
