@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kafka_index.cli.progress import Outcome, skipped_lines
+from kafka_index.cli.progress import Outcome, key_lines, skipped_lines
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Table, first_lines, format_bytes, format_count, status_table
+from kafka_index.dropping.condition import key_counts, records_by_line
 from kafka_index.errors import plural
 from kafka_index.layout.times import time_text
 from kafka_index.pages.page import (
@@ -140,6 +141,10 @@ class RestoreOutcome(Outcome):
             run_summary().add_count("partitions_cut", cut)
         if self._plan.request.drop_keys:
             lines.append(dropped_text(partitions))
+            kept = [each.dropped_by_key for each in partitions if not each.is_left_out]
+            by_line = records_by_line(self._plan.request.drop_keys, kept)
+            run_summary().add_counts(key_counts(by_line))
+            lines += key_lines(by_line, self._paint)
         return ["", *lines] * bool(lines) + skipped_lines(
             self._plan.dump.skipped, self._paint, self._detail
         )

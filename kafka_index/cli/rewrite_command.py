@@ -11,7 +11,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.options import Group, command, flag, option, request_of
-from kafka_index.cli.progress import Outcome, missing_lines, skipped_lines
+from kafka_index.cli.progress import Outcome, key_lines, missing_lines, skipped_lines
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
@@ -183,7 +183,8 @@ def _print(result: RewriteResult, detail: Detail, skipped: Sequence[Skipped]) ->
     ]
     table = Table(["topic", "partitions", "records", "dropped"], rows)
     paint = Paint(sys.stdout)
-    lines = missing_lines(result.missing_offsets, paint)
+    lines = key_lines(result.records_by_line, paint)
+    lines += missing_lines(result.missing_offsets, paint)
     lines += skipped_lines(skipped, paint, detail)
     print_text(sys.stdout, [*([table] if rows else []), result.total, *lines])
 

@@ -8,10 +8,11 @@ selects nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.layout.texts import parse_bytes
 from kafka_index.layout.times import is_between_milliseconds, is_relative, parse_time
 from kafka_index.records.record_table import record_schema
+from kafka_index.stores.text_files import read_text
 
 #: In DuckDB: keys and headers as text. What is not UTF-8 is U+FFFD alone: it is not NULL, and is no
 #: text that anyone writes. Times are integers: there are more of them than DuckDB's timestamps.
@@ -167,39 +169,69 @@ class Selection:
         return ("key",) if self.condition is None else CONDITION_COLUMNS
 
 
-def matcher_of(selection: Selection) -> Callable[[pa.RecordBatch], NDArray[np.bool_]]:
-    """Return the function that selects the records that are dropped, for one thread."""
-    if selection.condition is not None:
-        return ConditionMatcher(selection.condition).match
-    keys = pa.array(sorted(set(selection.keys or ())), pa.binary())
+class KeyMatcher:
+    """Selects the records with some keys, for one thread.
 
-    def match(rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        found = pc.is_in(rows.column("key"), value_set=keys)
-        matches: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+    `counts` has their number by key, in the order of the sorted keys.
+    """
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        self._keys = pa.array(sorted(set(keys)), pa.binary())
+        self.counts: Counter[int] = Counter()
+
+    def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return which records have one of the keys."""
+        found = pc.index_in(rows.column("key"), value_set=self._keys)
+        numbers, counts = np.unique(found.drop_null().to_numpy(), return_counts=True)
+        self.counts.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        matches: NDArray[np.bool_] = found.is_valid().to_numpy(zero_copy_only=False)
         return matches
 
-    return match
+
+def matcher_of(selection: Selection) -> ConditionMatcher | KeyMatcher:
+    """Return what selects the records that are dropped, for one thread."""
+    if selection.condition is not None:
+        return ConditionMatcher(selection.condition)
+    return KeyMatcher(selection.keys or ())
 
 
-def read_keys(path: str) -> tuple[bytes, ...]:
-    """Return the keys in a file; raises `InputError` if it cannot be read, as `parse_keys` does."""
-    try:
-        # Editors on Windows begin a file with a byte order mark, which is no part of a key.
-        with open(path, encoding="utf-8-sig", newline="\n") as file:
-            return parse_keys(file, path=path)
-    except OSError as error:
-        raise InputError(f"cannot read the keys: {error.strerror}", path=path) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            "the file of keys is not UTF-8", path=path, hint="write other bytes as hex:"
-        ) from error
+class KeyLines(tuple[bytes, ...]):  # noqa: SLOT001, because tuples vary in size
+    """Keys, with the number of the line that each has in its file, from 1; picklable."""
+
+    lines: tuple[int, ...]
+
+    @classmethod
+    def of(cls, keys: Sequence[bytes], lines: Iterable[int] | None = None) -> Self:
+        """Return keys; by default each is on a line of its own."""
+        found = cls(keys)
+        found.lines = tuple(range(1, len(keys) + 1) if lines is None else lines)
+        return found
 
 
-def parse_keys(lines: Iterable[str], *, path: str) -> tuple[bytes, ...]:
-    """Return the keys of a file, one per line: text, ``hex:`` or ``base64:``."""
-    keys = []
-    for number, line in enumerate(lines, start=1):
-        text = line.rstrip("\r\n")
+def records_by_line(keys: tuple[bytes, ...], parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """Return how many records have the key of each line, from the counts of `KeyMatcher`."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        counts.update(part)
+    number_of = {key: number for number, key in enumerate(sorted(set(keys)))}
+    lines = keys.lines if isinstance(keys, KeyLines) else range(1, len(keys) + 1)
+    return {line: counts[number_of[key]] for line, key in zip(lines, keys, strict=True)}
+
+
+def key_counts(by_line: Mapping[int, int]) -> Mapping[str, int]:
+    """Return the counts of keys for ``--summary``, none without keys."""
+    unmatched = sum(not count for count in by_line.values())
+    return {"keys": len(by_line), "keys_unmatched": unmatched} if by_line else {}
+
+
+def read_keys(path: str) -> KeyLines:
+    """Return the keys in a file, one per line: text, ``hex:`` or ``base64:``.
+
+    Raises `InputError` if the file cannot be read, or a line is no key.
+    """
+    keys, lines = [], []
+    for number, line in enumerate(read_text(path, "the keys").split("\n"), start=1):
+        text = line.rstrip("\r")
         if not text:
             continue
         try:
@@ -208,9 +240,10 @@ def parse_keys(lines: Iterable[str], *, path: str) -> tuple[bytes, ...]:
             raise InputError(
                 f"line {number} is not a key", path=path, expected="text, hex: or base64:"
             ) from error
+        lines.append(number)
     if not keys:
         raise InputError("there is no key in the file", path=path)
-    return tuple(keys)
+    return KeyLines.of(keys, lines)
 
 
 class _Parser:

@@ -13,14 +13,14 @@ ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.dropping.condition import Selection, SelectionError, matcher_of
+from kafka_index.dropping.condition import KeyMatcher, Selection, SelectionError, matcher_of
 from kafka_index.dump.data_directory import DataDirectory
 from kafka_index.dump.missing_offsets import SeenLog
 from kafka_index.errors import CorruptLogError
@@ -67,7 +67,8 @@ class PartitionMatch:
     offsets of the last batches of producers, at and after `unstable_offset`, the start of the
     earliest open transaction, and before `end_offset`, the last one, stay, empty at least. `losing`
     has the base offsets of the segments that lose a record. `note` describes a tail that a broker
-    cuts off at any start, and that is left out. `seen` has the offsets of the logs.
+    cuts off at any start, and that is left out. `seen` has the offsets of the logs, and `by_key`
+    the number of dropped records by key.
     """
 
     records: int
@@ -79,6 +80,7 @@ class PartitionMatch:
     losing: frozenset[int] = frozenset()
     note: str | None = None
     seen: tuple[SeenLog, ...] = ()
+    by_key: Mapping[int, int] = field(default_factory=dict)
 
     def stays(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches stay even if all their records are dropped.
@@ -165,6 +167,7 @@ def match_partition(
         frozenset(losing),
         notes[0] if notes else None,
         tuple(seen),
+        dict(matcher.counts),
     )
 
 
@@ -220,11 +223,16 @@ class RecordMatcher:
     """Decodes the columns that decide, and decides."""
 
     def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
-        self._selects = matcher_of(selection)
+        self._matcher = matcher_of(selection)
         self._columns = tuple(dict.fromkeys(("offset", "key", *selection.columns)))
         # The parts that a column needs do not depend on the partition.
         parts = RecordTable("", -1, self._columns).parts
         self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), parts, verify_crc=True)
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """The number of records by key, as in `KeyMatcher`; empty for a condition."""
+        return self._matcher.counts if isinstance(self._matcher, KeyMatcher) else {}
 
     def match(
         self, source: WindowBatches, segment: SegmentFile
@@ -237,7 +245,7 @@ class RecordMatcher:
             return chunk.of_batches(numbers), table.convert(chunk, source)
 
         for numbers, rows in decode(self._decoder, source, segment, convert):
-            yield numbers, rows, self._selects(rows)
+            yield numbers, rows, self._matcher.match(rows)
 
 
 def decode(

@@ -340,7 +340,7 @@ def _without_records(
             checks_revival=False,
         )
         rewriter = SegmentRewriter(match, dropped, max_decompressed_bytes)
-        found.dropped = match.dropped
+        found.dropped, found.dropped_by_key = match.dropped, dict(match.by_key)
         return [
             restoring.drop_records(each, rewriter)
             if each.source.base_offset in match.losing

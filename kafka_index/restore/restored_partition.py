@@ -132,6 +132,8 @@ class RestoredPartition:
         Whether the log ends before that of the dump, as was asked for.
     dropped : int or None
         How many of its records had a key that was to be dropped; None where none was looked for.
+    dropped_by_key : dict of int to int
+        Their number by key, in the order of the sorted keys.
     open_producers : list of int
         The producers with a transaction that is open at the end.
     is_edited : bool
@@ -160,6 +162,7 @@ class RestoredPartition:
     max_producer_id: Int64 = -1
     is_limited: bool = False
     dropped: Offset | None = None
+    dropped_by_key: dict[Int32, Offset] = field(default_factory=dict)
     open_producers: list[Int64] = field(default_factory=list)
     is_edited: bool = False
     lost: list[LostRange] = field(default_factory=list)

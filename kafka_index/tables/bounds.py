@@ -29,7 +29,7 @@ from kafka_index.layout.times import Time, TimeSpan, parse_time, time_text
 from kafka_index.reading import PartitionFiles, PartitionLog, Resolve, Status
 from kafka_index.reading.answers import FOUND_OFFSET, FOUND_TIMESTAMP, SpecialTimestamp
 from kafka_index.storage.paths import absolute_path
-from kafka_index.stores import store_of
+from kafka_index.stores.text_files import read_text
 from kafka_index.tables.settings import ReadSettings
 
 #: An offset (-1 and -2 are `LATEST` and `EARLIEST`), for all partitions or by topic and partition.
@@ -325,15 +325,7 @@ def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
     It is JSON such as ``{"orders": {"0": 123}}``, or has a line ``orders,0,123`` for each
     partition.
     """
-    place = absolute_path(path)
-    try:
-        text = store_of(place).read(place).decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError("no such file", path=path) from error
-    except UnicodeDecodeError as error:
-        raise InputError("not a text file", path=path) from error
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    text = read_text(absolute_path(path), "the offsets")
     rows = _json_rows(text, path) if text.lstrip().startswith("{") else _csv_rows(text, path)
     offsets: dict[str, dict[int, int]] = {}
     for topic, partition, offset in rows:

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
-from kafka_index.dropping.condition import Selection
+from kafka_index.dropping.condition import Selection, key_counts, records_by_line
 from kafka_index.dropping.partition_match import ignore
 from kafka_index.errors import (
     CorruptLogError,
@@ -117,6 +117,8 @@ class RewriteResult(Result):
         The restriction to some topics, for people; empty for all of them.
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
+    records_by_line : dict of int to int
+        How many records have the key of each line of the keys, from 1; empty for a condition.
     """
 
     partitions: list[RewrittenPartition]
@@ -125,6 +127,7 @@ class RewriteResult(Result):
     is_new: bool = True
     of_topics: str = ""
     unread: tuple[str, ...] = ()
+    records_by_line: Mapping[int, int] = field(default_factory=dict)
 
     command = "rewrite"
 
@@ -164,6 +167,7 @@ class RewriteResult(Result):
     def counts(self) -> Mapping[str, int]:
         """Partitions, records, and how many of both are not there."""
         return {
+            **key_counts(self.records_by_line),
             "partitions": len(self.partitions),
             "records": sum(row.records or 0 for row in self.partitions),
             "records_dropped": sum(row.dropped or 0 for row in self.partitions),
@@ -295,7 +299,13 @@ class RewriteJob:
                 except (InputError, CorruptLogError) as error:
                     refusal = str(error)
                 rows = [_row(each, each.error, is_dry=True) for each in matched]
-                return RewriteResult(rows, None, refusal, of_topics=self.request.of_topics)
+                return RewriteResult(
+                    rows,
+                    None,
+                    refusal,
+                    of_topics=self.request.of_topics,
+                    records_by_line=self._by_line(matched),
+                )
             if output.is_finished:
                 outcomes = [
                     (each, each.error or output.left_out(each.plan.partition)) for each in matched
@@ -325,7 +335,17 @@ class RewriteJob:
                     output.finish(self.listing.data_directories, ends, tiered_starts(self.plans))
             rows = [_row(each, error, is_dry=False) for each, error in outcomes]
             is_new = not output.is_finished
-            return RewriteResult(rows, output.root, is_new=is_new, of_topics=self.request.of_topics)
+            return RewriteResult(
+                rows,
+                output.root,
+                is_new=is_new,
+                of_topics=self.request.of_topics,
+                records_by_line=self._by_line(matched),
+            )
+
+    def _by_line(self, matched: Sequence[MatchedPartition]) -> Mapping[int, int]:
+        found = [each.match.by_key for each in matched if each.match is not None]
+        return records_by_line(self.request.selection.keys or (), found)
 
     def _read(self) -> list[str]:
         """Return what the output must not overlap."""

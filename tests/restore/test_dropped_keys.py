@@ -128,6 +128,11 @@ def test_rows_the_summary_and_the_runbook_say_how_many(
     assert "all that the dump has without --drop-keys" in run.done.stdout
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["counts"]["records_dropped"] == expected
+    # The last keys are of an internal topic, which is restored as it is.
+    unmatched = summary["counts"]["keys_unmatched"]
+    assert (summary["counts"]["keys"], unmatched > 0) == (len(keys), True)
+    assert "records dropped by line of the keys:\n  line 1: " in run.done.stdout
+    assert f"no record has the key of {unmatched} line" in run.done.stdout
     page = tmp_path / "restore.html"
     done = run_here(
         *("restore", "--input", dump, "--output", tmp_path / "paged", "--drop-keys", path),

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kafka_index
+from kafka_index.dropping.condition import read_keys
+from kafka_index.errors import InputError
 from kafka_index.growing import GrowingPartitionLog
 from kafka_index.records import BatchFields, Record, write_empty_batch, write_record_batch
 from kafka_index.storage import DirectoryLock
+from kafka_index.tables.bounds import read_offsets_file
 from tests.support.command_line import DUMP, build_here, environment, run_here
 from tests.support.record_tables import write_partition
 from tests.support.segments import PACKERS, marker, message
@@ -473,6 +478,34 @@ def test_byte_order_mark_before_the_first_key_is_ignored(tmp_path: Path) -> None
     rewritten(tmp_path / "in", tmp_path / "out", "--drop-keys", path)
 
     assert [row["key"] for row in rows(tmp_path / "out")] == [b"k3"]
+
+
+def test_keys_are_counted_by_line_and_never_printed(tmp_path: Path) -> None:
+    write_partition(tmp_path / "in", {0: batch(0, b"k1", b"person", b"k1", b"k3")})
+    path, summary = tmp_path / "keys.txt", tmp_path / "summary.json"
+    path.write_bytes(b"k1\r\n\r\nabsent\r\nhex:706572736f6e\n")
+    report = tmp_path / "report.json"
+    inputs = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--drop-keys", path)
+
+    done = run_here("rewrite", *inputs, "--summary", summary, "--report", report)
+
+    assert "records dropped by line of the keys:\n  line 1: 2\n  line 4: 1\n" in done.stdout
+    assert "no record has the key of 1 line:\n  line 3\n" in done.stdout
+    counts = json.loads(summary.read_text())["counts"]
+    assert (counts["keys"], counts["keys_unmatched"]) == (3, 1)
+    said = done.stdout + done.stderr + report.read_text() + summary.read_text()
+    assert not [key for key in ("absent", "person", "7065") if key in said]
+
+
+@pytest.mark.parametrize("read", [read_keys, read_offsets_file])
+def test_text_that_is_not_utf8_is_refused_with_its_line(
+    tmp_path: Path, read: Callable[[str], object]
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\xef\xbb\xbftopic,0,1\r\ntopic,1,\xff\r\n")
+    with pytest.raises(InputError, match=r"line 2 of the .* is not UTF-8 .*0xff") as raised:
+        read(str(path))
+    assert (raised.value.path, raised.value.position_bytes) == (str(path), 22)
 
 
 def test_a_line_that_is_no_key_is_refused(tmp_path: Path) -> None:
