@@ -398,6 +398,7 @@ def predict(
     *,
     metadata: Path | None = None,
     config: Config | None = None,
+    known_losses: Path | None = None,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> Prediction:
     """Predict what a broker does to its log directories when it starts, as ``predict`` does.
@@ -412,6 +413,8 @@ def predict(
         The metadata log directory; by default that of the settings, or the one in the directories.
     config : path, mapping or LogConfig, optional
         Kafka's settings, such as the broker's ``server.properties``.
+    known_losses : path, optional
+        A restore report: the offsets that it has as lost are not lost by the start.
     max_decompressed_bytes : int
         The most bytes of decompressed metadata that this process holds at a time.
 
@@ -446,6 +449,7 @@ def predict(
         properties_of(config),
         config_of(config),
         most,
+        optional_path(known_losses, "known_losses"),
     )
     return predict_start(directories, conditions)
 

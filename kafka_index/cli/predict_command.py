@@ -87,6 +87,12 @@ class PredictOptions:
     config_path: str | None = config_option(
         "Kafka settings, such as the broker's server.properties."
     )
+    known_losses: str | None = option(
+        "--known-losses",
+        group=Group.INPUT,
+        metavar="REPORT",
+        help="A restore report: the offsets that it has as lost are not lost by the start.",
+    )
     as_json: bool = flag("--json", group=Group.OUTPUT, help="Print one JSON object.")
     report: str | None = report_option("a row per segment", has_page=True)
     max_decompressed_bytes: int = max_decompressed_option()
@@ -110,6 +116,7 @@ def _run(options: PredictOptions) -> ExitCode:
         properties,
         LogConfig.load(options.config_path),
         options.max_decompressed_bytes,
+        options.known_losses,
     )
     prediction: Prediction | None = None
     # Begun first: where it cannot be written, that is known before the logs are read.

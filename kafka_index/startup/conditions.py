@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka_index.config import LogConfig, parse_integer
 from kafka_index.growing.growing_segment import Clock, system_clock
@@ -12,6 +12,7 @@ from kafka_index.layout.names import METADATA_LOG, TopicPartition
 from kafka_index.metadata import ClusterImage
 from kafka_index.records.decompression import shared_budget
 from kafka_index.startup.identity import metadata_directory_of, started_directories
+from kafka_index.startup.known_losses import KnownLosses, read_known_losses
 from kafka_index.startup.metadata_log import read_started_cluster
 
 _RETENTION_MS, _RETENTION_BYTES = "retention.ms", "retention.bytes"
@@ -54,6 +55,7 @@ class StartConditions:
     log is by default that of the settings, if it is here, or the data directory that has one.
     `metadata_fault` is the reason why the metadata are not known that a broker has then, because
     the metadata log is damaged. `without_marker`: the marker of a clean shutdown does not count.
+    `known_losses` are the offsets that a restore reported as lost.
     """
 
     config: LogConfig
@@ -63,6 +65,7 @@ class StartConditions:
     metadata_directory: str | None = None
     metadata_fault: str | None = None
     without_marker: bool = False
+    known_losses: KnownLosses = field(default_factory=dict)
 
     def cleanup_policy(self, topic: str, node_id: int | None) -> str | None:
         """Return ``cleanup.policy`` of a topic at a broker; None where it is not known."""
@@ -143,11 +146,14 @@ def start_conditions(
     properties: Mapping[str, str] | None,
     config: LogConfig,
     max_decompressed_bytes: int,
+    known_losses: str | None = None,
 ) -> StartConditions:
     """Return the conditions of a start, with the metadata that is given or lies in the directories.
 
-    `properties` are all settings of the broker, None where they are not known.
+    `properties` are all settings of the broker, None where they are not known; `known_losses` is
+    the path of a restore report.
     """
+    losses = {} if known_losses is None else read_known_losses(known_losses)
     directories = started_directories(directories, properties)
     directory = metadata_directory_of(directories, properties, metadata)
     path = directory if metadata is None else metadata
@@ -162,4 +168,5 @@ def start_conditions(
         properties=properties,
         metadata_directory=directory,
         metadata_fault=fault,
+        known_losses=losses,
     )

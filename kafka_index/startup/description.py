@@ -15,6 +15,7 @@ from kafka_index.dump.missing_offsets import (
     Cause,
     KnownOffsets,
     MissingOffsets,
+    MissingRange,
     SeenLog,
     missing_offsets,
     see_log,
@@ -32,6 +33,7 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.file_records import LogBatches
 from kafka_index.startup.changes import changed_segments, lost_records
 from kafka_index.startup.conditions import Retention
+from kafka_index.startup.known_losses import OffsetRanges, is_known, known_notes
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
 from kafka_index.startup.prediction import (
@@ -61,10 +63,12 @@ def describe(
     loaded: LoadedPartition,
     loading: Loading,
     known: KnownOffsets,
+    known_losses: OffsetRanges = (),
 ) -> PartitionPrediction:
     """Return the prediction of a partition that is loaded.
 
-    Raises `KafkaIndexError` if a log cannot be read.
+    Missing offsets among `known_losses` were lost before. Raises `KafkaIndexError` if a log cannot
+    be read.
     """
     files = loaded.files
     is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
@@ -85,7 +89,9 @@ def describe(
         if one.log.log_path in sizes
     ]
     missing = _missing(logs, known, end_before, files.lost_ends)
-    unknown = [each for each in missing.unexplained if each.cause is not Cause.LOST]
+    lost_before = [each for each in missing.unexplained if is_known(each, known_losses)]
+    unexplained = [each for each in missing.unexplained if each not in lost_before]
+    unknown = [each for each in unexplained if each.cause is not Cause.LOST]
     return replace(
         predicted,
         outcome=Outcome.EMPTIED if is_emptied else Outcome.LOADED,
@@ -96,13 +102,17 @@ def describe(
         bytes_read=loaded.bytes_read,
         segments=tuple(changed_segments(loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
-        missing=tuple(missing.unexplained),
+        missing=tuple(unexplained),
         unserved=_why_hidden(logs, loaded.log.log_start_offset),
         unknown=f"offsets {unknown[0].first_offset} to {unknown[0].last_offset} are missing: "
         f"{unknown[0].why}"
         if unknown
         else None,
-        notes=(*_gap_notes(missing), *_end_notes(loaded, lost)),
+        notes=(
+            *known_notes(lost_before),
+            *_gap_notes(unexplained, missing),
+            *_end_notes(loaded, lost),
+        ),
     )
 
 
@@ -134,8 +144,8 @@ def _why_hidden(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
     return None
 
 
-def _gap_notes(missing: MissingOffsets) -> Iterable[str]:
-    for each in missing.unexplained:
+def _gap_notes(unexplained: Sequence[MissingRange], missing: MissingOffsets) -> Iterable[str]:
+    for each in unexplained:
         yield (
             f"gap: no segment holds offsets {each.first_offset} to {each.last_offset}; a broker is "
             f"silent about it; {each.why}"
@@ -177,8 +187,9 @@ def describe_served(
     )
     unserved = [predicted.unserved, *loaded.files.unserved, served.fault, why_unreachable]
     watermark = directory.high_watermark(partition) or 0
+    predicted = _with_known_start(predicted, loaded, directory)
     predicted = replace(
-        _with_known_start(predicted, loaded, directory),
+        predicted,
         unserved="; ".join(filter(None, unserved)) or None,
         unknown=predicted.unknown or served.unknown,
         high_watermark=min(max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset),
@@ -214,10 +225,11 @@ def _with_known_start(
     if not count:
         return predicted
     offsets = f"offsets {start} to {first - 1}"
-    if has_log_starts and first in loaded.log.base_offsets:
+    if has_log_starts:
+        # A broker that ran with them has written the checkpoint without the log start.
         text = (
             f"by the leader epochs the log starts at {first}, by the checkpoint before: {offsets} "
-            "may have been deleted, and come back"
+            "may have been deleted, and come back, unless an earlier start brought them back"
         )
         return replace(predicted, unknown=text)
     note = (

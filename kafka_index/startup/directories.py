@@ -403,7 +403,8 @@ class _Start:
         policy = conditions.cleanup_policy(partition.topic, node_id)
         is_known = policy is not None or conditions.knows(partition.topic)
         known = KnownOffsets.of(directory, partition, policy, is_topic_known=is_known)
-        predicted = describe(predicted, loaded, loading, known)
+        losses = conditions.known_losses.get(partition, ())
+        predicted = describe(predicted, loaded, loading, known, losses)
         if why is not None:
             return replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
         retention = conditions.retention(partition.topic, node_id)

@@ -239,7 +239,9 @@ def _has_data(segments: Sequence[LoadedSegment], producer: int, first: int, last
 
 def _epoch_fault(loaded: LoadedPartition, state: _LogState) -> str | None:
     log = loaded.log
-    wrong = first_wrong_epoch(LeaderEpochCache(log.epochs), state.epochs.runs, log.log_start_offset)
+    # Whether the log began at the first epoch is another question (`_with_known_start`).
+    start = max([log.log_start_offset, *(each.start_offset for each in log.epochs[:1])])
+    wrong = first_wrong_epoch(LeaderEpochCache(log.epochs), state.epochs.runs, start)
     if wrong is None:
         return None
     found = "no epoch" if wrong.found is None else f"epoch {wrong.found}"

@@ -278,3 +278,37 @@ def test_notes_are_wrapped_at_words(data: Path, monkeypatch: pytest.MonkeyPatch)
     assert [word for line in narrow for word in line.split()] == [
         word for line in wide for word in line.split()
     ]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
+def test_offsets_that_a_restore_reported_as_lost_are_not_lost_by_the_start(
+    data: Path, tmp_path: Path, ending: str
+) -> None:
+    log = sorted((data / "payments-0").glob("*.log"))[1]
+    log.write_bytes(log.read_bytes()[:-100])
+    output, report = tmp_path / "restored", tmp_path / f"report.{ending}"
+    options = ("--topics", "payments", "--salvage", "batches", "--report", report)
+    restored = run_here("restore", "--input", data, "--output", output, *options)
+    known = ("--input", output, "--known-losses", report)
+
+    first = predict("--input", output)
+    done = predict(*known)
+    (next_segment,) = (output / "payments-0").glob("*1056.log")
+    for path in next_segment.parent.glob(f"{next_segment.stem}.*"):
+        path.unlink()
+    later = predict(*known)
+
+    assert restored.returncode == 1, restored.stderr
+    assert [first.returncode, done.returncode, later.returncode] == [1, 0, 1]
+    assert done.stdout.startswith("safe"), done.stdout
+    assert "offsets 1055 to 1055 are lost, as the restore reported" in done.stdout
+
+
+def test_a_file_that_is_no_restore_report_is_wrong_usage(data: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.csv"
+    report.write_text("a,b\n1,2\n")
+
+    done = predict("--input", data, "--known-losses", report)
+
+    assert done.returncode == 2
+    assert f"{report}: cannot read the restore report" in done.stderr

@@ -757,6 +757,22 @@ def test_a_marked_directory_is_only_reported(data: Path, mark: str) -> None:
     assert any(name in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("log_starts", "verdict"), [("0\n0\n", Verdict.UNKNOWN), (None, Verdict.LOSES)]
+)
+def test_records_before_the_first_epoch_may_have_come_back_at_an_earlier_start(
+    data: Path, log_starts: str | None, verdict: Verdict
+) -> None:
+    (data / PARTITION / "leader-epoch-checkpoint").write_text("0\n1\n0 100\n")
+    path = data / "log-start-offset-checkpoint"
+    if log_starts is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(log_starts)
+
+    assert predict(data).verdict is verdict
+
+
 def test_a_directory_that_is_loaded_twice_through_a_link_is_not_safe(data: Path) -> None:
     (data / f"{PARTITION}.0123456789abcdef0123456789abcdef-stray").symlink_to(data / PARTITION)
 
