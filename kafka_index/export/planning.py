@@ -8,7 +8,13 @@ from itertools import pairwise
 
 from kafka_index.config import IndexConfig, choice_of
 from kafka_index.dump.small_files import read_topic_id
-from kafka_index.errors import InputError, KafkaIndexError, ReadError, is_retriable
+from kafka_index.errors import (
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    ReadError,
+    is_retriable,
+)
 from kafka_index.export.export_record import (
     OPTION_NAMES,
     DataLoss,
@@ -32,6 +38,7 @@ from kafka_index.export.partition_export import (
 )
 from kafka_index.export.report import LeftOut
 from kafka_index.export.settings import ExportSettings, OnDataLoss
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.stores import is_remote
@@ -154,6 +161,7 @@ class _PartitionPlan:
             ) as log:
                 damaged = damaged_end(log)
                 end_offset = log.end_offset if damaged is None else damaged.end_offset
+                _refuse_last_offset(log, end_offset)
                 loss = None
                 if known is not None:
                     loss = self._loss(log, record, None if damaged else end_offset)
@@ -285,6 +293,17 @@ class _PartitionPlan:
                 return found
         drop_staged(self._folder)
         return new
+
+
+def _refuse_last_offset(log: PartitionLog, end_offset: int) -> None:
+    """Raise `CorruptLogError` if a batch ends at the largest offset: no offset comes after it."""
+    last = log.segments[-1]
+    is_at_limit = last.base_offset > INT64_MAX - INT32_MAX and last.file.log_size_bytes > 0
+    if is_at_limit and end_offset <= last.base_offset:
+        raise CorruptLogError(
+            f"its last offset is {INT64_MAX}, so that a broker ends the log at {end_offset}",
+            path=last.file.log_path,
+        )
 
 
 def _splits(

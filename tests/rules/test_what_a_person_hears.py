@@ -321,3 +321,13 @@ def test_import_of_kcat_records_names_their_layout(tmp_path: Path) -> None:
     assert "give --layout kcat" in on_one_line(done.stderr)
     named = run_here("import", "--input", kcat, "--output", tmp_path / "out", "--layout", "kcat")
     assert named.returncode == 0, named.stderr
+
+
+def test_export_of_a_log_that_ends_at_the_largest_offset_is_damage(tmp_path: Path) -> None:
+    base_offset = 2**63 - 3
+    write_logs(tmp_path / "dump", {("t", 0, base_offset): [batch(base_offset, 3)]})
+    done = run_here("export", "--input", tmp_path / "dump", "--output", tmp_path / "out")
+    assert done.returncode == 1
+    text = on_one_line(done.stdout + done.stderr)
+    assert f"its last offset is {2**63 - 1}" in text
+    assert "no offset is new" not in text
