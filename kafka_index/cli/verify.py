@@ -114,6 +114,8 @@ class VerifyOutcome(Outcome):
         self._shown: list[dict[str, object]] = []
         self._unread: list[dict[str, object]] = []
         self._thinned: list[dict[str, object]] = []
+        # By topic, the segments with timestamps in the future, and their bytes.
+        self._future: dict[str, tuple[int, int]] = {}
 
     def on_findings(self, findings: Sequence[Finding]) -> None:
         """Add rows of the report; called by one thread at a time, as the others."""
@@ -123,6 +125,12 @@ class VerifyOutcome(Outcome):
         """Add what was found in a partition."""
         self.on_findings(found.findings)
         self._lost.add(found.lost)
+        if found.future_segments:
+            segments, size_bytes = self._future.get(found.topic, (0, 0))
+            self._future[found.topic] = (
+                segments + found.future_segments,
+                size_bytes + found.future_bytes,
+            )
         logs = sum(row.kind is FileKind.LOG for row in found.findings)
         self._progress.advance(logs, found.log_bytes)
 
@@ -203,6 +211,12 @@ class VerifyOutcome(Outcome):
                 "--fast reads headers only: a wrong checksum, and a change inside records, is not "
                 "seen"
             )
+        title = paint.notable("timestamps are in the future, and retention by time waits for them:")
+        future = [
+            f"{topic}: {plural(segments, 'segment')}, {format_bytes(size_bytes)}"
+            for topic, (segments, size_bytes) in sorted(self._future.items())
+        ]
+        lines += first_lines(title, future)
         title = paint.notable("records are missing inside batches:")
         lines += first_lines(title, [*map(_row_line, self._thinned)])
         lines += skipped_lines(skipped, paint, self._detail)

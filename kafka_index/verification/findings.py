@@ -240,6 +240,9 @@ class PartitionFindings:
         Of the records that are there; None where there is no segment that could be read.
     log_bytes : int
         Of its logs.
+    future_segments, future_bytes : int
+        Segments whose largest timestamp is in the future, and the size of their logs: retention by
+        time does not reach them before.
     """
 
     topic: str
@@ -250,6 +253,8 @@ class PartitionFindings:
     log_start_offset: int | None = None
     log_end_offset: int | None = None
     log_bytes: int = 0
+    future_segments: int = 0
+    future_bytes: int = 0
 
     @property
     def is_harmful(self) -> bool:

@@ -70,6 +70,8 @@ from kafka_index.verification.state_files import (
 )
 from kafka_index.verification.verify_settings import VerifySettings
 
+#: Producers' clocks may be ahead by this: the default of ``message.timestamp.after.max.ms``.
+_CLOCK_SKEW_MS = 3_600_000
 _LOGS_ONLY = "A broker reads every log and rebuilds the rest; it needs partition.metadata."
 _NOT_WHOLE = "A log of it could not be read: it was not verified as a whole."
 _NO_OFFSET_INDEX = "A broker that starts here recovers the segment, and cuts it at any damage."
@@ -192,6 +194,8 @@ class PartitionVerification:
             whole = replace(
                 whole, file_class=FileClass.UNREADABLE, effect=_NOT_WHOLE, retriable=True
             )
+        latest = self._settings.now_ms + _CLOCK_SKEW_MS
+        future = [each for each in self._checks if each.whole.max_timestamp_ms > latest]
         return PartitionFindings(
             partition.topic,
             partition.partition,
@@ -201,6 +205,8 @@ class PartitionVerification:
             start,
             end,
             sum(each.log_size_bytes for each in segments),
+            len(future),
+            sum(each.segment.log_size_bytes for each in future),
         )
 
     def _open_from(self, folded: FoldedPartition) -> int:

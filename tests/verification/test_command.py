@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.support.command_line import (
 from tests.support.gates import Gate, Step
 from tests.support.remote import upload
 from tests.support.restoring import copy_dump
+from tests.support.segments import batch
 from tests.support.tiered import SETTINGS, Setting, setting
 
 PARTITION = "app-logs-0"
@@ -389,3 +391,21 @@ def test_the_headline_counts_the_rows_that_it_lists_and_a_command_follows(data: 
     assert title == "2 harmful files, 1 partition:"
     assert len(rows) == 3
     assert following.startswith(f"next: kafka-index restore --input {data} --output ")
+
+
+@pytest.mark.parametrize("kind", ["a day ahead", "microseconds", "now"])
+def test_timestamps_that_retention_does_not_reach_are_a_note(tmp_path: Path, kind: str) -> None:
+    now = int(time.time() * 1000)
+    timestamp_ms = {"a day ahead": now + 90_000_000, "microseconds": now * 1000, "now": now}[kind]
+    folder = tmp_path / "data/orders-0"
+    folder.mkdir(parents=True)
+    for base_offset, latest in ((0, now), (3, timestamp_ms), (6, now)):
+        log = batch(base_offset, 3, max_timestamp=latest)
+        (folder / f"{base_offset:020d}.log").write_bytes(log)
+
+    done = run_here("verify", "--input", tmp_path / "data")
+
+    assert done.returncode == 0
+    title = "timestamps are in the future, and retention by time waits for them:"
+    assert (title in done.stdout) is (kind != "now")
+    assert (f"  orders: 1 segment, {len(log)} B" in done.stdout) is (kind != "now")
