@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,14 +20,12 @@ from kafka_index import (
 )
 from kafka_index.startup import Outcome, PartitionPrediction
 from tests.backup.repositories import take_run
-from tests.support.segments import GZIP, batch, message, wrapper
+from tests.support.segments import GZIP, batch, marker, message, wrapper
 
 from .kafka_loading import PartitionFiles, partition_files
 from .test_predicted_partitions import Case, predicted
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .judge import Judge
 
 LIMIT = 2**31
@@ -168,6 +167,26 @@ def test_start_on_far_offsets_is_predicted(
     assert prediction.outcome is Outcome.LOADED
     assert prediction.lost.records == 0
     assert consumed[-1].offset == log.log_end_offset - 1
+
+
+def test_aborted_records_that_a_split_exposes_are_predicted(judge: Judge, scratch: Path) -> None:
+    far = LIMIT + 5
+    aborted = batch(far, 3, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+    logs = {0: [*_three(0), aborted, marker(far + 3, 9, 0, commit=False)]}
+    files = partition_files(judge, scratch, logs)
+    root = files.directory.parent
+    shutil.rmtree(scratch.parent / "exposed", ignore_errors=True)
+    restored = restore_dump(root, scratch.parent / "exposed", new_topic_ids=True)
+    prediction = predict_partition(root, is_clean=True)
+
+    with files.load(clean=True) as log:
+        served = [each.offset for each in log.consume(0, committed=True).records]
+
+    assert served == [*range(9), far, far + 1, far + 2]
+    assert "has no .txnindex" in (prediction.unserved or "")
+    right = PartitionFiles(judge, Path(restored.output) / files.directory.name)
+    with right.load(clean=True) as log:
+        assert [each.offset for each in log.consume(0, committed=True).records] == [*range(9)]
 
 
 @pytest.mark.parametrize("is_cleaned", [False, True])

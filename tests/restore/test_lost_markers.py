@@ -11,7 +11,15 @@ import pytest
 from kafka_index import Verdict, build_indexes, predict, restore_dump
 from tests.support.damaged_histories import USERS, DamagedHistory
 from tests.support.metadata import transaction_states
-from tests.support.restoring import Places, batches, contents, damage_batch, logs, restore
+from tests.support.restoring import (
+    Places,
+    RestoreRun,
+    batches,
+    contents,
+    damage_batch,
+    logs,
+    restore,
+)
 from tests.support.segments import batch, marker
 
 if TYPE_CHECKING:
@@ -37,6 +45,25 @@ def read(directory: Path) -> tuple[set[int], set[int]]:
     return committed, set().union(*pending.values())
 
 
+def faults(damaged: DamagedHistory, run: RestoreRun, output: Path, salvage: str) -> list[str]:
+    """Return what is wrong in an output; what the run says of it is right."""
+    open_lines = [line for line in run.done.stdout.splitlines() if _OPEN in line]
+    faults = []
+    for partition in USERS:
+        name = partition.directory_name
+        left_out = [
+            range(row["first_offset"], row["last_offset"] + 1)
+            for row in run.lost
+            if row["partition"] == partition.partition
+            and (salvage == "prefix" or row["reason_code"] == _UNKNOWN)
+        ]
+        found = damaged.faults(partition, *read(output / name), left_out)
+        if any(name in line for line in open_lines):
+            found = [each for each in found if "stays open" not in each]
+        faults += [f"{name}: {each}" for each in found]
+    return faults
+
+
 @pytest.mark.parametrize("salvage", ["batches", "prefix"])
 @pytest.mark.parametrize("has_states", [True, False])
 @pytest.mark.parametrize("seed", range(6))
@@ -48,19 +75,28 @@ def test_restored_histories_serve_only_committed_records(
     run = restore(tmp_path / "dump", tmp_path / "out", "--new-topic-ids", "--salvage", salvage)
 
     assert run.code in (0, 1), run.done.stderr
-    open_lines = [line for line in run.done.stdout.splitlines() if _OPEN in line]
-    for partition in USERS:
-        name = partition.directory_name
-        left_out = [
-            range(row["first_offset"], row["last_offset"] + 1)
-            for row in run.lost
-            if row["partition"] == partition.partition
-            and (salvage == "prefix" or row["reason_code"] == _UNKNOWN)
-        ]
-        faults = damaged.faults(partition, *read(tmp_path / "out" / name), left_out)
-        if any(name in line for line in open_lines):
-            faults = [each for each in faults if "stays open" not in each]
-        assert not faults, f"{name}: {faults}"
+    assert faults(damaged, run, tmp_path / "out", salvage) == []
+
+
+@pytest.mark.parametrize("has_states", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_two_copies_serve_the_same_committed_records_in_each_order(
+    tmp_path: Path, seed: int, *, has_states: bool
+) -> None:
+    dumps = [tmp_path / "one", tmp_path / "two"]
+    damaged = DamagedHistory.make(dumps[0], seed, has_states=has_states)
+    damaged.add_copy(dumps[1], seed + 100, has_states=has_states)
+    served = []
+
+    for first, second in (dumps, reversed(dumps)):
+        output = tmp_path / f"out-{first.name}"
+        options = ("--new-topic-ids", "--salvage", "batches", "--input", second)
+        run = restore(first, output, *options)
+        assert run.code in (0, 1), run.done.stderr
+        assert faults(damaged, run, output, "batches") == []
+        served.append([read(output / each.directory_name) for each in USERS])
+
+    assert served[0] == served[1]
 
 
 def data(offset: int, epoch: int = 0) -> bytes:

@@ -30,6 +30,19 @@ class DamagedHistory:
         rng = random.Random(seed)
         history = History(rng)
         history.run(steps)
+        damaged = cls(dump, history, {each: set() for each in USERS})
+        damaged.lost = damaged._write(dump, rng, has_states=has_states)
+        return damaged
+
+    def add_copy(self, dump: Path, seed: int, *, has_states: bool) -> None:
+        """Write another dump of the same history, with damage of its own."""
+        lost = self._write(dump, random.Random(seed), has_states=has_states)
+        self.lost = {each: self.lost[each] & lost[each] for each in USERS}
+
+    def _write(
+        self, dump: Path, rng: random.Random, *, has_states: bool
+    ) -> dict[TopicPartition, set[int]]:
+        history = self.history
         moments = dict.fromkeys((*USERS, *history.states), history.moment)
         written = dict(history.write(dump, moments))
         build_indexes(dump, in_place=True)
@@ -46,7 +59,7 @@ class DamagedHistory:
             lost[partition] = {each.offset for each in (*hit, *cut)}
             if partition in written:
                 _damage(written[partition], hit, cut)
-        return cls(dump, history, lost)
+        return lost
 
     def faults(
         self,
