@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from kafka_index.dropping.condition import Selection
 from kafka_index.dump.replicas import read_dumps
+from kafka_index.errors import plural
 from kafka_index.layout.names import TopicPartition
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.restore.backup_run import BackupRun, following_run
@@ -448,14 +449,21 @@ class RestoreJob:
         unended: Mapping[TopicPartition, Sequence[int]],
     ) -> list[str]:
         """Return the transactions that are open where logs were cut, or that nobody ends."""
+        edited = sum(each.is_edited for each in partitions)
+        notes = []
+        if edited:
+            notes.append(
+                "transactions without a marker were ended, or left out, in "
+                f"{plural(edited, 'partition')}; the report has the offset of each new marker"
+            )
         until, cut = self.request.until, {}
         # With --consistent, coordinators end all of them.
         if until.is_given and not until.is_consistent:
             cut = {each.partition: each.open_producers for each in partitions if each.is_limited}
         if not any((*cut.values(), *unended.values())):
-            return []
+            return notes
         transactions = read_transactions(self.output.path, self._budget())
-        return open_transactions(cut, unended, transactions)
+        return [*notes, *open_transactions(cut, unended, transactions)]
 
     def _only_here(self) -> Container[TopicPartition] | None:
         """Return the partitions without replicas elsewhere; None if no partition has any."""

@@ -180,6 +180,7 @@ def test_lost_marker_is_written_again_by_what_the_dump_has_of_its_transaction(
     notes = [row["note"] or "" for row in run.rows if row["status"] == "salvaged"]
     assert any(f"was {reason}" in note for note in notes) == (reason not in (_UNKNOWN, None))
     assert _OPEN not in run.done.stdout
+    assert ("transactions without a marker" in run.done.stdout) == (reason is not None)
 
 
 @pytest.mark.parametrize(
