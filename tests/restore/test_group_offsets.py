@@ -24,6 +24,7 @@ from kafka_index.metadata import (
 )
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import partitions_only_here
+from kafka_index.restore.output_files import STAGING
 from tests.support.command_line import DUMP, SETTINGS, environment, run_here
 from tests.support.metadata import (
     Pair,
@@ -150,7 +151,7 @@ def test_what_is_clamped_is_sound_and_checkpointed(tmp_path: Path, dump: Path) -
     assert "__consumer_offsets 0 11\n" in recovery_points
     assert run_here("predict", "--input", out).stdout.startswith("safe")
     assert run_here("verify", "--input", out).returncode == 0
-    assert not [name for name in os.listdir(out) if name.startswith(".kafka-index")]
+    assert not [name for name in os.listdir(out) if name.startswith(STAGING)]
 
 
 def test_what_is_not_clamped_is_named_where_little_is_printed(tmp_path: Path, dump: Path) -> None:
