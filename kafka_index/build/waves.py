@@ -29,8 +29,10 @@ from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 
 #: Segments of a wave: their rows are objects of the driver, however small the logs are.
 WAVE_SEGMENTS = 50_000
-# About the bytes of a bin, as publishing costs.
-_PUBLISHED_TOGETHER = 64
+# Segments that are published together: so many that the groups of a small wave keep several cores
+# busy, and that one of a large wave costs about what a bin does.
+_GROUPS = 64
+_FEWEST_TOGETHER, _MOST_TOGETHER = 8, 64
 
 _Segment = TypeVar("_Segment")
 
@@ -255,7 +257,8 @@ def publish_staged(
     Every segment of each is given, staged by other processes.
     """
     partitions = by_partition(staged)
-    groups = join_partitions(partitions, max_segments=_PUBLISHED_TOGETHER)
+    share = max(-(-len(staged) // _GROUPS), _FEWEST_TOGETHER)
+    groups = join_partitions(partitions, max_segments=min(share, _MOST_TOGETHER))
     rows = workers.run(
         groups,
         partial(_publish_group, settings=replace(settings, shares_staged=True)),
