@@ -6,7 +6,7 @@ import base64
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,10 +20,13 @@ from kafka_index.cli.options import Group, Option, command, flag, option, option
 from kafka_index.cli.record_text import readable_time
 from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, max_decompressed_option
-from kafka_index.cli.terminal import Paint, print_error, print_text
+from kafka_index.cli.terminal import Paint, format_bytes, print_error, print_text
+from kafka_index.dump.future_timestamps import future_segments
 from kafka_index.errors import plural
+from kafka_index.layout.times import now_ms
 from kafka_index.metadata import LAG_TABLES, METADATA_TABLES, ClusterMetadata, read_for_table
 from kafka_index.metadata.directory import Faults
+from kafka_index.storage.listing import list_any
 from kafka_index.storage.report_file import ReportFile, check_report_path
 
 _HELP = """Print what Kafka's own topics say of a cluster: __cluster_metadata (its newest snapshot,
@@ -110,10 +113,10 @@ def _run(options: MetadataOptions) -> ExitCode:
         if what is not None:
             _put_table(METADATA_TABLES[what].of(found), options)
         elif options.as_json:
-            options.detail.stdout.write(json.dumps(_summary(found)) + "\n")
+            options.detail.stdout.write(json.dumps(_summary(found, options.paths)) + "\n")
         else:
             stdout = options.detail.stdout
-            print_text(stdout, _summary_lines(_summary(found), Paint(stdout)))
+            print_text(stdout, _summary_lines(_summary(found, options.paths), Paint(stdout)))
     sys.stdout.flush()
     return _report(faults)
 
@@ -152,7 +155,7 @@ def _report(faults: Faults) -> ExitCode:
     return ExitCode.of_faults(faults.first)
 
 
-def _summary(found: ClusterMetadata) -> dict[str, Any]:
+def _summary(found: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]:
     """Return the members of a summary; those of topics that were not there are None."""
     cluster = found.cluster
     of_cluster: dict[str, object] = dict.fromkeys(
@@ -181,6 +184,12 @@ def _summary(found: ClusterMetadata) -> dict[str, Any]:
         else Counter(one.state.name for one in segments),
         "records": _records(found, is_known=True),
         "unknown_records": _records(found, is_known=False),
+        "future_timestamps": {
+            topic: {"segments": count, "size_bytes": size_bytes}
+            for topic, (count, size_bytes) in sorted(
+                future_segments(list_any(paths, topics=None).segments, now_ms()).items()
+            )
+        },
         "faults": found.faults.total,
     }
 
@@ -222,6 +231,11 @@ def _summary_lines(summary: Mapping[str, Any], paint: Paint) -> Iterator[str]:
         if unknown:
             texts = ", ".join(f"{name} {count}" for name, count in unknown)
             yield paint.notable(f"unknown, not decoded: {texts}")
+    for topic, future in summary["future_timestamps"].items():
+        yield paint.notable(
+            f"timestamps of {topic} are in the future, and retention by time waits for them: "
+            f"{plural(future['segments'], 'segment')}, {format_bytes(future['size_bytes'])}"
+        )
 
 
 def _counted(counts: Mapping[str, int]) -> str:

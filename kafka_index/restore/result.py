@@ -280,6 +280,9 @@ def _remaining(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield "  6. Before the start, look at what it will do:"
     metadata = facts.metadata_directory or "METADATA_DIR"
     yield f"       kafka-index predict --input {result.output} --metadata {metadata}"
+    if result.counts["lost_ranges"]:
+        yield "     Records that are lost count there, unless a report of this restore says so:"
+        yield "     add --known-losses FILE, as --report FILE wrote it."
     if facts.metadata_directory is None:
         yield "     METADATA_DIR is the metadata.log.dir of a controller of the cluster."
 

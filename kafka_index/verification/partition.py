@@ -18,6 +18,7 @@ import numpy as np
 from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.dump.data_directory import DataDirectories, DataDirectory
+from kafka_index.dump.future_timestamps import CLOCK_SKEW_MS
 from kafka_index.dump.missing_offsets import KnownOffsets, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.dump.small_files import read_topic_id
 from kafka_index.errors import KafkaIndexError, StartRefusedError, is_retriable
@@ -71,7 +72,6 @@ from kafka_index.verification.state_files import (
 from kafka_index.verification.verify_settings import VerifySettings
 
 #: Producers' clocks may be ahead by this: the default of ``message.timestamp.after.max.ms``.
-_CLOCK_SKEW_MS = 3_600_000
 _LOGS_ONLY = "A broker reads every log and rebuilds the rest; it needs partition.metadata."
 _NOT_WHOLE = "A log of it could not be read: it was not verified as a whole."
 _NO_OFFSET_INDEX = "A broker that starts here recovers the segment, and cuts it at any damage."
@@ -194,7 +194,7 @@ class PartitionVerification:
             whole = replace(
                 whole, file_class=FileClass.UNREADABLE, effect=_NOT_WHOLE, retriable=True
             )
-        latest = self._settings.now_ms + _CLOCK_SKEW_MS
+        latest = self._settings.now_ms + CLOCK_SKEW_MS
         future = [each for each in self._checks if each.whole.max_timestamp_ms > latest]
         return PartitionFindings(
             partition.topic,

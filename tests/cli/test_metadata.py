@@ -228,9 +228,10 @@ def test_keys_and_values_that_are_asked_for_are_shown_as_bytes() -> None:
 
 
 def test_a_dump_in_an_object_store_is_read_as_a_local_one(s3: S3Server) -> None:
-    names = ("__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0")
+    states = ("__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0")
     with new_bucket(s3) as bucket:
-        for name in names:
+        # The last one has a timestamp in the future.
+        for name in (*states, "imported-history-0"):
             upload(DUMP / name, f"{bucket}/{name}")
         summary = json.loads(metadata(bucket, "--json").stdout)
         topics = metadata(bucket, "--what", "topics", "--json").stdout
@@ -343,3 +344,14 @@ def test_a_lag_that_is_not_known_is_null_and_damage(damage: str, tmp_path: Path)
     library = kafka_index.read_metadata(data, what="lag")
     assert library.outcome.exit_code == 1
     assert library.to_arrow().to_pylist() == [first, *others]
+
+
+def test_timestamps_that_retention_does_not_reach_are_named(tmp_path: Path) -> None:
+    log = batch(0, 2, timestamps=[1_700_000_000_000, 1_700_000_000_000_000])
+    write_partition(tmp_path, {0: log}, "orders-0", indexed=True)
+    copy_partitions(tmp_path, "__consumer_offsets-0")
+
+    found = json.loads(metadata(tmp_path, "--json").stdout)
+    assert found["future_timestamps"] == {"orders": {"segments": 1, "size_bytes": len(log)}}
+    text = "timestamps of orders are in the future, and retention by time waits for them: 1 segment"
+    assert text in metadata(tmp_path).stdout
