@@ -115,7 +115,10 @@ class PartitionTransactions:
                 end = int(batches.last_offset[-1]) + 1
                 epoch = int(batches.leader_epoch[-1])
                 time_ms = int(batches.max_timestamp_ms[-1])
-        end = max(end, segments[-1].base_offset)
+        log_end = max(end, segments[-1].base_offset)
+        if ((starts < log_end) & (ends >= end)).any():
+            gaps.append(Gap(end, log_end - 1, epoch, time_ms))
+        end = log_end
         gaps.append(Gap(end, INT64_MAX, epoch, time_ms))
         nothing = Rows(*(np.empty(0, np.int64) for _ in Rows._fields))
         rows = Rows(*map(np.concatenate, zip(nothing, *parts, strict=True)))

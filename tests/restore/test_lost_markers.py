@@ -212,6 +212,19 @@ def test_transaction_open_at_the_end_is_ended_unless_a_coordinator_does(
     assert (_OPEN in run.done.stdout) == (states is None)
 
 
+def test_transaction_is_left_out_if_its_marker_is_lost_before_an_empty_last_log(
+    tmp_path: Path,
+) -> None:
+    log = write_partition(tmp_path / "dump", "t-0", data(0))
+    log.with_name(f"{3:020d}.log").touch()
+
+    run = restore(tmp_path / "dump", tmp_path / "out", "--new-topic-ids")
+
+    assert run.code == 1
+    assert read(tmp_path / "out" / "t-0") == (set(), set())
+    assert [row["reason_code"] for row in run.lost] == ["gap", _UNKNOWN]
+
+
 def test_transaction_of_a_coordinator_that_is_not_restored_is_aborted(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     write_partition(dump, "t-0", data(0), batch(2, 2))
