@@ -414,7 +414,7 @@ def predict(
     config : path, mapping or LogConfig, optional
         Kafka's settings, such as the broker's ``server.properties``.
     known_losses : path, optional
-        A restore report: the offsets that it has as lost are not lost by the start.
+        A restore report. The offsets that it lists as lost are not predicted as losses.
     max_decompressed_bytes : int
         The most bytes of decompressed metadata that this process holds at a time.
 

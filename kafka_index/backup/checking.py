@@ -429,7 +429,7 @@ def _manifest_faults(repository: Repository, found: RunManifests) -> Iterator[di
             continue
         if expected not in (None, sha256):
             path = manifest_path(repository.root, found.run, manifest.node_id)
-            reason = "its hash is another than in its head"
+            reason = "its hash differs from the hash in its head file"
             yield {"path": path, **_fault("altered", reason, expected, sha256)}
 
 

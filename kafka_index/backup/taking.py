@@ -386,7 +386,7 @@ class Taking:
             self.repository.unmark_damaged(stored.folder, damaged & names - stored.lost_objects)
         for name in sorted(stored.lost_objects):
             _LOGGER.warning(
-                "%s/%s/%s is damaged, and the log does not have its batches any more",
+                "%s/%s/%s is damaged, and the log no longer contains its batches",
                 *(self.repository.root, stored.folder, name),
             )
         self._taken.append(backup)

@@ -234,9 +234,9 @@ def _print(result: BackupResult, detail: Detail) -> None:
         )
     if result.lacks_metadata:
         print_log(
-            f"no input has the metadata log ({METADATA_LOG}): the run has no topics, settings or "
-            "leaders, which restore --seed and --cluster same need; give the broker's "
-            "metadata.log.dir, or a controller's, as another --input"
+            f"no input contains the metadata log ({METADATA_LOG}): the backup has no topic ids, "
+            "settings or leaders, which restore --seed and --cluster same require; add the "
+            "metadata.log.dir of the broker or of a controller as another --input"
         )
     if detail is Detail.QUIET:
         return

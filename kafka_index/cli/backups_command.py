@@ -108,8 +108,8 @@ class VerifyOptions:
     repair: bool = flag(
         "--repair",
         group=Group.BEHAVIOUR,
-        help="Mark missing and altered objects: the next backup stores them again, if the logs "
-        "still have them.",
+        help="Mark missing and altered objects. The next backup stores them again, if the logs "
+        "still contain their batches.",
     )
     as_json: bool = flag(
         "--json", group=Group.OUTPUT, help="Print JSON lines of what is not sound."

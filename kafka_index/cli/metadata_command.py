@@ -66,7 +66,7 @@ class MetadataOptions:
             Group.INPUT,
             multiple=True,
             metavar="PATH",
-            help="Read PATH, as if it were given without --input.",
+            help="The same as PATH without --input.",
         ),
         click.Argument(["paths"], nargs=-1, metavar="PATH..."),
         make=lambda inputs, paths: (*inputs, *paths),

@@ -91,7 +91,7 @@ class PredictOptions:
         "--known-losses",
         group=Group.INPUT,
         metavar="REPORT",
-        help="A restore report: the offsets that it has as lost are not lost by the start.",
+        help="A restore report. The offsets that it lists as lost are not predicted as losses.",
     )
     as_json: bool = flag("--json", group=Group.OUTPUT, help="Print one JSON object.")
     report: str | None = report_option("a row per segment", has_page=True)

@@ -51,9 +51,9 @@ EXPLAINED: Mapping[str, str] = {each: each.explained for each in FileClass}
 #: For two copies, whose rows are of partitions.
 _EXPLAINED_COPIES = {
     **EXPLAINED,
-    FileClass.IDENTICAL: "the same bytes where both have offsets",
-    FileClass.VALID: "the same, but for what a cleaner has removed",
-    FileClass.BAD_CRC: "other bytes under the same checksum",
+    FileClass.IDENTICAL: "identical bytes in the offset range that both copies have",
+    FileClass.VALID: "identical, except for batches that the log cleaner removed from one copy",
+    FileClass.BAD_CRC: "different bytes with the same checksum",
 }
 _COLUMNS = (
     "path",
@@ -203,15 +203,15 @@ class VerifyOutcome(Outcome):
             )
         if tally.is_comparison:
             lines.append(
-                "copies were compared with each other: a wrong checksum that both have is not seen "
-                "(verify each copy)"
+                "checksums were not verified: damage that is the same in both copies is not "
+                "detected (run verify on each copy)"
             )
         elif fast:
             lines.append(
                 "--fast reads headers only: a wrong checksum, and a change inside records, is not "
                 "seen"
             )
-        title = paint.notable("timestamps are in the future, and retention by time waits for them:")
+        title = paint.notable("timestamps in the future delay retention by time:")
         future = [
             f"{topic}: {plural(segments, 'segment')}, {format_bytes(size_bytes)}"
             for topic, (segments, size_bytes) in sorted(self._future.items())
@@ -337,6 +337,6 @@ def _next_command(options: VerifyOptions) -> str:
     """Return the command to run where something is harmful."""
     inputs = ["--input", *options.inputs]
     if options.against:
-        return f"kafka-index verify {shlex.join(inputs)}, then the same of the other copy"
+        return f"kafka-index verify {shlex.join(inputs)}, then verify the other copy"
     command = shlex.join(["kafka-index", "restore", *inputs, "--output", "NEW_DIRECTORY"])
     return f"{command} --salvage batches"

@@ -421,12 +421,13 @@ class _Parser:
         rest = self._text[position : position + 21].strip()
         where = repr(rest) if rest else f"the end of {self._text!r}"
         hint = (
-            "texts and times are in single quotes, as in '2024-05-01'; "
+            "put strings and times in single quotes, as in '2024-05-01'; "
             if rest[:1].isalnum()
             else ""
         )
         return InputError(
-            f"not a condition: {where} cannot stand there", hint=f"{hint}see {help_page('rewrite')}"
+            f"not a condition: {where} is not expected here",
+            hint=f"{hint}see {help_page('rewrite')}",
         )
 
 

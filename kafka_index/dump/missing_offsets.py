@@ -30,7 +30,7 @@ BY_CHECKPOINTS = "checkpoints know them, and a cleaner leaves the end of a log a
 #: Why the offsets of a log are lost that is gone.
 BY_INDEXES = "index files of a log are there that is gone, and a cleaner removes them with it"
 #: Why the end of a log is lost.
-BY_LATER_ENTRIES = "index files of the log before have entries of them, and a cleaner removes both"
+BY_LATER_ENTRIES = "the previous index files have entries for them, and a cleaner removes both"
 
 
 class Cause(Enum):

@@ -158,7 +158,7 @@ class PartitionExport:
             status = ExportStatus.DAMAGED
         loss, shorter = self.loss, self._shorter_end
         if loss is not None and shorter is not None:
-            reason = f"{loss.reason}; offsets up to {shorter} were exported before, and are gone"
+            reason = f"{loss.reason}; the previous export, up to offset {shorter}, was longer"
             loss = replace(loss, reason=reason)
         lost = [LeftOut.of(gap.error()) for gap in self.missing.lost]
         place = self.failure or next(iter([*left_out, *filter(None, [loss]), *lost]), None)

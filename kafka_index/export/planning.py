@@ -301,7 +301,7 @@ def _refuse_last_offset(log: PartitionLog, end_offset: int) -> None:
     is_at_limit = last.base_offset > INT64_MAX - INT32_MAX and last.file.log_size_bytes > 0
     if is_at_limit and end_offset <= last.base_offset:
         raise CorruptLogError(
-            f"its last offset is {INT64_MAX}, so that a broker ends the log at {end_offset}",
+            f"its last offset is {INT64_MAX}: a broker computes {end_offset} as the log end offset",
             path=last.file.log_path,
         )
 

@@ -35,7 +35,7 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.scan import LogFileSource
 
 _NOT_HERE = "the partition is not in the input"
-_ONLY_CONTROL = "only control records follow, such as transaction markers: none is left to consume"
+_ONLY_CONTROL = "only control records, such as transaction markers, follow: nothing to consume"
 # Longer lags are not searched for other records.
 _MAX_CONTROL_RECORDS = 1000
 

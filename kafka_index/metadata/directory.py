@@ -165,7 +165,7 @@ def _own_topics_missing(
     if not others:
         return error
     names = " or ".join(topics)
-    hint = f"give the directory with {names} too"
+    hint = f"also give the directory that contains {names}"
     if CLUSTER_METADATA_TOPIC in topics:
         hint = (
             "topics, partitions and brokers are in the metadata log: give its directory "

@@ -482,7 +482,7 @@ class PartitionLog(SelfClosing):
         behind = (found > targets) & (targets >= self.files.cleaned_to)
         count = int(np.count_nonzero(behind))
         if count:
-            reason = "no batch holds the offset: the next batch is the answer"
+            reason = "no batch contains the offset: the next batch was returned"
             segment.findings.add(GAP, segment.file.log_path, reason, queries=count)
 
     def _hide_from_end(self, answers: Answers, resolve: Resolve) -> None:

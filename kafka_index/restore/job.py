@@ -453,8 +453,8 @@ class RestoreJob:
         notes = []
         if edited:
             notes.append(
-                "transactions without a marker were ended, or left out, in "
-                f"{plural(edited, 'partition')}; the report has the offset of each new marker"
+                "transactions without a marker were ended or dropped in "
+                f"{plural(edited, 'partition')}; the report lists the offset of each new marker"
             )
         until, cut = self.request.until, {}
         # With --consistent, coordinators end all of them.

@@ -450,7 +450,7 @@ def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None)
     elif missing.place is Place.HEAD:
         what = f"the log starts at {first}, and {what}"
     elif fill is not None:
-        what = f"offsets {first} to {last} are missing in {', '.join(fill.replicas)}, too"
+        what = f"offsets {first} to {last} are also missing in {', '.join(fill.replicas)}"
     reason = what if is_checkpointed else f"{what}; {missing.why}"
     place, is_known = (source.base_offset, source.log_path), missing.cause is Cause.LOST
     return LostRange(*place, first, last, code, reason, is_known=is_known)

@@ -372,8 +372,8 @@ class MarkerSearch:
             leader_epoch=gap.leader_epoch,
         )
         self._notes.append(
-            f"offset {offset}: the lost marker of producer {producer_id} is written again, whose "
-            f"transaction from offset {rows.base_offset[part.first]} was {ending.outcome}"
+            f"offset {offset}: wrote the lost transaction marker of producer {producer_id} again; "
+            f"its transaction from offset {rows.base_offset[part.first]} was {ending.outcome}"
         )
         return True
 
@@ -407,9 +407,9 @@ class MarkerSearch:
                 first_offset,
                 last_offset,
                 UNKNOWN_OUTCOME,
-                f"the marker of a transaction of producer {rows.producer_id[0]} is lost, and "
-                "nothing says whether it was committed: its records are left out, those of others "
-                "between them are kept",
+                f"the transaction marker of producer {rows.producer_id[0]} is lost, and the outcome "
+                "is unknown: the transaction's records are dropped, and the records of other "
+                "producers between them are kept",
                 records=None if self.is_compacted else records,
             )
         )

@@ -134,7 +134,7 @@ def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
     }
     if foreign:
         raise InputError(
-            "the output holds a restore, and something else",
+            "the output contains a restore and a file that the restore did not write",
             path=path,
             found=min(foreign),
             hint="was a broker started on it? choose another --output",

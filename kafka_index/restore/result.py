@@ -254,7 +254,7 @@ def _written(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     segments = sum(each.segments for each in kept)
     yield f"  {result.output}: {len(kept)} partitions, {segments} segments"
     if facts.run:
-        yield f"  They are of {facts.run}: later records are not in it."
+        yield f"  They are from {facts.run}: it does not contain later records."
     yield f"  The logs are {logs}."
     yield "  Every log was verified with its checksums, and .kafka_cleanshutdown says so: the"
     yield "  broker recovers no log. Do not change a file before the broker has started."

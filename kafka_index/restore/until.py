@@ -138,8 +138,8 @@ def open_transactions(
     """
     names = {one.producer_id: one.transactional_id for one in transactions}
     unknown = (
-        "nothing says how it ended, and perhaps nobody ends it: read_committed consumers get "
-        "nothing from its first record on, until kafka-transactions.sh abort ends it"
+        "its outcome is unknown, and possibly no coordinator ends it: read_committed consumers get "
+        "no records from its first offset on, until kafka-transactions.sh abort aborts it"
     )
     texts = []
     for open_producers, consequence in (

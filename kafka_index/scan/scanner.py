@@ -51,7 +51,7 @@ _ZERO_CHECK_BYTES = 1 << 20
 _SHOWN_BYTES = 16
 _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 
-_SPLIT = "a broker that recovers the segment splits it, and no index holds the offset until then"
+_SPLIT = "an index cannot hold this offset; a broker splits the segment when it recovers it"
 
 
 class Scanner:

@@ -116,7 +116,7 @@ class ExecutorCheck:
                 raise ExecutorError(
                     f"the executors cannot write to the output: {error.strerror or error} ({host})",
                     path=folder,
-                    hint="let the user that executors run as write there",
+                    hint="give write access to the user that runs the executors",
                 ) from error
         _passed.add(self)
 

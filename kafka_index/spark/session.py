@@ -220,7 +220,7 @@ def refuse_speculation(conf: SparkConf) -> None:
     """
     if (conf.get(_SPECULATION, None) or "").lower() == "true":
         _LOGGER.warning(
-            "%s=true is ignored: an attempt that is killed could undo another one", _SPECULATION
+            "%s=true is ignored: a killed task attempt could undo another attempt", _SPECULATION
         )
         conf.set(_SPECULATION, "false")
 

@@ -499,8 +499,8 @@ class _Start:
         self._partitions, elsewhere = found.judged()
         if elsewhere:
             self._not_judged.append(
-                f"whether open transactions end in {plural(elsewhere, 'partition')}, whose "
-                "coordinators are not here"
+                f"open transactions of {plural(elsewhere, 'partition')} whose coordinators are on "
+                "other brokers"
             )
 
 

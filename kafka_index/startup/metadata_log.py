@@ -250,7 +250,7 @@ def predict_metadata_log(
                 high_watermark=log.log_end_offset,
                 lost=lost,
                 segments=tuple(changed_segments(loaded)),
-                notes=("no other controller brings back what the metadata log loses",),
+                notes=("no other controller has the records that the metadata log loses",),
             )
         read_topic_id(path)
     except KafkaIndexError as error:

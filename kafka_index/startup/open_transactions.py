@@ -56,7 +56,7 @@ class OpenTransactions:
         partition = one.topic, one.partition
         transaction = self._transactions.get(int(producer_id))
         if transaction is None:
-            return "no coordinator has it" if self._has_all_coordinators else None
+            return "no coordinator has its producer" if self._has_all_coordinators else None
         if transaction.state in _PENDING and partition in transaction.partitions:
             return ""
         return f"the state of {transaction.transactional_id} is {transaction.state}"

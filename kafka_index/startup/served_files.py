@@ -42,7 +42,7 @@ from kafka_index.state.snapshots import (
 )
 from kafka_index.stores.inputs import refuse_linked_out
 
-_LATE = "lookups by time and retention go wrong"
+_LATE = "lookups by timestamp and retention by time can be wrong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def judge_served_files(
     if state.stop is not None:
         at, path = state.stop.position_bytes, state.path
         return ServedFiles(
-            unknown=f"transaction indexes, snapshots and leader epochs were not judged: {path}: "
+            unknown=f"transaction indexes, snapshots and leader epochs were not checked: {path}: "
             f"{state.stop.name} at byte {at}"
         )
     found = _aborted_fault(loaded, state) or _epoch_fault(loaded, state)
@@ -158,8 +158,8 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
     wrong = misfit.entry if entries.disorder is None and misfit else entries.disorder
     if wrong is not None:
         yield (
-            f"{found.indexes[OFFSET_INDEX_SUFFIX]}: entry {wrong} does not lead to the batch of "
-            "its offset: readers are led past records, or between batches"
+            f"{found.indexes[OFFSET_INDEX_SUFFIX]}: entry {wrong} does not point to the batch of "
+            "its offset: fetches skip records, or start inside a batch"
         )
     misfit = times_fit.misfit(INT64_MAX, latest, is_closed=True)
     time_fault = _time_fault(times, misfit)

@@ -52,13 +52,11 @@ def format_hint(directory: str, names: Sequence[str]) -> str | None:
     for name in names:
         path = os.path.join(directory, name)
         if _REDPANDA.fullmatch(name):
-            return f"{path} is a segment of Redpanda, which is another format and is not read"
+            return f"{path} is a Redpanda segment: this format is not supported"
         if hint := archive_hint(path):
             return hint
         if _TABLE.fullmatch(name):
-            return (
-                f"{path} is of another format; kafka-index import reads tables and files of sinks"
-            )
+            return f"{path} is not a Kafka log; kafka-index import reads tables and connector files"
     return None
 
 

@@ -304,6 +304,6 @@ class UnlinkedStore(LocalStore):
                     "a link in a repository is not followed",
                     path=at,
                     found=os.path.realpath(at),
-                    hint="put what it leads to in its place, or mount it there",
+                    hint="replace the link with its target, or mount the target there",
                 )
         return path

@@ -231,7 +231,7 @@ def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Judgement | None:
     return Judgement(
         FileClass.BAD_CRC,
         harmful=True,
-        expected=f"equal bytes in the batch at offset {offset}, whose checksums are equal",
+        expected=f"equal bytes in the batch at offset {offset}, as both checksums are equal",
         found=f"other bytes in the batch at offset {offset}",
         effect="One of the batches does not match its checksum: verify each copy.",
     )
@@ -263,7 +263,7 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
     if thinned:
         known = {one.is_compacted, other.is_compacted}
         effects = {
-            True: "Compaction removes records so.",
+            True: "Compaction removes records from batches.",
             None: "Whether compaction removed them cannot be known without --metadata.",
             False: "The records are lost: the topic is not compacted.",
         }

@@ -76,10 +76,10 @@ _EFFECTS = {
     FaultEffect.CLEANS_NONE: "The cleaner stops.",
 }
 _OTHER_CLUSTER = (
-    "It is the metadata log of another cluster: a broker exits over it, and its topics are not "
-    "those of the data."
+    "The metadata log is from another cluster: a broker exits when it starts, and the topics do "
+    "not match the data."
 )
-_CUT_METADATA = "A node cuts its metadata log there; only other controllers bring back the rest."
+_CUT_METADATA = "A node truncates its metadata log there; only other controllers have the rest."
 _REGISTERS_UNCLEAN = "Logs are loaded as after a clean shutdown; the broker registers as unclean."
 
 

@@ -235,7 +235,7 @@ class VerifyTally:
             if self.harmful_partitions:
                 where = f"in {self.harmful_partitions:,} of {plural(self.partitions, 'partition')}"
         elif self.retriable or unread:
-            text = "not all was read"
+            text = "verification is incomplete"
         else:
             what = "no harmful difference" if self.is_comparison else "nothing harmful"
             text = f"{what} was found"

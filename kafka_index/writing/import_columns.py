@@ -55,7 +55,7 @@ def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
             "a column that a record does not have",
             expected=", ".join(RECORD_SCHEMA.names),
             found=", ".join(unknown),
-            hint="these are records as kcat -J prints them: give --layout kcat"
+            hint="kcat -J wrote these records: use --layout kcat"
             if {*names} >= KCAT_COLUMNS
             else "leave it out, or rename it; --layout names the layout of another tool",
         )

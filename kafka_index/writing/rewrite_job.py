@@ -374,7 +374,7 @@ class RewriteJob:
         unread = [each.error for each in matched if each.error is not None]
         lost = [gap for each in matched for gap in each.missing.lost]
         if not dropped and lost:
-            raise CorruptLogError(f"no record matches in what is there, and {lost[0]}")
+            raise CorruptLogError(f"no record matches in the remaining log, and {lost[0]}")
         if not dropped and unread:
             kind = ReadError if any(map(is_retriable, unread)) else CorruptLogError
             raise kind(

@@ -713,6 +713,6 @@ def test_object_that_no_log_has_any_more_stays_marked(
     log.write_bytes(bytes(100) + log.read_bytes()[100:])
     take_run(root, data, time_ms=NOON + 1)
     assert below(root, "damaged") == [f"{partition.folder.removeprefix('data/')}/{name}"]
-    assert f"{name} is damaged, and the log does not have its batches" in caplog.text
+    assert f"{name} is damaged, and the log no longer contains its batches" in caplog.text
     expire_backup(root, Retention())
     assert below(root, "damaged")

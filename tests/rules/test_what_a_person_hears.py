@@ -33,7 +33,7 @@ def test_backup_without_metadata_log_warns_that_it_lacks_the_topics(tmp_path: Pa
     data = copy_dump(tmp_path / "data", "payments-0")
     without = run_here("backup", "--input", data, "--output", tmp_path / "repository")
     assert without.returncode == 0
-    assert "no input has the metadata log (__cluster_metadata-0)" in without.stderr
+    assert "no input contains the metadata log (__cluster_metadata-0)" in without.stderr
     assert "metadata.log.dir" in without.stderr
     shutil.copytree(DUMP / "__cluster_metadata-0", data / "__cluster_metadata-0")
     whole = run_here("backup", "--input", data, "--output", tmp_path / "repository")
@@ -79,9 +79,9 @@ def test_parents_of_data_directories_name_the_paths_to_give(
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("kafka/orders/0_23/0-1-v1.log", "is a segment of Redpanda, which is another format"),
+        ("kafka/orders/0_23/0-1-v1.log", "is a Redpanda segment: this format is not supported"),
         ("dump.tar.gz", "is an archive: unpack it"),
-        ("topics/t/partition=0/t+0+0000000000.avro", "is of another format; kafka-index import"),
+        ("topics/t/partition=0/t+0+0000000000.avro", "is not a Kafka log; kafka-index import"),
         ("kafka-index-backup.json", "is a repository of backups: give backup:"),
     ],
 )
@@ -110,7 +110,7 @@ def test_archive_given_as_input_is_named(tmp_path: Path) -> None:
     [
         ((), "are in the metadata log: give its directory (metadata.log.dir"),
         (("--what", "topics"), "are in the metadata log: give its directory (metadata.log.dir"),
-        (("--what", "groups"), "give the directory with __consumer_offsets too"),
+        (("--what", "groups"), "also give the directory that contains __consumer_offsets"),
     ],
 )
 def test_metadata_without_its_topics_names_the_directory_to_give(
@@ -165,7 +165,7 @@ def test_lag_of_control_records_alone_is_marked(tmp_path: Path) -> None:
     found = {row["group"]: (row["lag_records"], row["reason"]) for row in rows}
     assert found["behind"] == (2, None)
     assert found["done"][0] == 1
-    assert "only control records follow" in found["done"][1]
+    assert "only control records, such as transaction markers, follow" in found["done"][1]
 
 
 # ------------------------------------------------------------------ 4.9 the same options everywhere
@@ -309,7 +309,7 @@ def test_word_without_quotes_in_a_condition_is_named_first(tmp_path: Path) -> No
     )
     assert done.returncode == 2
     text = on_one_line(done.stderr)
-    assert "not a condition: 'now' cannot stand there" in text
+    assert "not a condition: 'now' is not expected here" in text
     assert "in single quotes" in text
     assert "BETWEEN" not in text
 

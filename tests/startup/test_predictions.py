@@ -362,7 +362,7 @@ def test_a_log_that_recovery_refuses_is_not_compared_with_the_files_beside_it(
     found = predict(data)
 
     assert found.verdict is Verdict.UNKNOWN
-    assert "were not judged" in (of(found, "payments-0").unknown or "")
+    assert "were not checked" in (of(found, "payments-0").unknown or "")
 
 
 def batches_of(log: bytearray) -> Iterator[int]:

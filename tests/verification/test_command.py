@@ -406,6 +406,6 @@ def test_timestamps_that_retention_does_not_reach_are_a_note(tmp_path: Path, kin
     done = run_here("verify", "--input", tmp_path / "data")
 
     assert done.returncode == 0
-    title = "timestamps are in the future, and retention by time waits for them:"
+    title = "timestamps in the future delay retention by time:"
     assert (title in done.stdout) is (kind != "now")
     assert (f"  orders: 1 segment, {len(log)} B" in done.stdout) is (kind != "now")

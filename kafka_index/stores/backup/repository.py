@@ -196,10 +196,10 @@ class Repository:
         with suppress(FileNotFoundError):
             self.store.info(manifest_path(self.root, run, node_id, HEADS_FOLDER))
             return CorruptObjectError(
-                f"the manifest of broker {node_id} in run {run} was deleted: its head is there",
+                f"the manifest of broker {node_id} in run {run} was deleted: its head still exists",
                 path=manifest_path(self.root, run, node_id),
-                hint="put it back, as from an earlier version of the store; to give the run up, "
-                f"delete {HEADS_FOLDER}/{run}",
+                hint="restore it, for example from an earlier version of the object; to give up "
+                f"the run, delete {HEADS_FOLDER}/{run}",
             )
         return None
 
