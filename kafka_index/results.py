@@ -16,7 +16,7 @@ from kafka_index.errors import CorruptLogError, DamageError, ReadError, printabl
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-#: Further ranges of missing offsets are counted.
+#: The most ranges of missing offsets in a result; further ranges are only counted.
 MAX_GAPS = 100
 _TEXT_ROWS, _HTML_ROWS = 12, 50
 _TEXT_WIDTH, _CELL_WIDTH = 118, 48
@@ -80,10 +80,10 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetGap:
-    """Offsets that a partition should have, and no batch of it holds; `end_offset` is exclusive.
+    """A range of offsets that no batch of a partition contains; `end_offset` is exclusive.
 
-    `is_lost`: nothing explains them; otherwise it cannot be known whether compaction removed them.
-    The path is that of the log with the next batch, which begins at `position_bytes`.
+    `is_lost`: compaction did not remove them; otherwise it is unknown whether compaction did.
+    `path` is the log with the next batch, which begins at `position_bytes`.
     """
 
     topic: str
@@ -113,7 +113,7 @@ class OffsetGap:
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
-    """The missing offsets in what was read: the first ranges, and the number of further ones."""
+    """The missing offsets in the logs that were read: first ranges, and number of other ranges."""
 
     ranges: tuple[OffsetGap, ...] = ()
     more: int = 0
@@ -125,7 +125,7 @@ class MissingOffsets:
 
     @property
     def lost(self) -> tuple[OffsetGap, ...]:
-        """The ranges that nothing explains."""
+        """The ranges that are lost."""
         return tuple(gap for gap in self.ranges if gap.is_lost)
 
     def as_object(self) -> dict[str, object]:
@@ -136,7 +136,7 @@ class MissingOffsets:
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """Return the missing offsets of several partitions: lost ones before others."""
+        """Return the missing offsets of several partitions, lost ranges first."""
         found = list(parts)
         ranges = [gap for part in found for gap in part.ranges]
         ranges.sort(key=lambda gap: not gap.is_lost)
@@ -181,7 +181,7 @@ class Result(ABC):
 
     @property
     def missing_offsets(self) -> MissingOffsets:
-        """The offsets that are missing in what was read: with lost ones, `ok` is False."""
+        """The missing offsets in the logs that were read; `ok` is False if any of them is lost."""
         return MissingOffsets()
 
     @property

@@ -51,7 +51,7 @@ class LookupResult(TableResult):
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
     behind_gaps : int
-        The number of queries for missing offsets, which the next batch answers.
+        The number of queries for missing offsets. Their rows contain the next batch.
     """
 
     behind_gaps: int = 0

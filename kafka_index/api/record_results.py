@@ -75,7 +75,7 @@ class _RecordStream(Result):
 
     @property
     def missing_offsets(self) -> MissingOffsets:
-        """The offsets that are missing in what the last read has read."""
+        """The missing offsets in the logs that the last iteration read."""
         return self._missing
 
     def reader(self) -> pa.RecordBatchReader:

@@ -141,7 +141,7 @@ class BackupResult(Result):
 
     @property
     def lacks_metadata(self) -> bool:
-        """Whether no directory with a metadata log was given."""
+        """Whether no input directory contains a metadata log."""
         return all(row.topic != CLUSTER_METADATA_TOPIC for row in self.partitions)
 
     @property

@@ -45,7 +45,7 @@ class ExportStatus(StrEnum):
     EXPORTED = "exported"
     #: Nothing is new: there is no record, or none since the last export.
     UNCHANGED = "unchanged"
-    #: What is damaged or lost was left out, the rest exported.
+    #: Damaged or lost records were skipped, all others exported.
     DAMAGED = "damaged"
     #: The partition was not exported to its end.
     FAILED = "failed"
@@ -62,7 +62,7 @@ class PartitionReport:
     `left_out` counts batches or parts of segments that are damaged and left out; path, position and
     reason are those of the first, or of the failure. `is_retriable`: the environment is at fault
     for a failure. `missing_offsets` are missing within the range that this run exported.
-    `is_shorter`: the export took the place of a longer export.
+    `is_shorter`: the export replaced a longer export.
     """
 
     topic: str
@@ -166,7 +166,7 @@ class ExportResult(Result):
 
     @property
     def missing_offsets(self) -> MissingOffsets:
-        """The offsets that are missing in the logs within the exported ranges."""
+        """The missing offsets within the exported ranges."""
         return MissingOffsets.joined(row.missing_offsets for row in self.partitions)
 
     @property

@@ -217,7 +217,7 @@ class ClusterImage:
         return self.topic_configs(topic).get("cleanup.policy", default)
 
     def is_tiered(self, topic: str) -> bool:
-        """Return whether a topic has, or may have, remote segments."""
+        """Return whether a topic has, or may have, segments in remote storage."""
         return self.topic_configs(topic).get("remote.storage.enable") == "true"
 
     def replay(self, record: DecodedRecord) -> None:

@@ -183,9 +183,9 @@ class LogSegment(SelfClosing):
 
     @property
     def end_damage(self) -> ScanStop | None:
-        """The damage that hides the end of the segment, or its first batch that is out of order.
+        """The damage that hides the end of the segment, or the first batch that is out of order.
 
-        After the latter, the end is not that of a broker, which is `next_offset`.
+        After a batch out of order, the log end offset of a broker is `next_offset`.
         """
         return self.damage or self.indexes.end.disorder
 

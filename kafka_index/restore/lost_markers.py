@@ -407,9 +407,9 @@ class MarkerSearch:
                 first_offset,
                 last_offset,
                 UNKNOWN_OUTCOME,
-                f"the transaction marker of producer {rows.producer_id[0]} is lost, and the outcome "
-                "is unknown: the transaction's records are dropped, and the records of other "
-                "producers between them are kept",
+                f"the transaction marker of producer {rows.producer_id[0]} is lost, and its "
+                "outcome is unknown: the transaction's records are dropped, and the records of "
+                "other producers between them are kept",
                 records=None if self.is_compacted else records,
             )
         )

@@ -133,11 +133,11 @@ class RestoredPartition:
     dropped : int or None
         How many of its records had a key that was to be dropped; None where none was looked for.
     dropped_by_key : dict of int to int
-        Their number by key, in the order of the sorted keys.
+        The number of dropped records by key, in the order of the sorted keys.
     open_producers : list of int
         The producers with a transaction that is open at the end.
     is_edited : bool
-        Whether markers were written, or records left out, of transactions whose markers are lost.
+        Whether lost transaction markers were written again, or their records dropped.
     lost : list of LostRange
         What is not in the output.
     clamped : list of GroupOffset

@@ -241,8 +241,8 @@ class PartitionFindings:
     log_bytes : int
         Of its logs.
     future_segments, future_bytes : int
-        Segments whose largest timestamp is in the future, and the size of their logs: retention by
-        time does not reach them before.
+        Segments whose largest timestamp is in the future, and the size of their logs. Retention by
+        time does not delete them before that timestamp.
     """
 
     topic: str

@@ -77,11 +77,11 @@ class RewrittenPartition:
     status : RewriteStatus
         The outcome.
     reason : str or None
-        Why it is left out; otherwise the first lost offsets of its log, or a note on it.
+        Why the partition is skipped; otherwise its first lost offsets, or a note.
     is_retriable : bool
         Whether the environment is at fault for a partition that is left out.
     missing_offsets : MissingOffsets
-        The offsets that are missing in its logs.
+        The missing offsets of the partition.
     """
 
     topic: str
@@ -118,7 +118,7 @@ class RewriteResult(Result):
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
     records_by_line : dict of int to int
-        How many records have the key of each line of the keys, from 1; empty for a condition.
+        The number of records by line of the key file, from 1; empty for a condition.
     """
 
     partitions: list[RewrittenPartition]
@@ -160,7 +160,7 @@ class RewriteResult(Result):
 
     @property
     def missing_offsets(self) -> MissingOffsets:
-        """The offsets that are missing in the logs."""
+        """The missing offsets of all partitions."""
         return MissingOffsets.joined(row.missing_offsets for row in self.partitions)
 
     @property

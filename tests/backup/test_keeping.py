@@ -220,7 +220,7 @@ def test_deleted_manifest_is_reported_by_its_head(
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
 
 
-def test_manifest_that_differs_from_its_head_is_altered(repository: Repository) -> None:
+def test_manifest_different_from_its_head_is_reported_as_altered(repository: Repository) -> None:
     root = repository.root
     put_run(repository, NOON)
     path = manifest_path(root, run_name(NOON), 1)
@@ -232,7 +232,7 @@ def test_manifest_that_differs_from_its_head_is_altered(repository: Repository) 
     assert (row["status"], row["path"]) == ("altered", path)
 
 
-def test_repository_without_heads_is_valid(repository: Repository) -> None:
+def test_repository_without_head_files_is_valid(repository: Repository) -> None:
     root = repository.root
     put_run(repository, NOON)
     store_of(root).delete([manifest_path(root, run_name(NOON), 1, HEADS_FOLDER)])
@@ -240,7 +240,7 @@ def test_repository_without_heads_is_valid(repository: Repository) -> None:
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
 
 
-def test_expiration_killed_before_it_deletes_a_manifest_leaves_no_lost_one(
+def test_expiration_killed_before_deleting_a_manifest_reports_no_loss(
     local: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = local
@@ -700,7 +700,7 @@ def test_next_backup_stores_marked_objects_again(
     assert last.new_bytes == 0
 
 
-def test_object_that_no_log_has_any_more_stays_marked(
+def test_damaged_object_without_a_log_stays_marked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = str(tmp_path / "repository")

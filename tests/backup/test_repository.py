@@ -137,7 +137,7 @@ def test_an_object_is_put_where_there_is_none(root: str) -> None:
     assert found.names(FOLDER) == {"a.log"}
 
 
-def test_link_below_a_repository_is_neither_read_nor_written_through(tmp_path: Path) -> None:
+def test_link_in_a_repository_is_not_followed(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
     found = repository_of(str(root)).create("cluster")
     found.put(f"{FOLDER}/a.log", b"batches")

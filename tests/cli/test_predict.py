@@ -85,7 +85,7 @@ def test_the_metadata_log_of_the_settings_may_be_one_of_the_inputs(
     ],
 )
 @pytest.mark.parametrize("has_metadata", [True, False], ids=["both given", "data given"])
-def test_data_directories_that_only_the_settings_name_are_judged_or_unknown(
+def test_data_directories_only_in_the_settings_are_checked_or_unknown(
     data: Path, log_dirs: str, verdict: str, *, has_metadata: bool
 ) -> None:
     is_here = log_dirs.startswith("{root}")
@@ -119,7 +119,7 @@ def test_a_sole_controller_has_its_metadata_up_to_where_the_log_is_torn(data: Pa
 
 
 @pytest.mark.parametrize("voters", [1, 2])
-def test_records_that_a_metadata_log_loses_are_lost_only_without_other_controllers(
+def test_metadata_records_are_predicted_lost_only_with_a_single_controller(
     data: Path, voters: int
 ) -> None:
     metadata, config = metadata_apart(data, data)
@@ -253,9 +253,7 @@ def test_a_file_in_place_of_a_directory_is_wrong_usage(data: Path) -> None:
         ("data/app-logs-0", "a partition directory, not a data directory; give "),
     ],
 )
-def test_an_input_that_is_no_data_directory_is_wrong_usage(
-    data: Path, name: str, message: str
-) -> None:
+def test_input_without_a_data_directory_is_wrong_usage(data: Path, name: str, message: str) -> None:
     data.with_name("empty").mkdir()
     path = data.parent / name
 
@@ -281,7 +279,7 @@ def test_notes_are_wrapped_at_words(data: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
-def test_offsets_that_a_restore_reported_as_lost_are_not_lost_by_the_start(
+def test_losses_of_a_restore_report_are_not_predicted_as_losses(
     data: Path, tmp_path: Path, ending: str
 ) -> None:
     log = sorted((data / "payments-0").glob("*.log"))[1]
@@ -304,7 +302,7 @@ def test_offsets_that_a_restore_reported_as_lost_are_not_lost_by_the_start(
     assert "offsets 1055 to 1055 are lost, as the restore reported" in done.stdout
 
 
-def test_a_file_that_is_no_restore_report_is_wrong_usage(data: Path, tmp_path: Path) -> None:
+def test_known_losses_without_a_restore_report_is_wrong_usage(data: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.csv"
     report.write_text("a,b\n1,2\n")
 

@@ -60,7 +60,7 @@ def build(cluster: Cluster, given: Path, out: Path) -> list[Argument]:
 
 
 @pytest.mark.parametrize("form", ["logs", "parquet in random order"])
-def test_a_build_of_many_small_segments_needs_little_of_the_driver(
+def test_build_of_many_small_segments_fits_the_result_limits_of_the_driver(
     cluster: Cluster,
     python: Path,
     logs: Path,
@@ -83,7 +83,7 @@ def test_a_build_of_many_small_segments_needs_little_of_the_driver(
     assert rubbish(tmp_path) == []
 
 
-def test_cores_that_join_later_get_their_share_of_the_tasks(
+def test_cores_that_join_later_run_tasks(
     logs: Path, expected: dict[str, bytes], python: Path, tmp_path: Path
 ) -> None:
     events, out = tmp_path / "events", tmp_path / "out"
@@ -114,7 +114,7 @@ def tasks_of(events: Path) -> dict[str, list[dict[str, int]]]:
     return tasks
 
 
-def test_a_build_starts_without_executors_that_spark_allocates(
+def test_build_starts_without_executors_under_dynamic_allocation(
     cluster: Cluster, python: Path, logs: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     allocation = {"enabled": "true", "shuffleTracking.enabled": "true", "minExecutors": "0"}

@@ -169,7 +169,7 @@ def test_start_on_far_offsets_is_predicted(
     assert consumed[-1].offset == log.log_end_offset - 1
 
 
-def test_aborted_records_that_a_split_exposes_are_predicted(judge: Judge, scratch: Path) -> None:
+def test_aborted_records_exposed_by_a_split_are_predicted(judge: Judge, scratch: Path) -> None:
     far = LIMIT + 5
     aborted = batch(far, 3, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
     logs = {0: [*_three(0), aborted, marker(far + 3, 9, 0, commit=False)]}
@@ -218,7 +218,7 @@ def test_far_offsets_are_backed_up_and_restored(
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_far_offsets_of_a_compacted_topic_are_intact(tmp_path: Path, name: str) -> None:
+def test_log_with_far_offsets_of_a_compacted_topic_is_intact(tmp_path: Path, name: str) -> None:
     directory = tmp_path / f"{TOPIC}-{PARTITION}"
     directory.mkdir()
     for base_offset, batches in LOGS[name].items():

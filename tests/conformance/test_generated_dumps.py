@@ -105,7 +105,7 @@ def differences(judge: Judge, root: Path, seed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_consumers_get_what_they_got_of_the_undamaged_partition(
+def test_consumers_get_the_records_of_the_undamaged_partition(
     judge: Judge, tmp_path: Path, part: int
 ) -> None:
     wrong = []

@@ -98,7 +98,7 @@ def test_a_log_whose_index_files_are_there_is_lost(
 
 
 @of_some_forms("kept_to,cleaned", (24, 36), (False, True))
-def test_the_end_of_a_log_that_its_index_files_know_is_lost(
+def test_log_end_known_from_index_files_is_lost(
     tmp_path: Path, form: CleanedLogs, kept_to: int, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
@@ -236,7 +236,7 @@ def test_a_copy_that_lacks_a_part_fills_the_rest(
     assert restored(root, other) == (1, [(80, 83)] if place is within else [(56, 59)])
 
 
-def test_a_log_that_begins_late_is_filled(tmp_path: Path, form: CleanedLogs) -> None:
+def test_missing_start_of_a_log_is_filled(tmp_path: Path, form: CleanedLogs) -> None:
     root = write(tmp_path / "data", form, cleaned=False)
     other = write(tmp_path / "other", form, cleaned=False)
     after_a_missing_log(root)

@@ -158,7 +158,7 @@ def sizes_of(costs: list[int], waves: Waves, workers: int) -> list[int]:
     return [end - start for start, end in split_waves(costs, waves, workers)]
 
 
-def test_waves_whose_results_are_kept_have_16_gibibytes_or_are_64() -> None:
+def test_waves_with_kept_results_hold_16_gib_or_number_64() -> None:
     gibibyte = 1 << 30
     assert sizes_of([4 * gibibyte] * 10, Waves.KEPT, 2) == [4, 4, 2]
     assert sizes_of([4 * gibibyte] * 640, Waves.KEPT, 2) == [10] * 64

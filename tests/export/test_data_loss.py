@@ -213,7 +213,7 @@ def test_log_with_last_batch_out_of_order_is_exported_to_its_intact_end(
     assert exported(target) == whole
 
 
-def test_restart_with_a_shorter_log_names_the_loss(tmp_path: Path, out: Path) -> None:
+def test_restart_with_a_shorter_log_reports_both_end_offsets(tmp_path: Path, out: Path) -> None:
     write(tmp_path / "in", {0: log_of(range(800))})
     code, row = export(tmp_path / "in", out, "--on-data-loss", "restart")
     assert (code, row["status"], row["next_offset"]) == (1, "restarted", 800)

@@ -64,7 +64,7 @@ def test_a_failure_of_the_environment_is_tried_again(tmp_path: Path, dump: Path,
     assert calls(program) == ["verify", "verify", "build"]
 
 
-def test_damaged_day_leaves_a_report_that_names_the_segment(tmp_path: Path, dump: Path) -> None:
+def test_damaged_day_leaves_a_report_of_the_segment(tmp_path: Path, dump: Path) -> None:
     log = next(dump.glob("*/*.log"))
     data = bytearray(log.read_bytes())
     data[100] ^= 1

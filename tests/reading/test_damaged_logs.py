@@ -241,7 +241,7 @@ def test_damage_in_the_last_segment_hides_where_the_log_ends(tmp_path: Path) -> 
 
 
 @INDEXED
-def test_bad_checksum_in_the_last_batch_hides_only_queries_that_reach_it(
+def test_bad_checksum_in_the_last_batch_affects_only_queries_that_reach_it(
     tmp_path: Path, *, indexes: bool
 ) -> None:
     rotten = PLAIN.replaced(LAST, PLAIN.segments[LAST].log[:-1] + b"\xee")

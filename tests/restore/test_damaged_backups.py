@@ -64,7 +64,7 @@ def ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("place", [0, 4, -1])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_restore_keeps_intact_batches_of_a_damaged_object_and_names_it(
+def test_restore_keeps_intact_batches_of_a_damaged_object_and_reports_it(
     backed: Path, tmp_path: Path, damage: str, place: int
 ) -> None:
     path = sorted((backed / "repository" / "data").glob(f"{_NAME}-*/*.log"))[place]

@@ -74,7 +74,7 @@ def test_no_broker_starts_on_a_part_and_a_rerun_is_as_if_nothing_had_failed(
     assert {name: places.written().get(name) for name in whole} == whole
 
 
-def test_a_restore_whose_last_call_fails_is_complete_and_can_be_repeated(
+def test_restore_with_failed_last_call_is_complete_and_repeatable(
     tmp_path: Path, dump: Path, whole: dict[str, bytes], runs: KilledRuns, calls: dict[Failure, int]
 ) -> None:
     places = Places(tmp_path / "root").make()

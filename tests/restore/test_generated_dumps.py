@@ -21,7 +21,7 @@ PARTS = 10
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_all_that_any_copy_holds_intact_is_restored(tmp_path: Path, part: int) -> None:
+def test_batches_intact_in_any_copy_are_restored(tmp_path: Path, part: int) -> None:
     faults = []
     for number in range(part, DUMPS, PARTS):
         root = tmp_path / str(number)

@@ -199,9 +199,7 @@ def test_a_restore_that_is_completed_has_no_marker_meanwhile(tmp_path: Path, dum
     assert not (out / MARKER).exists()
 
 
-def test_a_restore_that_another_run_has_completed_meanwhile_stays_the_same(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_restore_completed_by_a_concurrent_run_stays_unchanged(tmp_path: Path, dump: Path) -> None:
     request = RestoreRequest(inputs=[str(dump)], output=str(tmp_path / "out"))
     first, second = RestoreJob.prepare(request), RestoreJob.prepare(request)
     first.run(restore_on(ThreadEngine(1)), lambda _: None)

@@ -144,7 +144,7 @@ _ONGOING, _PREPARE_COMMIT, _COMPLETE_COMMIT, _COMPLETE_ABORT = 1, 2, 4, 5
         (_ABORTED, [(_PREPARE_COMMIT, 1, ["t-0"])], {3}, None),
     ],
 )
-def test_lost_marker_is_written_again_by_what_the_dump_has_of_its_transaction(
+def test_lost_marker_is_written_again_with_the_outcome_found_in_the_dump(
     tmp_path: Path,
     entries: tuple[bytes, ...],
     evidence: str | list[tuple[int, int, list[str]]],

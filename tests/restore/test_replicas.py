@@ -289,7 +289,7 @@ def checkpoint_cleaner(dump: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("is_other_cleaned", [True, False])
-def test_a_damaged_head_is_filled_only_from_a_copy_that_was_cleaned_as_far(
+def test_damaged_log_start_is_filled_only_from_a_copy_cleaned_as_far(
     tmp_path: Path, first: Path, second: Path, *, is_other_cleaned: bool
 ) -> None:
     damage_batch(logs(first / PARTITION)[0], 0)
@@ -305,7 +305,7 @@ def test_a_damaged_head_is_filled_only_from_a_copy_that_was_cleaned_as_far(
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_damaged_head_is_filled_where_logs_have_gaps(
+def test_damaged_log_start_is_filled_if_the_log_has_gaps(
     tmp_path: Path, first: Path, second: Path, number: int
 ) -> None:
     whole = contents(second / PARTITION)
@@ -319,7 +319,7 @@ def test_a_damaged_head_is_filled_where_logs_have_gaps(
     assert contents(tmp_path / "out" / PARTITION) == whole
 
 
-def test_batches_that_are_bad_in_different_copies_are_all_filled(
+def test_different_bad_batches_of_two_copies_are_all_filled(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     whole = contents(second / PARTITION)
@@ -336,7 +336,7 @@ def test_batches_that_are_bad_in_different_copies_are_all_filled(
         assert contents(tmp_path / name / PARTITION) == whole
 
 
-def test_the_end_of_a_copy_with_damage_is_kept(tmp_path: Path, first: Path, second: Path) -> None:
+def test_end_of_a_damaged_copy_is_kept(tmp_path: Path, first: Path, second: Path) -> None:
     whole = contents(first / PARTITION)
     damage_batch(logs(first / PARTITION)[-1], 2)
     last = logs(second / PARTITION)[-1]

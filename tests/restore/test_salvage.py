@@ -172,7 +172,7 @@ def test_a_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [8, 80])
-def test_a_torn_end_below_the_committed_end_has_a_row_for_both(
+def test_torn_end_below_the_high_watermark_reports_two_losses(
     tmp_path: Path, dump: Path, kept_bytes: int
 ) -> None:
     last = logs(dump / PARTITION)[-1]

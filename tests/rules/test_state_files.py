@@ -148,7 +148,7 @@ def commands_of(repository: Path, output: Path) -> list[tuple[str, ...]]:
     ]
 
 
-def test_forged_manifest_is_named_and_no_command_fails_internally(
+def test_forged_manifest_is_reported_without_an_internal_error(
     repository: Path, tmp_path: Path
 ) -> None:
     path = next((repository / "runs").glob("*/*.json.zst"))
@@ -172,7 +172,7 @@ def test_forged_manifest_is_named_and_no_command_fails_internally(
     assert rejected > 20
 
 
-def test_manifest_that_unpacks_to_a_gibibyte_is_rejected_unread() -> None:
+def test_manifest_that_decompresses_to_a_gibibyte_is_rejected_unread() -> None:
     data = zstandard.compress(b" " * (1 << 28))
     with pytest.raises(CorruptObjectError, match=r"impossible size .expected at most 16777216 b"):
         parse_manifest(data, "M")
@@ -313,7 +313,7 @@ def lookup_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
         pytest.param(lookup_case, json_codec, 3, id="lookup"),
     ],
 )
-def test_malformed_state_file_never_ends_a_run_internally(
+def test_malformed_state_file_causes_no_internal_error(
     tmp_path: Path, make: Any, codec: Any, step: int
 ) -> None:
     case = _Case(tmp_path)

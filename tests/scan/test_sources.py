@@ -184,7 +184,7 @@ def test_an_offset_overflow_is_named_and_refused() -> None:
     )
 
 
-def test_far_offset_is_named_with_what_a_broker_does() -> None:
+def test_far_offset_error_describes_the_split_by_a_broker() -> None:
     stop = stop_of(batch(10), batch(10 + 2**31), base_offset=10)
     assert stop is not None
     assert stop.text.startswith("offset_overflow: an index cannot hold this offset")

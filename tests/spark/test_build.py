@@ -236,7 +236,7 @@ def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_ot
     assert len(list((tmp_path / "out").glob("*/*.index"))) < len(listed)
 
 
-def test_two_attempts_that_publish_at_once_leave_the_files_of_one(tmp_path: Path) -> None:
+def test_two_concurrent_publications_leave_the_files_of_one_attempt(tmp_path: Path) -> None:
     data = _data(tmp_path / "data")
     built_rows(_listed(data), _settings(tmp_path / "expected"))
     chosen = replace(_settings(tmp_path / "out"), shares_staged=True, force=True)

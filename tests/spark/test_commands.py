@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("in_session")
 
 @pytest.mark.parametrize("damage", [remove_segment, damage_middle])
 @pytest.mark.parametrize("command", ["find", "export"])
-def test_damage_ends_a_command_with_1(
+def test_damage_ends_a_spark_command_with_exit_code_1(
     tmp_path: Path, command: str, damage: Callable[[Path], None]
 ) -> None:
     write_dump(tmp_path / "data")

@@ -90,7 +90,7 @@ def test_bounds_and_isolation_are_those_of_the_options(
     assert sorted(row.offset for row in rows) == [1, 5, 6]
 
 
-def test_lost_offsets_fail_or_are_a_row(source: SparkSession, tmp_path: Path) -> None:
+def test_lost_offsets_raise_an_error_or_yield_a_row(source: SparkSession, tmp_path: Path) -> None:
     write_dump(tmp_path / "lost")
     remove_segment(tmp_path / "lost")
     write_dump(tmp_path / "unknown")
@@ -283,9 +283,7 @@ def test_a_reader_that_is_filtered_plans_only_the_bytes_it_needs(
     ]
 
 
-def test_a_task_reads_no_more_bytes_than_the_option_says(
-    source: SparkSession, tmp_path: Path
-) -> None:
+def test_task_reads_at_most_max_partition_bytes(source: SparkSession, tmp_path: Path) -> None:
     one = batch(0, 10)
     log = b"".join(batch(10 * at, 10) for at in range(2000))
     write_partition(tmp_path, {0: log}, "t-0", indexed=True)

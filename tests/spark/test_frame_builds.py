@@ -65,7 +65,7 @@ def _from_folders(spark: SparkSession, table: pa.Table, folder: Path) -> DataFra
 
 @pytest.mark.parametrize("form", [batch_table, raw_batch_table])
 @pytest.mark.parametrize("read", [_from_orc, _from_query, _from_folders])
-def test_rows_of_a_frame_give_the_bytes_that_the_logs_give(
+def test_frame_build_writes_the_same_bytes_as_a_log_build(
     spark: SparkSession,
     data: Path,
     expected: dict[str, bytes],
@@ -83,7 +83,7 @@ def test_rows_of_a_frame_give_the_bytes_that_the_logs_give(
     assert leftovers(tmp_path / "out") == []
 
 
-def test_columns_that_a_frame_lacks_are_all_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_columns_of_a_frame_are_all_reported(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.sql("SELECT 'a' AS topic, 0 AS partition, 'x' AS batch")
     with pytest.raises(InputError, match=r"segment_base_offset is missing.*batch is string"):
         build_indexes(frame, tmp_path / "out")
@@ -98,7 +98,7 @@ def test_columns_that_a_frame_lacks_are_all_named(spark: SparkSession, tmp_path:
         ("'a' AS topic, 5000000000L AS partition", "not a 32-bit integer"),
     ],
 )
-def test_rows_of_no_segment_stop_the_build(
+def test_rows_without_a_segment_stop_the_build(
     spark: SparkSession, tmp_path: Path, change: str, text: str
 ) -> None:
     query = f"SELECT {change}, 0L AS segment_base_offset, 0L AS position_bytes, X'00' AS batch"
@@ -107,7 +107,7 @@ def test_rows_of_no_segment_stop_the_build(
     assert _files(tmp_path / "out") == {}
 
 
-def test_folders_named_after_columns_are_read_by_the_command_too(
+def test_hive_style_folders_are_read_by_the_command(
     spark: SparkSession, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     folder = tmp_path / "table"
@@ -120,7 +120,7 @@ def test_folders_named_after_columns_are_read_by_the_command_too(
     assert _files(tmp_path / "out") == expected
 
 
-def test_names_in_upper_case_and_views_are_the_same_columns(
+def test_upper_case_names_and_binary_views_are_accepted_as_columns(
     data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     table = raw_batch_table(data)

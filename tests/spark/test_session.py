@@ -119,7 +119,7 @@ def test_the_jvm_is_told_not_to_show_progress(monkeypatch: pytest.MonkeyPatch) -
     assert launch_settings(conf).get("spark.ui.showConsoleProgress") == "false"
 
 
-def test_speculation_is_off_and_one_that_was_asked_for_is_named(
+def test_requested_speculation_is_disabled_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

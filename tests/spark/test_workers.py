@@ -234,7 +234,7 @@ def test_stores_that_are_the_same_everywhere_are_not_marked() -> None:
         assert markers == ()
 
 
-def test_jobs_send_no_more_through_the_driver_than_their_share(
+def test_jobs_send_at_most_their_limit_through_the_driver(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[int, int]] = []

@@ -325,7 +325,7 @@ _KEPT_FILES: list[tuple[str, Callable[[Path], object], str]] = [
     _KEPT_FILES,
     ids=[f"{change.__name__}-{pattern.rpartition('.')[2]}" for pattern, change, _ in _KEPT_FILES],
 )
-def test_a_file_that_a_broker_keeps_is_compared_with_the_log(
+def test_file_kept_by_a_broker_is_compared_with_its_log(
     data: Path, pattern: str, change: Callable[[Path], object], reason: str
 ) -> None:
     paths = [path for path in sorted(data.glob(pattern)) if path.stat().st_size]
@@ -343,7 +343,7 @@ def test_a_file_that_a_broker_keeps_is_compared_with_the_log(
     assert rebuilt.verdict is Verdict.SAFE
 
 
-def test_a_log_that_recovery_refuses_is_not_compared_with_the_files_beside_it(
+def test_log_rejected_by_recovery_is_not_compared_with_its_index_files(
     data: Path,
 ) -> None:
     path = logs(data, "payments-0")[0]
@@ -773,7 +773,7 @@ def test_records_before_the_first_epoch_may_have_come_back_at_an_earlier_start(
     assert predict(data).verdict is verdict
 
 
-def test_a_directory_that_is_loaded_twice_through_a_link_is_not_safe(data: Path) -> None:
+def test_directory_loaded_twice_through_a_link_is_not_safe(data: Path) -> None:
     (data / f"{PARTITION}.0123456789abcdef0123456789abcdef-stray").symlink_to(data / PARTITION)
 
     assert predict(data).verdict is Verdict.UNKNOWN

@@ -353,7 +353,7 @@ def test_rows_are_those_of_the_same_files_on_a_disk(configured_bucket: str, tmp_
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_an_entry_that_is_not_read_has_the_same_verdict_on_terminal_page_and_exit(
+def test_unread_entry_has_the_same_verdict_on_terminal_page_and_exit_code(
     data: Path, tmp_path: Path, kind: str
 ) -> None:
     folder = data / PARTITION
@@ -381,7 +381,7 @@ def test_an_entry_that_is_not_read_has_the_same_verdict_on_terminal_page_and_exi
     assert '<header class="bad">' in text
 
 
-def test_the_headline_counts_the_rows_that_it_lists_and_a_command_follows(data: Path) -> None:
+def test_headline_counts_the_listed_rows_before_the_next_command(data: Path) -> None:
     for path in sorted((data / PARTITION).glob("*.timeindex"))[:2]:
         path.write_bytes(path.read_bytes()[:-1])
 
@@ -394,7 +394,7 @@ def test_the_headline_counts_the_rows_that_it_lists_and_a_command_follows(data: 
 
 
 @pytest.mark.parametrize("kind", ["a day ahead", "microseconds", "now"])
-def test_timestamps_that_retention_does_not_reach_are_a_note(tmp_path: Path, kind: str) -> None:
+def test_future_timestamps_that_delay_retention_are_a_note(tmp_path: Path, kind: str) -> None:
     now = int(time.time() * 1000)
     timestamp_ms = {"a day ahead": now + 90_000_000, "microseconds": now * 1000, "now": now}[kind]
     folder = tmp_path / "data/orders-0"

@@ -151,7 +151,7 @@ def test_a_record_that_changed_is_a_difference_in_a_cleaned_batch_too(
 @pytest.mark.parametrize(
     ("policy", "is_harmful"), [("delete", True), ("compact", False), (None, False)]
 )
-def test_records_that_a_copy_lacks_inside_batches_are_counted(
+def test_missing_records_inside_batches_of_a_copy_are_counted(
     tmp_path: Path, policy: str | None, *, is_harmful: bool
 ) -> None:
     whole = [packed_batch(at, [(0, T), (1, T), (2, T)]) for at in (0, 3, 6)]
@@ -168,7 +168,7 @@ def test_records_that_a_copy_lacks_inside_batches_are_counted(
     assert row.found == "the second copy lacks 2 records inside batches from offset 3 on"
 
 
-def test_the_metadata_log_says_which_topics_of_copies_are_compacted(tmp_path: Path) -> None:
+def test_compacted_topics_of_copies_are_taken_from_the_metadata_log(tmp_path: Path) -> None:
     copies = [copy_dump(tmp_path / name, "payments-0") for name in ("ours", "theirs")]
     log = next(path for path in (copies[1] / "payments-0").glob("*.log") if path.stat().st_size)
     log.write_bytes(b"".join(without_last_record(log.read_bytes())))

@@ -274,7 +274,7 @@ def test_damaged_metadata_of_the_dump_says_nothing(data: Path) -> None:
     assert not found.is_harmful
 
 
-def test_damaged_metadata_that_is_given_is_harmful(data: Path, tmp_path: Path) -> None:
+def test_damaged_log_of_the_given_metadata_directory_is_harmful(data: Path, tmp_path: Path) -> None:
     folder = metadata_of(tmp_path / METADATA_LOG, uuid_of(7), "delete")
     log = folder / "00000000000000000000.log"
     flip(log, -1)

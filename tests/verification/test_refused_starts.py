@@ -311,7 +311,7 @@ GIVEN: dict[str, tuple[Change, str, str]] = {
 
 
 @pytest.mark.parametrize("change", GIVEN)
-def test_a_fault_of_the_metadata_directory_that_is_given_is_harmful(
+def test_damage_in_the_given_metadata_directory_is_harmful(
     data: Path, tmp_path: Path, change: str
 ) -> None:
     metadata = tmp_path / "given"

@@ -498,7 +498,7 @@ def test_keys_are_counted_by_line_and_never_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [read_keys, read_offsets_file])
-def test_text_that_is_not_utf8_is_refused_with_its_line(
+def test_text_that_is_not_utf8_is_rejected_with_its_line(
     tmp_path: Path, read: Callable[[str], object]
 ) -> None:
     path = tmp_path / "text.txt"

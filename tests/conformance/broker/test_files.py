@@ -140,7 +140,7 @@ def test_aborted_transactions_of_a_live_follower_are_ours_but_for_later_last_sta
         assert (followers["last_stable_offset"] >= ours["last_stable_offset"]).all(), name
 
 
-def test_what_live_brokers_leave_is_harmful_only_where_a_follower_hides_transactions(
+def test_files_of_live_brokers_are_harmful_only_if_a_follower_hides_transactions(
     written: Written,
 ) -> None:
     leader, follower = written.leader, written.follower

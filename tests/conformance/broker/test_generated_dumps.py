@@ -71,7 +71,9 @@ def digest(records: Iterable[ConsumedRecord]) -> Digest:
     return Digest(count, made.hexdigest())
 
 
-def test_consumers_get_what_generated_dumps_hold(judge: Judge, room: Path, tmp_path: Path) -> None:
+def test_consumers_get_the_intact_records_of_generated_dumps(
+    judge: Judge, room: Path, tmp_path: Path
+) -> None:
     home = Home(room / "generated-dumps")
     Broker(home)  # formats its directories
     dumps = {f"g{at}": draw_dump(tmp_path / f"g{at}", f"{SEED}-{at}") for at in range(DUMPS)}

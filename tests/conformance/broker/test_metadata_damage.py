@@ -141,7 +141,7 @@ def test_a_broker_starts_where_the_judge_does(
 
 
 @pytest.mark.parametrize("is_after_snapshot", [True, False])
-def test_a_broker_cuts_its_metadata_log_where_predicted(
+def test_broker_truncates_its_metadata_log_at_the_predicted_offset(
     tmp_path: Path, stopped: Home, *, is_after_snapshot: bool
 ) -> None:
     home = stopped.copy_to(tmp_path / "case")

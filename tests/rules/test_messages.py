@@ -29,7 +29,7 @@ def on_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_backup_without_metadata_log_warns_that_it_lacks_the_topics(tmp_path: Path) -> None:
+def test_backup_without_metadata_log_warns_of_missing_topics(tmp_path: Path) -> None:
     data = copy_dump(tmp_path / "data", "payments-0")
     without = run_here("backup", "--input", data, "--output", tmp_path / "repository")
     assert without.returncode == 0
@@ -41,7 +41,7 @@ def test_backup_without_metadata_log_warns_that_it_lacks_the_topics(tmp_path: Pa
     assert "metadata log" not in whole.stderr
 
 
-# ---------------------------------------------------------------- 4.1 nested and foreign inputs
+# -------------------------------------------------------------------- nested and foreign inputs
 
 
 def place(root: Path, below: str, *names: str) -> Path:
@@ -59,7 +59,7 @@ def place(root: Path, below: str, *names: str) -> Path:
 @pytest.mark.parametrize(
     "command", [("verify",), ("cat", "payments"), ("restore",), ("export",), ("metadata",)]
 )
-def test_parents_of_data_directories_name_the_paths_to_give(
+def test_parent_of_data_directories_lists_the_data_directories(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     nested = {
@@ -85,7 +85,7 @@ def test_parents_of_data_directories_name_the_paths_to_give(
         ("kafka-index-backup.json", "is a repository of backups: give backup:"),
     ],
 )
-def test_inputs_of_other_formats_are_named(tmp_path: Path, file: str, expected: str) -> None:
+def test_inputs_of_other_formats_are_identified(tmp_path: Path, file: str, expected: str) -> None:
     path = tmp_path / "dump" / file
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x")
@@ -94,7 +94,7 @@ def test_inputs_of_other_formats_are_named(tmp_path: Path, file: str, expected: 
     assert expected in on_one_line(done.stderr)
 
 
-def test_archive_given_as_input_is_named(tmp_path: Path) -> None:
+def test_archive_as_input_is_reported_with_a_hint(tmp_path: Path) -> None:
     path = tmp_path / "dump.tar"
     path.write_bytes(b"x")
     done = run_here("verify", "--input", path)
@@ -102,7 +102,7 @@ def test_archive_given_as_input_is_named(tmp_path: Path) -> None:
     assert f"{path} is an archive: unpack it" in on_one_line(done.stderr)
 
 
-# --------------------------------------------------------------------------- 4.2 no metadata log
+# ------------------------------------------------------------------------------- no metadata log
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_archive_given_as_input_is_named(tmp_path: Path) -> None:
         (("--what", "groups"), "also give the directory that contains __consumer_offsets"),
     ],
 )
-def test_metadata_without_its_topics_names_the_directory_to_give(
+def test_metadata_without_its_topics_asks_for_their_directory(
     tmp_path: Path, what: tuple[str, ...], expected: str
 ) -> None:
     done = run_here("metadata", place(tmp_path, "data", "payments-0"), *what)
@@ -122,11 +122,11 @@ def test_metadata_without_its_topics_names_the_directory_to_give(
     assert "no topic matches" not in done.stderr
 
 
-# ----------------------------------------------------------- 4.3 stray and deleted directories
+# --------------------------------------------------------------- stray and deleted directories
 
 
 @pytest.mark.parametrize("mark", ["stray", "delete"])
-def test_marked_directory_is_read_if_it_is_named(tmp_path: Path, mark: str) -> None:
+def test_stray_or_deleted_directory_is_read_if_given_as_input(tmp_path: Path, mark: str) -> None:
     data = place(tmp_path, "data", "payments-1")
     marked = data / f"payments-0.{'a' * 32}-{mark}"
     shutil.copytree(DUMP / "payments-0", marked)
@@ -142,10 +142,10 @@ def test_marked_directory_is_read_if_it_is_named(tmp_path: Path, mark: str) -> N
         assert '"partition": 0' not in found
 
 
-# --------------------------------------------------------------- 4.5 lag of control records
+# ------------------------------------------------------------------- lag of control records
 
 
-def test_lag_of_control_records_alone_is_marked(tmp_path: Path) -> None:
+def test_lag_of_only_control_records_is_marked(tmp_path: Path) -> None:
     records = batch(0, 4, producer_id=7, producer_epoch=0, transactional=True)
     folder = write_partition(tmp_path, {0: records + marker(4, 7, 0, commit=True)})
     topic, _, number = folder.name.rpartition("-")
@@ -168,10 +168,10 @@ def test_lag_of_control_records_alone_is_marked(tmp_path: Path) -> None:
     assert "only control records, such as transaction markers, follow" in found["done"][1]
 
 
-# ------------------------------------------------------------------ 4.9 the same options everywhere
+# ---------------------------------------------------------------------- the same options everywhere
 
 
-def test_metadata_takes_input_as_other_commands_do() -> None:
+def test_metadata_accepts_the_input_option() -> None:
     given = run_here("metadata", DUMP, "--what", "topics", "--json")
     named = run_here("metadata", "--input", DUMP, "--what", "topics", "--json")
     assert (named.returncode, named.stdout) == (0, given.stdout)
@@ -187,7 +187,7 @@ def test_metadata_takes_input_as_other_commands_do() -> None:
         ("warm-up",),
     ],
 )
-def test_quiet_command_prints_nothing_of_what_is_intact(arguments: tuple[str | Path, ...]) -> None:
+def test_quiet_prints_nothing_for_an_intact_input(arguments: tuple[str | Path, ...]) -> None:
     done = run_here(str(arguments[0]), *arguments[1:], "-q")
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -210,19 +210,19 @@ def test_every_command_has_quiet() -> None:
         ("Today 01:00+02:00", "2026-11-19T23:00:00.000Z"),
     ],
 )
-def test_time_of_a_named_day_is_a_time(text: str, expected: str) -> None:
+def test_time_of_a_named_day_is_accepted(text: str, expected: str) -> None:
     now = parse_time("2026-11-20T12:34:56Z")
     assert format_time(parse_time(text, now=now)) == expected
     assert is_relative(text)
 
 
 @pytest.mark.parametrize("text", ["yesterday 25:00", "now 10:00", "yesterday x"])
-def test_other_words_after_a_day_are_no_time(text: str) -> None:
+def test_invalid_text_after_a_named_day_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="neither milliseconds nor a time"):
         parse_time(text)
 
 
-# -------------------------------------------------------------- 4.10 binary values on a terminal
+# ------------------------------------------------------------------- binary values on a terminal
 
 
 class Terminal(io.StringIO):
@@ -259,7 +259,7 @@ def test_long_binary_value_is_shortened_on_a_terminal_only(
     assert "ff" * 1000 in whole
 
 
-# -------------------------------------------------------------------------- 4.7 the runbook's paths
+# ------------------------------------------------------------------------------ the runbook's paths
 
 
 @pytest.mark.parametrize("is_separate", [True, False])
@@ -285,10 +285,10 @@ def test_runbook_of_the_same_cluster_names_its_metadata_directory(
     assert run_here(*command.split()[1:]).returncode in (0, 1)
 
 
-# ------------------------------------------------------------------------ 4.11 causes come first
+# ----------------------------------------------------------------------------- causes come first
 
 
-def test_until_before_all_records_names_times_that_people_read(tmp_path: Path) -> None:
+def test_until_before_all_records_reports_readable_times(tmp_path: Path) -> None:
     late = batch(0, 1, timestamps=[2**63 - 1])
     write_logs(
         tmp_path / "dump", {("t", 0, 0): [late], ("u", 0, 0): [batch(0, 1, timestamps=[10**12])]}
@@ -302,7 +302,7 @@ def test_until_before_all_records_names_times_that_people_read(tmp_path: Path) -
     assert str(2**63 - 1) not in done.stderr
 
 
-def test_word_without_quotes_in_a_condition_is_named_first(tmp_path: Path) -> None:
+def test_unquoted_word_in_a_condition_is_reported_first(tmp_path: Path) -> None:
     done = run_here(
         *("rewrite", "--input", DUMP / "payments-0", "--output", tmp_path / "out"),
         *("--drop-where", "timestamp < now"),
@@ -314,11 +314,11 @@ def test_word_without_quotes_in_a_condition_is_named_first(tmp_path: Path) -> No
     assert "BETWEEN" not in text
 
 
-def test_import_of_kcat_records_names_their_layout(tmp_path: Path) -> None:
+def test_import_of_kcat_records_suggests_layout_kcat(tmp_path: Path) -> None:
     kcat = DUMP.parent / "kcat.json"
     done = run_here("import", "--input", kcat, "--output", tmp_path / "out")
     assert done.returncode == 2
-    assert "give --layout kcat" in on_one_line(done.stderr)
+    assert "use --layout kcat" in on_one_line(done.stderr)
     named = run_here("import", "--input", kcat, "--output", tmp_path / "out", "--layout", "kcat")
     assert named.returncode == 0, named.stderr
 
