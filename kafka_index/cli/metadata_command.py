@@ -233,7 +233,7 @@ def _summary_lines(summary: Mapping[str, Any], paint: Paint) -> Iterator[str]:
             yield paint.notable(f"unknown, not decoded: {texts}")
     for topic, future in summary["future_timestamps"].items():
         yield paint.notable(
-            f"timestamps of {topic} are in the future, and retention by time waits for them: "
+            f"timestamps of {topic} in the future delay retention by time: "
             f"{plural(future['segments'], 'segment')}, {format_bytes(future['size_bytes'])}"
         )
 

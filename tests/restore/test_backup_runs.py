@@ -219,7 +219,7 @@ def test_restore_reports_the_time_of_its_run_and_a_deleted_later_one(
     deleted.unlink()
     run = restore(f"backup:{root}", tmp_path / "out")
     assert run.code == 0, run.done.stderr
-    assert f"of run {run_name(_TIME_MS)}, cut at 2023-11-14T22:13:20" in run.done.stdout
+    assert f"from run {run_name(_TIME_MS)}, cut at 2023-11-14T22:13:20" in run.done.stdout
     assert f"{deleted}: the manifest of broker 1 in run" in caplog.text
 
 
