@@ -52,7 +52,7 @@ EXPLAINED: Mapping[str, str] = {each: each.explained for each in FileClass}
 _EXPLAINED_COPIES = {
     **EXPLAINED,
     FileClass.IDENTICAL: "identical bytes in the offset range that both copies have",
-    FileClass.VALID: "identical, except for batches that the log cleaner removed from one copy",
+    FileClass.VALID: "identical, except for batches that the log cleaner removed or wrote again",
     FileClass.BAD_CRC: "different bytes with the same checksum",
 }
 _COLUMNS = (

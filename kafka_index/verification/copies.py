@@ -77,7 +77,7 @@ class _Copy:
 
     A cleaner has been over all offsets below `cleaned_to`, by its checkpoint and the batches that
     were dropped; over none if the topic is not compacted. `thinned` counts the records that batches
-    lack, from `thinned_from` on.
+    lack, from `thinned_from` on. With `is_rewritten`, a batch has other bytes, and those records.
     """
 
     def __init__(self, copy: CopySegments) -> None:
@@ -89,6 +89,7 @@ class _Copy:
         self.end_offset = copy.segments[0].base_offset if copy.segments else 0
         self.missing: list[tuple[int, int, int]] = []
         self.thinned, self.thinned_from = 0, 0
+        self.is_rewritten = False
         self.fill()
 
     def is_empty(self) -> bool:
@@ -204,6 +205,7 @@ def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement
         if lacking is not None:
             one.thin(lacking[0])
             other.thin(lacking[1])
+            one.is_rewritten = True
             one.drop(1)
             other.drop(1)
         elif bases[0] != bases[1]:
@@ -276,14 +278,15 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
             effect=effects[reason],
         )
     if ends[0] == ends[1]:
-        was_cleaned = one.missing or other.missing
-        cleaned = ", but for what a cleaner has removed" if was_cleaned else ""
+        was_cleaned = one.missing or other.missing or one.is_rewritten
+        cleaned = ", but for what a cleaner removed or wrote again" if was_cleaned else ""
         found = f"equal from offset {start} up to offset {ends[0]}{cleaned}"
         return Judgement(FileClass.VALID if was_cleaned else FileClass.IDENTICAL, found=found)
     return Judgement(
         FileClass.PREFIX,
         expected=f"offset {max(ends)}",
-        found=f"{_FIRST if ends[0] < ends[1] else _SECOND} ends at offset {min(ends)}",
+        found=f"{_FIRST if ends[0] < ends[1] else _SECOND} ends at offset {min(ends)}"
+        f"{'' if start < min(ends) else ': no offset is in both'}",
         effect="It lacks the last batches of the other, and has no different ones.",
     )
 

@@ -16,7 +16,7 @@ from kafka_index.verification.copies import CopySegments, comparison_finding
 from tests.support.command_line import DUMP, run_here
 from tests.support.missing_offsets import CleanedLogs, read_cleaned_logs, within, write_partition
 from tests.support.restoring import copy_dump
-from tests.support.segments import batch, packed_batch
+from tests.support.segments import batch, packed_batch, wrapper
 
 Batches = dict[int, list[bytes]]
 
@@ -43,6 +43,7 @@ def compared(tmp_path: Path, ours: Batches, theirs: Batches) -> tuple[FileClass,
 
 A, B, C, D = (records(offset) for offset in (0, 3, 6, 9))
 B_OF_1, B_OF_2, LATE_B = records(3, epoch=1), records(3, epoch=2), records(3, timestamp=2000)
+OLD_A = wrapper(2, 1, [(at, 1000 + at) for at in range(3)], 1, value_size=20)
 ROTTEN_B = B[:-1] + bytes([B[-1] ^ 1])
 HARMFUL = (FileClass.DIVERGED, FileClass.GAP, FileClass.BAD_CRC)
 #: Two copies, and what is found; ``{0}`` is the place of the first of them, ``{1}`` the other.
@@ -52,7 +53,9 @@ COPIES: list[tuple[Batches, Batches, FileClass, str]] = [
     ({0: [A], 3: [B], 6: [C]}, {6: [C]}, FileClass.IDENTICAL, "equal from offset 6 up to offset 9"),
     ({0: [A, B]}, {0: [A, ROTTEN_B]}, FileClass.BAD_CRC, "other bytes in the batch at offset 3"),
     ({0: [A, B]}, {0: [A]}, FileClass.PREFIX, "the {1} copy ends at offset 3"),
-    ({0: [A, B]}, {6: [C]}, FileClass.PREFIX, "the {0} copy ends at offset 6"),
+    ({0: [A, B]}, {6: [C]}, FileClass.PREFIX, "offset 6: no offset is in both"),
+    # Cleaners of Kafka 4 write old messages as batches.
+    ({0: [OLD_A, B]}, {0: [A, B]}, FileClass.VALID, "what a cleaner removed or wrote again"),
     ({0: [A, B_OF_1]}, {0: [A, B_OF_2, C]}, FileClass.DIVERGED, "at offset 3 under epochs {2}"),
     ({0: [A, B]}, {0: [A, LATE_B]}, FileClass.DIVERGED, "at offset 3 under epochs 0 and 0"),
     ({0: [A, B, C, D]}, {0: [A, D]}, FileClass.GAP, "the {1} copy lacks 2 batches from offset 3"),
