@@ -346,12 +346,12 @@ def test_a_lag_that_is_not_known_is_null_and_damage(damage: str, tmp_path: Path)
     assert library.to_arrow().to_pylist() == [first, *others]
 
 
-def test_timestamps_that_retention_does_not_reach_are_named(tmp_path: Path) -> None:
+def test_future_timestamps_that_delay_retention_are_reported(tmp_path: Path) -> None:
     log = batch(0, 2, timestamps=[1_700_000_000_000, 1_700_000_000_000_000])
     write_partition(tmp_path, {0: log}, "orders-0", indexed=True)
     copy_partitions(tmp_path, "__consumer_offsets-0")
 
     found = json.loads(metadata(tmp_path, "--json").stdout)
     assert found["future_timestamps"] == {"orders": {"segments": 1, "size_bytes": len(log)}}
-    text = "timestamps of orders are in the future, and retention by time waits for them: 1 segment"
+    text = "timestamps of orders in the future delay retention by time: 1 segment"
     assert text in metadata(tmp_path).stdout
