@@ -144,7 +144,7 @@ class ExportOutcome(Outcome):
 
     def _damage_lines(self, rows: Sequence[PartitionReport]) -> list[str]:
         lost_before = (ExportStatus.FAILED, ExportStatus.CONTINUED, ExportStatus.RESTARTED)
-        wrong = [row for row in rows if row.left_out or row.status in lost_before]
+        wrong = [row for row in rows if row.left_out or row.is_shorter or row.status in lost_before]
         if not wrong:
             return []
         left_out = sum(row.left_out for row in wrong)

@@ -184,7 +184,7 @@ class PartitionExport:
     def _shorter_end(self) -> int | None:
         """The end of the earlier export, if a shorter export takes its place."""
         exchange, record = self.exchange, self.record
-        if exchange is None or not exchange.is_restart or record is None:
+        if exchange is None or record is None:
             return None
         before = exchange.before.next_offset
         return before if record.next_offset < before else None

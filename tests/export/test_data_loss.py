@@ -213,10 +213,15 @@ def test_log_with_last_batch_out_of_order_is_exported_to_its_intact_end(
     assert exported(target) == whole
 
 
-def test_restart_with_a_shorter_log_reports_both_end_offsets(tmp_path: Path, out: Path) -> None:
+@pytest.mark.parametrize(
+    ("choice", "status"), [("restart", "restarted"), ("continue", "continued")]
+)
+def test_shorter_export_in_place_of_a_longer_one_is_reported_with_both_end_offsets(
+    tmp_path: Path, out: Path, choice: str, status: str
+) -> None:
     write(tmp_path / "in", {0: log_of(range(800))})
-    code, row = export(tmp_path / "in", out, "--on-data-loss", "restart")
-    assert (code, row["status"], row["next_offset"]) == (1, "restarted", 800)
+    code, row = export(tmp_path / "in", out, "--on-data-loss", choice)
+    assert (code, row["status"], row["next_offset"]) == (1, status, 800)
     assert "the previous export, up to offset 1000, was longer" in row["reason"]
     assert exported(out) == rows_of(tmp_path / "in")
 
@@ -234,6 +239,15 @@ def test_restart_with_damage_leaves_the_old_files_until_all_is_whole(
     write(tmp_path / "in", MADE_ANEW)
     assert export(tmp_path / "in", out, "--on-data-loss", "restart")[0] == 0
     assert exported(out) == rows_of(tmp_path / "in")
+
+
+def test_empty_export_in_place_of_a_longer_one_is_printed(tmp_path: Path, out: Path) -> None:
+    write(tmp_path / "in", {0: b"", 500: b""})
+    done = run_here(
+        *("export", "--input", tmp_path / "in", "--output", out, "--on-data-loss", "restart")
+    )
+    assert done.returncode == 1
+    assert "the previous export, up to offset 1000, was longer" in done.stdout
 
 
 def test_a_choice_of_no_use_changes_nothing(tmp_path: Path, out: Path) -> None:
