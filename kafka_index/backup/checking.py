@@ -417,7 +417,7 @@ def verify_backup(
 
 
 def _manifest_faults(repository: Repository, found: RunManifests) -> Iterator[dict[str, object]]:
-    """Yield a row for each manifest that cannot be read, or is another one than its head says."""
+    """Yield a row for each manifest that cannot be read or does not match its head."""
     for error in found.errors:
         row = {"path": error.path or "", "status": "damaged", "reason": error.message}
         yield {**row, "expected": error.expected, "found": error.found}

@@ -251,7 +251,7 @@ def _expire(repository: Repository, runs: Iterable[_RunBrokers]) -> None:
     for each in runs:
         for node_id in each.brokers:
             repository.expire(each.run, node_id)
-        # The manifest last: a head alone shows that it was lost.
+        # Delete the head first: a head without its manifest is reported as a loss.
         for folder in (HEADS_FOLDER, RUNS_FOLDER):
             paths = [manifest_path(root, each.run, node, folder) for node in each.brokers]
             repository.store.delete(paths)

@@ -44,7 +44,7 @@ from kafka_index.stores.store import Bytes
 MIN_CHOSEN_BYTES = 64 << 10
 _CHOSEN_BYTES = 192 << 10
 _CRC_AT = 17
-# What the last offset of a batch is read from.
+# The end of the header fields from which the last offset of a batch is computed.
 _OFFSET_DELTA_END = 27
 _CRC_VALUES = 1 << 32
 # Pieces that are read and not put yet.
@@ -172,7 +172,7 @@ class LogReading:
                     self._limit_base_offset = far
                     continue
                 if far is not None:
-                    # A piece that reached over the limit would be no segment.
+                    # A piece whose offsets span 2^31 or more could not be restored as one segment.
                     self._is_at_limit, code = True, SCAN_NEED_BYTES
             if code != SCAN_ROWS_FULL:
                 return _Batches(buffer, *np.concatenate(found, axis=1)), int(code)

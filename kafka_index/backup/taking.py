@@ -91,7 +91,7 @@ class Taking:
         self.repository = repository_of(root).create(self.broker.cluster_id, request.brokers)
         self.previous = self.repository.newest(self.broker.node_id)
         self._damaged = self.repository.damaged()
-        # The directory of a partition with damaged objects is looked at, changed or not.
+        # A partition with damaged objects is read again even if it is unchanged.
         self._earlier = {
             (each.topic_partition, each.topic_id): each
             if each.folder not in self._damaged

@@ -358,7 +358,7 @@ def _check_keys(rows: pa.RecordBatch, path: str) -> None:
 
 
 def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.RecordBatch:
-    """Return `PART_SCHEMA` of a batch; none is in order where another one is not."""
+    """Return `PART_SCHEMA` of a batch; if one part is out of order, all are marked so."""
     keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     position = batch[POSITION].fill_null(-1).to_numpy()
     starts = run_starts(keys)

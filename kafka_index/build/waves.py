@@ -161,7 +161,7 @@ def build_waves(
     after a failure. A failure of the engine or of a signal is raised once the rows of all that is
     in place have been yielded.
     """
-    # What the scans of the waves that run have found.
+    # The scan results of the running waves.
     staged_of: dict[Wave, list[StagedSegment]] = {}
 
     def build(wave: Wave) -> list[SegmentReport]:

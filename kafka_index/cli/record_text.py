@@ -46,7 +46,7 @@ _CONTROL_TYPES = (
     "kraft_version",
     "kraft_voters",
 )
-# What a terminal gets of a binary key or value that is more than twice as long.
+# The bytes of a binary key or value that a terminal shows, if it is more than twice as long.
 _SHORT_BYTES = 24
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6

@@ -212,7 +212,7 @@ class RunSummary:
         self.add_missing_offsets(result.missing_offsets)
 
     def add_missing_offsets(self, missing: MissingOffsets) -> None:
-        """Set the offsets that are missing in what was read."""
+        """Set the missing offsets of the logs that were read."""
         self._missing_offsets = missing.as_object()
 
     def add_paths(self, context: click.Context) -> None:

@@ -59,7 +59,7 @@ class Detail(Enum):
 
     @property
     def stdout(self) -> TextIO:
-        """The stream of what is not damage."""
+        """The stream for output other than damage; with --quiet it is discarded."""
         return _Discarded() if self is Detail.QUIET else sys.stdout
 
 

@@ -334,7 +334,7 @@ def run_verify(options: VerifyOptions) -> ExitCode:
 
 
 def _next_command(options: VerifyOptions) -> str:
-    """Return the command to run where something is harmful."""
+    """Return the next command to run if a file is harmful."""
     inputs = ["--input", *options.inputs]
     if options.against:
         return f"kafka-index verify {shlex.join(inputs)}, then verify the other copy"

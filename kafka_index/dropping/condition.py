@@ -189,7 +189,7 @@ class KeyMatcher:
 
 
 def matcher_of(selection: Selection) -> ConditionMatcher | KeyMatcher:
-    """Return what selects the records that are dropped, for one thread."""
+    """Return a matcher of the records to drop, for one thread."""
     if selection.condition is not None:
         return ConditionMatcher(selection.condition)
     return KeyMatcher(selection.keys or ())

@@ -332,7 +332,7 @@ def _judged(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]
 def _lost_log_ends(
     logs: Sequence[SeenLog], found: Iterable[MissingRange], cleaning: Cleaning
 ) -> dict[int, _Lost]:
-    """Return where logs end of which index files know more, and where the next log begins."""
+    """Return the end of each log whose index files reach further, and the next base offset."""
     ends = {}
     for each in found if cleaning.is_compacted is not False else ():
         before, log = logs[each.log - 1], logs[each.log]
@@ -346,7 +346,7 @@ def _lost_log_ends(
 
 
 class _Lost(NamedTuple):
-    """The end of offsets that are lost for sure, and why they are."""
+    """The end of a range of offsets that are certainly lost, and the reason."""
 
     end_offset: int
     why: str
@@ -366,7 +366,7 @@ def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -
 
 
 def _split(missing: MissingRange, lost: Mapping[int, _Lost]) -> Iterator[MissingRange]:
-    """Split a missing range at the bounds of what index files show to be lost."""
+    """Split a missing range at the bounds of the losses that index files prove."""
     for base, (until, why) in sorted(lost.items()):
         first, end = max(base, missing.first_offset), min(until, missing.end_offset)
         if missing.cause is Cause.LOST or first >= end:

@@ -200,7 +200,7 @@ def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tu
 
 
 def wave_bytes(total_bytes: int) -> int:
-    """Return the cost of a wave: many bins, and a small share of a large run."""
+    """Return the cost of a wave: many bins, but a small fraction of a large run."""
     return min(max(_WAVE_BYTES, total_bytes // _MAX_WAVES), _MAX_WAVE_BYTES)
 
 

@@ -138,7 +138,7 @@ class PartitionExport:
         _take_place(self.exchange, self.record)
 
     def find_missing(self, finder: GapFinder) -> None:
-        """Find what is missing in the log, once its splits are exported."""
+        """Find the missing offsets of the log, once its splits are exported."""
         if self.read is not None and self.failure is None:
             new = [work for work in self.works if not work.is_repeated]
             seen = [log for work in new for log in self._results[work.number].seen]

@@ -6,9 +6,9 @@ its last offset or before, and whose upper bound is above its first offset and a
 stable offset before it. Two indexes with equal such bounds are equal to every fetch, in any order.
 
 A last stable offset is right up to the start of the next transaction that is not committed. A
-follower appends several batches at once, and notes such later offsets; a rebuild never does. It
-passes over the next transaction of the same producer (`ProducerStateManager.lastStableOffset`),
-which fetches then miss: such an index is wrong, although a broker wrote it.
+follower appends several batches at once, and writes such later offsets; a rebuild never does. The
+later offset can pass over the producer's next transaction, which fetches then miss: such an index
+is wrong, although a broker wrote it. Source: `ProducerStateManager.lastStableOffset`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TxnFault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TxnDifference:
-    """A difference that decides about a transaction index; `entry` is a slot of the stored one."""
+    """A difference that makes a transaction index wrong; `entry` is a slot of the stored index."""
 
     fault: TxnFault
     entry: int

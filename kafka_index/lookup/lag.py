@@ -164,7 +164,7 @@ def _reason(
 
 
 def _only_control_records_follow(files: PartitionFiles, found: Longs, end_offset: int) -> bool:
-    """Return whether control batches alone are from a found record to the end of the lag."""
+    """Return whether only control batches follow a record, up to the end of the lag."""
     base_offset, position = int(found[SEGMENT_BASE_OFFSET]), int(found[BATCH_POSITION])
     for segment in files.segments:
         if segment.base_offset < base_offset:

@@ -37,7 +37,7 @@ class DamagedObject:
     kept_after: int = 0
 
     def loss(self, source: SegmentFile, known: Iterable[LostRange]) -> LostRange | None:
-        """Return the lost offsets that no known range has; None if there are none.
+        """Return the lost offsets outside of the known ranges; None if there are none.
 
         If the object has its size, nobody knows which of its offsets they are.
         """

@@ -1,4 +1,4 @@
-"""Sound ranges of damaged logs, and what other copies of a partition have of the rest.
+"""Intact ranges of damaged logs, and the batches of other copies that fill the rest.
 
 Offsets that the base lacks are filled by all intact batches that other copies have of them, if they
 have the same history there. The nearest batches that both hold, before the range and after it, must
@@ -52,7 +52,7 @@ from kafka_index.stores import is_remote
 _OFFSET_BYTES = 8
 # With the same last offset and checksum, which covers the difference, the first offset is the same.
 _IDENTITY = ("last_offset", "leader_epoch", "checksum")
-# A common batch is looked for in so many logs of the base on each side of a range.
+# The number of logs of the base, on each side of a range, that are searched for a common batch.
 _MAX_COMPARED = 8
 _KEPT_LOGS = 4
 
@@ -194,7 +194,7 @@ def earlier_batches(
 def _first_repeated(
     log: Bytes, places: Sequence[tuple[int, int]], ranges: Sequence[SoundRange]
 ) -> int | None:
-    """Return where the first batch is that one of these repeats; None if one repeats none."""
+    """Return the position of the first repeated batch; None if a batch repeats none."""
     repeats = [log[start:end].tobytes() for start, end in places]
     wanted = {one[:_OFFSET_BYTES] for one in repeats}
     found: dict[bytes, int] = {}
@@ -269,7 +269,7 @@ class Fill:
     damaged: tuple[Span, ...] = ()
 
     def covers(self, first_offset: int, end_offset: int) -> bool:
-        """Return whether copies were looked at for offsets, the end exclusive."""
+        """Return whether copies were searched for a range of offsets, the end exclusive."""
         return (
             bool(self.replicas)
             and self.first_offset <= first_offset
@@ -319,7 +319,7 @@ class Filler:
         *,
         takes: bool = True,
     ) -> Fill:
-        """Return what other copies have of a range of offsets.
+        """Return the batches of other copies in a range of offsets.
 
         If a cleaner may have removed them from the base, it has been up to `cleaned_to`: records
         are taken only from copies in which they have survived a cleaner that got as far.
@@ -364,7 +364,7 @@ class Filler:
         return self.find(first, end_offset, cleaned_to)
 
     def _read(self, other: Replica, first_offset: int, end_offset: int) -> Iterator[_Part]:
-        """Yield what the logs of a copy have of a range, if it has the same history there."""
+        """Yield the batches of a copy in a range, if it has the same history there."""
         before = self._common(other, first_offset, is_after=False)
         after = self._common(other, end_offset, is_after=True)
         if _Common.DIFFERS in (before, after):
@@ -408,7 +408,7 @@ class Filler:
         return _Common.NONE
 
     def _epochs_from(self, end_offset: int) -> _EpochProof:
-        """Return what proves that a batch is in the history of the base, by its leader epoch."""
+        """Return the leader epochs that prove a batch to be in the history of the base."""
         base = self._base
         later: set[int] = set()
         cache = LeaderEpochCache()
@@ -571,7 +571,7 @@ def _joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def _without(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
-    """Return ranges, the end exclusive and in order, without other ones."""
+    """Return the parts of ranges that are not in other ranges; ordered, the end exclusive."""
     taken = sorted(removed)
     left = []
     at = 0

@@ -151,9 +151,9 @@ def restore_logs(
 
 @dataclass(frozen=True, slots=True)
 class RestoredAgain:
-    """Partitions that are restored again, once it is known what a first attempt could not.
+    """Partitions that are restored a second time, with segments to split or transactions to edit.
 
-    Their segments are split in a folder of the output.
+    The split segments are in a folder of the output.
     """
 
     plan: RestorePlan
@@ -306,7 +306,7 @@ class RestoreJob:
 
     @property
     def _metadata_directory(self) -> str | None:
-        """The directory with the metadata log of the cluster, as far as it is known."""
+        """The directory with the metadata log of the cluster; None if it is unknown."""
         if self.request.cluster is ClusterMode.SAME:
             return self._metadata_output or self.output.path
         return self.seeds[0].path if self.seeds else None
@@ -448,7 +448,7 @@ class RestoreJob:
         partitions: Iterable[RestoredPartition],
         unended: Mapping[TopicPartition, Sequence[int]],
     ) -> list[str]:
-        """Return the transactions that are open where logs were cut, or that nobody ends."""
+        """Return the transactions that are open at truncated ends, or have no coordinator."""
         edited = sum(each.is_edited for each in partitions)
         notes = []
         if edited:

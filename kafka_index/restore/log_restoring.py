@@ -350,7 +350,7 @@ def with_fills(
 def _split_at(
     missing: MissingRange, base_offset: int
 ) -> tuple[MissingRange | None, MissingRange | None]:
-    """Return the part of a range before a log, and the part in it."""
+    """Return the part of a range before a log, and the part inside the log."""
     first, end = missing.first_offset, missing.end_offset
     return (
         replace(missing, end_offset=min(end, base_offset)) if first < base_offset else None,
@@ -361,7 +361,7 @@ def _split_at(
 def _find(filler: Filler, missing: MissingRange, cleaning: Cleaning) -> Fill:
     """Return what fills missing offsets, unless a cleaner may have removed them."""
     cleaned_to = cleaning.cleaned_to if missing.cause is Cause.COMPACTED else None
-    # What a cleaner may have removed, nobody knows up to where, is not brought back.
+    # If the cleaner's progress is unknown, removed records might reappear: fill nothing.
     is_unknown = missing.cause is Cause.UNKNOWN and cleaning.is_compacted
     takes = not (is_unknown and cleaning.cleaned_to is None)
     return filler.find(missing.first_offset, missing.end_offset, cleaned_to, takes=takes)

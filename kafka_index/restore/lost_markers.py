@@ -1,8 +1,8 @@
-"""Transaction markers that restored partitions lack: written again, or their records left out.
+"""Lost transaction markers of restored partitions: write them again, or drop their records.
 
-A transaction whose marker is lost would stay open for ever, or end with the marker of its
-producer's next one. The batches around lost offsets show both. The outcome of such a transaction is
-taken from the ``.txnindex`` files of the dump and from `TransactionOutcomes`.
+A transaction whose marker is lost would stay open for ever, or end with the marker of the
+producer's next transaction. The batches around lost offsets show both. The outcome is taken from
+the ``.txnindex`` files of the dump and from `TransactionOutcomes`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from kafka_index.restore.transaction_outcomes import (
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import MappedFile, SegmentFile, publish_error
 
-#: The code of records that are left out, because nothing says how their transaction ended.
+#: The code of records that are dropped because the outcome of their transaction is unknown.
 UNKNOWN_OUTCOME: Final = "unknown_transaction_outcome"
 _EPOCH_BUMP = 1
 
 
 class _End(Enum):
-    """The end of the batches of a transaction: a marker, a lost one, or the end of the log."""
+    """The end of the batches of a transaction: a marker, a lost marker, or the end of the log."""
 
     MARKER = auto()
     LOST = auto()
@@ -261,7 +261,7 @@ class MarkerSearch:
         )
 
     def _stays_open(self, part: _Part, ending: Ending | None) -> bool:
-        """Return whether a transaction at the log end is left to its coordinator, or to people."""
+        """Return whether a coordinator or an operator has to end a transaction at the log end."""
         if ending is not None and ending.is_pending and self.has_coordinator:
             return True
         if ending is None:
@@ -273,7 +273,7 @@ class MarkerSearch:
         return is_open
 
     def _has_lost_nothing(self, part: _Part) -> bool:
-        """Return whether the log has all from a transaction on that the dump shows."""
+        """Return whether the log lost nothing from a transaction on, as far as the dump shows."""
         is_at_end = part.ended_by is _End.LOG and not self.found.is_end_lost
         return is_at_end and not self._gaps(part.first, None)
 
@@ -297,7 +297,7 @@ class MarkerSearch:
         if found is None and part.ended_by is _End.LOST and self._are_covered(part):
             found = Ending(Outcome.COMMIT, key.epoch, is_pending=False)
         if found is None and self.is_whole_cluster and self._has_lost_nothing(part):
-            # Nobody else can end it, and people can only abort it.
+            # No coordinator can end it, and an operator can only abort it.
             found = Ending(Outcome.ABORT, key.epoch, is_pending=False)
         if found is not None:
             return [_Group(*whole, found)]

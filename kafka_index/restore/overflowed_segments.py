@@ -71,7 +71,7 @@ class SegmentSplitter:
             yield replace(copied, base_offset=span.base_offset, is_last=is_last)
 
     def name_originals(self, restored: RestoredPartition) -> None:
-        """Name the logs of the dump in what was lost of a partition."""
+        """Replace split logs by the original logs in the losses of a partition."""
         restored.lost = [
             replace(each, path=self.originals[each.path], position_bytes=None)
             if each.path in self.originals

@@ -57,11 +57,11 @@ class Rows(NamedTuple):
     gap: Longs
 
     def take(self, rows: NDArray[np.intp] | slice) -> Rows:
-        """Return some of the batches."""
+        """Select batches by row."""
         return Rows(*(column[rows] for column in self))
 
     def outcome(self, row: int) -> Outcome:
-        """Return the outcome in a marker."""
+        """Return the outcome in a transaction marker."""
         is_commit = self.control_type[row] == CONTROL_COMMIT
         return Outcome.COMMIT if is_commit else Outcome.ABORT
 
@@ -227,7 +227,7 @@ class AbortedIndexes:
         return cls(tuple(sorted(entries)), tuple(reaches))
 
     def cover(self, gap: Gap) -> bool:
-        """Return whether they have every aborted transaction whose marker is in a gap."""
+        """Return whether the indexes have every aborted transaction whose marker is in a gap."""
         return any(
             base <= gap.first_offset and gap.last_offset < last for base, last in self.reaches
         )

@@ -204,7 +204,7 @@ class Salvaging:
                 by_header = bisect([each.first_offset for each in ranges], stated)
                 again = earlier_batches(log, at, end, INT64_MAX, ranges, is_searched=False)
                 is_repeat = again is not None and again.repeats is not None
-                # What its header says, is missing after the batches before it, or before the next.
+                # The offsets in its header are missing after the previous or before the next batch.
                 near = [before + 1, number]
                 if ends[by_header] <= stated < (firsts[by_header] or 0):
                     near.insert(0, by_header)
@@ -238,7 +238,7 @@ class Salvaging:
     def _lost_in(
         self, log: Bytes, hole: _Hole, ranges: Sequence[SoundRange], code: str, reason: str
     ) -> list[LostRange]:
-        """Return what is lost of a damaged range."""
+        """Return the lost offsets of a damaged range."""
         fill = hole.fill
         if fill.replicas and not fill.damaged:
             return []

@@ -1,4 +1,4 @@
-"""The transactions of an output that nobody would end: what is read to find their outcomes.
+"""The search for the outcomes of transactions in an output that no coordinator would end.
 
 Nothing is read unless a partition has losses or an open transaction.
 """

@@ -73,7 +73,7 @@ class IntactBatches(NamedTuple):
 
     @property
     def by_offset(self) -> IntactRows:
-        """Every offset's batch, once."""
+        """One batch for each offset."""
         if not len(self.moved):
             return self.in_order
         return np.sort(np.concatenate([self.in_order, self.moved]), order="first_offset")
@@ -161,7 +161,7 @@ def _rows(
 def _first_offsets(
     log: Bytes, batches: BatchColumns, segment_base_offset: int, decompressor: Decompressor
 ) -> Longs:
-    """Return first offsets; messages are decompressed where the one before does not tell."""
+    """Return first offsets; decompress a message if the previous message does not determine it."""
     firsts = batches.base_offset.copy()
     before = np.concatenate(([segment_base_offset - 1], batches.last_offset[:-1]))
     for row in np.flatnonzero(holds_messages(batches) & (firsts != before + 1)).tolist():
@@ -179,7 +179,7 @@ def _longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
     first, last = rows["first_offset"], rows["last_offset"]
     if (first[1:] > last[:-1]).all():
         return np.ones(len(rows), np.bool_)
-    # The largest numbers of batches that end at each last offset, and the batch before each batch.
+    # The longest sequence that ends at each last offset, and the previous batch of each batch.
     ends: list[int] = []
     best: list[tuple[int, int]] = []
     previous: list[int] = []

@@ -1,7 +1,7 @@
-"""Executors in a run: a fault of theirs is one line, and they write where the driver looks.
+"""Checks of executors: their packages, inputs, and access to the output folders of the driver.
 
-What an executor has and sees is checked by each of its Python processes before its first task. In
-the folders of the output the driver leaves a marker, a hidden file of a name that no other run has.
+Each Python process of an executor runs these checks before its first task. In each output folder
+the driver leaves a marker, a hidden file with a name that no other run uses.
 An executor that sees another file system under the same path would otherwise write its files there,
 and report them as built.
 """

@@ -49,7 +49,7 @@ _PACKAGE = __name__.partition(".")[0]
 # The last line of a traceback: the class of the error, with its module unless it is a builtin.
 _RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
 _MISSING = re.compile(r"No module named '([^']+)'")
-#: What a task says that runs where modules are missing, before their names.
+#: The start of the error of a task whose Python lacks modules; their names follow.
 LACKS = "the Python of the executors lacks "
 _LACKING = re.compile(rf"{LACKS}.+")
 # What Spark says of the executor on which a task failed for the last time.

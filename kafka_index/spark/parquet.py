@@ -275,7 +275,7 @@ class _Wave:
         return count_bins(self.segments, self.cost)
 
     def kept(self, _settings: BuildSettings) -> list[SegmentReport]:
-        """Return no row: all segments are built anew."""
+        """Return no row: all segments are built again."""
         return []
 
     def stage(
@@ -359,7 +359,7 @@ class _Wave:
         rows = self.counted.rows
         if rows.frame is not None:
             return rows.frame
-        # Where others want the rest, it is read no further than to see whose it is.
+        # If only other waves need the rest, only the key columns of the rest are read.
         is_part = self.segments < sum_of(self.counted.partitions) or len(known) < self.segments
         wanted = frozenset(each.key for each in known) if is_part else None
         read = workers.task(partial(read_rows, source=rows.source, wanted=wanted))

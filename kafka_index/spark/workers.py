@@ -42,13 +42,13 @@ _MANIFEST_SCHEMA = pa.schema(
 )
 #: A row for each bin: the results of its works, numbered like these.
 _RESULT_SCHEMA = pa.schema([pa.field(_PACKED, pa.binary(), nullable=False)])
-# Packed together, works and results share their texts, and these compress well.
+# Works and results of a bin repeat the same strings, which compress well together.
 _COMPRESSION_LEVEL = 1
-# Results that are not known yet are taken to be so many times as large as their works.
+# Estimated size of unknown results, as a multiple of the size of their works.
 _RESULT_RATIO = 4
-# One job sends this share of what Spark lets pass.
+# A job uses at most 1/4 of the size limits of Spark.
 _SHARE = 4
-# Spark's defaults, for sessions that do not tell theirs.
+# Spark's defaults, for sessions whose settings cannot be read.
 _MAX_RESULT_SIZE, _MAX_MESSAGE_SIZE = "1g", "128"
 
 _ON_DRIVER = "driver"

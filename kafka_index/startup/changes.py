@@ -22,7 +22,7 @@ _SPLIT = "split: the offsets of a segment are 2^31 or more apart"
 
 
 def changed_segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
-    """Return what a start does to each segment, by base offset."""
+    """Return the change that a start makes to each segment, by base offset."""
     files = loaded.files
     swapped = {one.log.base_offset for one in files.segments if one.is_swapped}
     actions: dict[int, list[SegmentPrediction]] = {}

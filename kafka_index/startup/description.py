@@ -76,7 +76,7 @@ def describe(
     lost, end_before = lost_records(loaded, visible_from)
     bases = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(bases, default=0))
-    # What was split off a log is read with it.
+    # Segments that were split off are read with the original log.
     sizes: dict[str, int] = {}
     for one in loaded.segments:
         if one.found is not None:

@@ -492,7 +492,7 @@ class _Start:
             )
 
     def _judge_transactions(self) -> None:
-        """Leave partitions unserved in which a transaction stays open."""
+        """Mark partitions as not served if a transaction in them stays open."""
         budget = shared_budget(self._config.max_decompressed_bytes)
         cluster = self._conditions.cluster
         found = OpenTransactions(self._partitions, cluster, self._node_id, budget)

@@ -111,7 +111,7 @@ def started_directories(
 def why_not_all_given(
     data_directories: Sequence[str], properties: Mapping[str, str] | None
 ) -> str | None:
-    """Return the reason why data directories of the settings are unknown; None if none is."""
+    """Return the reason if data directories of the settings are unknown; otherwise None."""
     configured = configured_directories(properties)
     if len(data_directories) >= len(configured):
         return None

@@ -1,4 +1,4 @@
-"""The offsets that a restore reported as lost, which a start does not lose again."""
+"""The offsets that a restore reported as lost: `predict` does not count them as losses."""
 
 from __future__ import annotations
 

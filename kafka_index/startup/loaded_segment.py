@@ -135,7 +135,7 @@ def _check_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
 
 
 class SegmentOverflowError(Exception):
-    """Recovery meets an offset that does not fit its segment, which a broker splits then.
+    """An offset does not fit its segment during recovery, so that a broker splits the segment.
 
     Kafka: ``LogSegmentOffsetOverflowException``.
     """

@@ -35,7 +35,7 @@ class OpenTransactions:
     budget: DecompressionBudget
 
     def judged(self) -> tuple[list[PartitionPrediction], int]:
-        """Return the partitions, and how many have transactions of coordinators elsewhere."""
+        """Return the partitions, and how many may have coordinators on other brokers."""
         judged, elsewhere = [], 0
         for one in self.partitions:
             if one.outcome is Outcome.LOADED and one.loaded is not None:
@@ -111,7 +111,7 @@ class OpenTransactions:
 
     @cached_property
     def _has_all_coordinators(self) -> bool:
-        """Whether all coordinators of the cluster are here, so that there is no other state."""
+        """Whether all transaction coordinators of the cluster are on this broker."""
         if self.cluster is None or not self._read[1]:
             return False
         topic = self.cluster.topic_named(TRANSACTION_STATE_TOPIC)

@@ -1,9 +1,9 @@
 """The files of a partition that a broker keeps without rebuilding, compared with its log.
 
-A broker checks no checksum of a log that it does not recover, and no entry of an index that it
-keeps: consumers stop at the first, and are led past records by the second. It takes the entries of
-time indexes and transaction indexes, the producers of snapshots and the leader epochs of the
-checkpoint for true. All of them are compared with the batches of the log.
+A broker verifies no checksum of a log that it does not recover: consumers stop at a wrong checksum.
+It verifies no entry of an index that it keeps: consumers skip records at a wrong entry. It trusts
+time indexes, transaction indexes, producer snapshots and the leader epoch checkpoint. All of these
+files are compared with the batches of the log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LATE = "lookups by timestamp and retention by time can be wrong"
 
 @dataclass(frozen=True, slots=True)
 class ServedFiles:
-    """The first reason why not all records are served right, and why that was not judged."""
+    """The first wrong file, and the reason if some files could not be checked."""
 
     fault: str | None = None
     unknown: str | None = None
@@ -61,7 +61,7 @@ def judge_served_files(
     *,
     is_compacted: bool,
 ) -> ServedFiles:
-    """Judge what a broker serves from the files that it keeps.
+    """Check the files that a broker keeps.
 
     The log start is that of the checkpoint. In a compacted log batches of producers may be gone, so
     that its producers are not judged.
@@ -121,7 +121,7 @@ class _LogState:
 
 
 def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
-    """Yield what consumers of a segment meet, and add its batches to the state of the log."""
+    """Yield the errors in a segment, and add its batches to the state of the log."""
     found = segment.found
     if found is None:
         state.add(ProducerTable(), segment)
@@ -153,7 +153,7 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
     if batches.stop is not None:
         stop = batches.stop
         yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
-    # An offset that the log does not reach leads nobody astray.
+    # Offsets beyond the end of the log do no harm: no fetch uses them.
     misfit = fit.misfit(INT64_MAX, len(segment.log))
     wrong = misfit.entry if entries.disorder is None and misfit else entries.disorder
     if wrong is not None:

@@ -134,7 +134,7 @@ def query_batches(
     batch_rows: int,
     threads: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what DuckDB answers a query of ``input_rows``, a table with the rows of batches.
+    """Yield the result of a DuckDB query over ``input_rows``, a table with the rows of batches.
 
     Raises `InputError` if DuckDB refuses the rows; `PublishError` if there is no room to sort.
     """

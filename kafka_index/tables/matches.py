@@ -92,7 +92,7 @@ class Search:
         return cls(listed, plan)
 
     def missing(self) -> MissingInRead:
-        """Return what finds the missing offsets in what is searched."""
+        """Return the finder of missing offsets in the searched logs."""
         return MissingInRead(self.plan.partitions, self.plan.finder)
 
     def run(

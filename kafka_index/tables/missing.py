@@ -1,4 +1,4 @@
-"""The missing offsets in what a command has read: the rule is that of verify.
+"""The missing offsets in the logs that a command has read, by the rule of verify.
 
 A read sees which offsets its batches hold. Where some are missing, or a log begins or ends other
 than its checkpoints say, `kafka_index.dump.missing_offsets` decides whether they are lost.
@@ -75,7 +75,7 @@ class GapFinder:
         return find_cluster(None, self.data_directories, budget)
 
     def find(self, read: ReadPartition, seen: Sequence[SeenLog]) -> Missing:
-        """Return what is missing in the range that was asked for.
+        """Return the missing offsets in the requested range.
 
         `seen` are the parts of logs that were read, in order. Raises `KafkaIndexError` if a file
         that decides cannot be read.
@@ -122,7 +122,7 @@ class GapFinder:
 
 
 class MissingInRead:
-    """Collects what a read of partitions has seen, and finds what is missing in it."""
+    """Collects the offsets that were read of partitions, and finds the missing offsets."""
 
     def __init__(self, partitions: Iterable[ReadPartition], finder: GapFinder | None) -> None:
         self._partitions = tuple(partitions)

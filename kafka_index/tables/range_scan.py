@@ -76,7 +76,7 @@ class RangeScan:
         self.bytes_read = 0
         self.least_offset = part.least_offset
         offsets = LogOffsets(max(part.start_offset, part.least_offset))
-        # What comes after the last batch is not known before the scan has ended.
+        # Offsets after the last batch are known only when the scan has ended.
         self.seen = SeenLog(part.segment, offsets, damage_end=INT64_MAX, has_counts=True)
         self._part = part
         self._verify_crc = verify_crc

@@ -47,7 +47,7 @@ class ListedPartitions:
     data_directories: tuple[str, ...] = ()
 
     def gap_finder(self, max_decompressed_bytes: int) -> GapFinder:
-        """Return what finds missing offsets in the partitions."""
+        """Return the finder of missing offsets in the partitions."""
         return GapFinder(self.data_directories, max_decompressed_bytes)
 
 

@@ -261,7 +261,7 @@ def identity_findings(
 
 
 def metadata_finding(path: str, damage: KafkaIndexError) -> Finding:
-    """Return the row of the damage of the metadata log that was given."""
+    """Return the report row for damage in the given metadata log."""
     return _row(path, FileClass.CORRUPT).refused(damage, _CUT_METADATA)
 
 

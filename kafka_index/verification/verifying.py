@@ -224,7 +224,7 @@ class VerifyTally:
         return RunOutcome.of_faults(faults)
 
     def headline(self, unread: Sized) -> str:
-        """Return the verdict in a line, which says of what it speaks."""
+        """Return the verdict in one line, with the number of partitions or files that it covers."""
         where = f"in {plural(self.partitions, 'partition')}" if self.partitions else ""
         if self.is_comparison and self.is_harmful:
             text = f"{plural(self.harmful.total(), 'partition')} with harmful differences"

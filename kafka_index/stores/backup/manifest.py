@@ -391,7 +391,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
 
 
 def parse_head(data: bytes, path: str) -> Head:
-    """Return what a head says; raises the errors of `parse_manifest`."""
+    """Return the fields of a head; raises the errors of `parse_manifest`."""
     return _decoded(data, path, Head, "a head")
 
 

@@ -204,7 +204,7 @@ class Repository:
         return None
 
     def hash_in_head(self, run: str, node_id: int) -> str | None:
-        """Return the hash of a manifest as its head has it; None without a head."""
+        """Return the hash of a manifest from its head; None if there is no head."""
         path = manifest_path(self.root, run, node_id, HEADS_FOLDER)
         with suppress(FileNotFoundError):
             return parse_head(self.store.read(path), path).sha256
