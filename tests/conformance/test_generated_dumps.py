@@ -67,7 +67,7 @@ def is_open_at(dump: Dump, producer_id: int, end: int) -> bool:
 
 
 def differences(judge: Judge, root: Path, seed: str) -> list[str]:
-    """Draw and restore a dump; return what Kafka reads of it and should not, or does not read."""
+    """Generate and restore a dump; return the records that Kafka reads wrongly or does not read."""
     dump = draw_dump(root, seed)
     salvage = (Salvage.BATCHES, Salvage.PREFIX)[len(dump.changes) % 2]
     found = restore(tuple(dump.copies), root / "out", salvage)

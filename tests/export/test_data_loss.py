@@ -190,8 +190,8 @@ def test_restart_exports_the_partition_anew(
     assert export(tmp_path / "in", out)[1]["status"] == "unchanged"
 
 
-#: A last batch that repeats offsets, or goes back: a broker takes the log to end after it, or where
-#: its segment begins.
+#: The last batch repeats offsets, or its offsets go back. A broker computes the log end offset from
+#: it, or from the base offset of its segment.
 OUT_OF_ORDER = {"repeated": range(1490, 1500), "gone back": range(10)}
 
 

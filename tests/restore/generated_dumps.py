@@ -1,4 +1,4 @@
-"""Generated copies of a partition with generated damage, and what a restore of them has to hold.
+"""Generated copies of a partition with generated damage, and the batches that restore must write.
 
 A history is a list of segments of batches. A copy holds a prefix of it, with index files and
 checkpoints, and is damaged then. The oracle is the union of the batches that any copy still holds
@@ -289,7 +289,7 @@ def kept_batches(directory: Path) -> list[bytes]:
 
 
 def faults(dump: Dump, salvage: Salvage) -> Iterator[str]:
-    """Restore the copies in every order; yield what is wrong, for people."""
+    """Restore the copies in every order; yield a message for each error."""
     by_content = {each.content: each for each in dump.batches}
     held = dump.held()
     outcomes = []
@@ -387,7 +387,7 @@ def _is_new_marker(entry: bytes, held_offsets: set[int]) -> bool:
 
 
 def _wanted(dump: Dump, salvage: Salvage, held: Segments) -> Iterator[Batch]:
-    """Yield what has to be restored: the first bad batch may end a segment."""
+    """Yield the batches that must be restored: the first bad batch may end a segment."""
     for segment, original in zip(held, dump.history, strict=True):
         if salvage is not Salvage.PREFIX:
             yield from segment

@@ -139,7 +139,7 @@ _ONGOING, _PREPARE_COMMIT, _COMPLETE_COMMIT, _COMPLETE_ABORT = 1, 2, 4, 5
         (_NEXT, "txnindex", {3}, "aborted"),
         (_NEXT, "", {3}, _UNKNOWN),
         (_NEXT, [(_COMPLETE_COMMIT, 1, [])], {0, 3}, "committed"),
-        # Open, and ended by its coordinator.
+        # The transaction is open, and its coordinator ends it.
         (_ABORTED, [(_ONGOING, 0, ["t-0"])], {3}, None),
         (_ABORTED, [(_PREPARE_COMMIT, 1, ["t-0"])], {3}, None),
     ],

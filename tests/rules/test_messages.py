@@ -1,4 +1,4 @@
-"""Messages to people: the cause, the next step, and nothing that misleads."""
+"""Messages for users: they give the cause and the next step, and do not mislead."""
 
 from __future__ import annotations
 

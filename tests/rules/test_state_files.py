@@ -1,4 +1,4 @@
-"""Hostile and damaged files of our own: each field takes every value, and no command fails on it.
+"""Forged and damaged state files: each field takes every value, and no command fails internally.
 
 A value is rejected with the name of the file, or it is legal and harmless. Exit code 70 is a bug.
 """

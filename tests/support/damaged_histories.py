@@ -1,4 +1,4 @@
-"""Histories of transactions whose logs lose batches, and what consumers may get of the rest."""
+"""Histories of transactions whose logs lose batches, and the records that consumers may get."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Started:
         starts: Mapping[str, int],
         intact: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
-        """Return what is not served, is hidden, or comes back, by partition.
+        """Return the lost, hidden and reappearing records, by partition.
 
         `intact` has what is served of the partitions while nothing is wrong: no others are then to
         be served as committed, and times are to be those of the same offsets.

@@ -57,7 +57,7 @@ def merge(dumps: dict[str, Dump], root: Path) -> list[Path]:
 
 
 def digest(records: Iterable[ConsumedRecord]) -> Digest:
-    """The digest of records, as the program of the clients makes it."""
+    """The digest of records, as the Java client program computes it."""
     made, count = hashlib.sha256(), 0
     for each in records:
         count += 1
