@@ -14,7 +14,7 @@ from kafka_index.layout.names import CLEAN_SHUTDOWN
 from kafka_index.storage.paths import repository_of
 from kafka_index.stores.backup.manifest import Manifest, Missed, run_name
 from tests.backup.repositories import take_run
-from tests.support.command_line import DUMP
+from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import RestoreRun, copy_dump, restore
 from tests.support.transaction_histories import PARTITIONS, History
 
@@ -221,6 +221,19 @@ def test_restore_reports_the_time_of_its_run_and_a_deleted_later_one(
     assert run.code == 0, run.done.stderr
     assert f"from run {run_name(_TIME_MS)}, cut at 2023-11-14T22:13:20" in run.done.stdout
     assert f"{deleted}: the manifest of broker 1 in run" in caplog.text
+
+
+def test_restore_of_a_repository_whose_manifests_were_all_deleted_names_one(tmp_path: Path) -> None:
+    data = copy_dump(tmp_path / "data", "payments-0")
+    root = tmp_path / "repository"
+    take_run(root, data, time_ms=_TIME_MS)
+    deleted = root / "runs" / run_name(_TIME_MS) / "1.json.zst"
+    deleted.unlink()
+
+    done = run_here("restore", "--input", f"backup:{root}", "--output", tmp_path / "out")
+
+    assert done.returncode == 1
+    assert f"{deleted}: the manifest of broker 1 in run" in done.stderr
 
 
 def test_a_partition_that_the_run_missed_is_named(tmp_path: Path) -> None:

@@ -263,21 +263,25 @@ class Repository:
             raise self._no_run(f"the repository has no run {selector}")
         time_ms = parse_time(selector) if selector else None
         found = self.newest_complete(time_ms)
+        lost = self._lost_after(found, time_ms)
         if found is not None:
-            self._warn_of_lost(found, time_ms)
+            for error in lost:
+                _LOGGER.warning("%s; run %s is read instead", error, found)
             return found
+        for error in lost:
+            raise error
         if selector:
             raise self._no_run(f"no complete run is at or before {time_text(parse_time(selector))}")
         raise self._no_run("the repository has no complete run")
 
-    def _warn_of_lost(self, run: str, time_ms: int | None) -> None:
-        """Warn of manifests that were deleted of later runs, up to a time if one is given."""
+    def _lost_after(self, run: str | None, time_ms: int | None) -> Iterator[CorruptObjectError]:
+        """Yield the errors of manifests that were deleted of later runs, up to a time if given."""
         for later, brokers in self.brokers_of_runs(HEADS_FOLDER).items():
-            if later > run and (time_ms is None or run_time(later) <= time_ms):
+            if later > (run or "") and (time_ms is None or run_time(later) <= time_ms):
                 for node_id in sorted({*brokers} - {*self.brokers_of(later)}):
                     error = self.lost_manifest(later, node_id)
                     if error is not None:
-                        _LOGGER.warning("%s; run %s is read instead", error, run)
+                        yield error
 
     def _no_run(self, message: str) -> InputError:
         brokers = self.brokers_of_runs()
