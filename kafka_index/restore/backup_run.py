@@ -68,7 +68,16 @@ class BackupRun:
                 "a run of a backup is restored alone: another input is of another time",
                 found=", ".join(request.inputs),
             )
-        return cls(Run(repository_of(root), name), run_path(root, name))
+        run, path = Run(repository_of(root), name), run_path(root, name)
+        if not run.copies:
+            missed = [
+                f"{TopicPartition(each.topic, each.partition).directory_name}: {each.reason}"
+                for manifest in run.manifests
+                for each in manifest.missed
+            ]
+            found = f"it missed {first_of(missed, _MAX_NAMES)}" if missed else None
+            raise InputError("the run has no partition", path=path, found=found)
+        return cls(run, path)
 
     def prepare(self, request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreRequest:
         """Return the request with the ends of the run's logs; notes are those of the old cluster.

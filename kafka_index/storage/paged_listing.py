@@ -171,6 +171,6 @@ def _folders(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     rows = page.set_column(0, "name", split.field("name"))
     codes = folders.indices.to_numpy()
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    ends = np.append(starts[1:], len(codes))
+    ends = np.append(starts, len(codes))[1:]
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         yield folders.dictionary[int(codes[start])].as_py(), rows.slice(start, end - start)

@@ -240,9 +240,18 @@ def test_a_partition_that_the_run_missed_is_named(tmp_path: Path) -> None:
     missed = Missed(topic="payments", partition=7, topic_id=None, reason="no id yet", runs=1)
     dump = copy_dump(tmp_path / "dump", "payments-0")
     done = restore(_changed(tmp_path, dump, missed=(missed,)), tmp_path / "out")
-    assert done.code == 1
+    assert done.code == 1, done.done.stderr
     (row,) = [row for row in done.rows if row["partition"] == 7]
     assert (row["status"], row["reason"]) == ("left_out", "the run missed it: no id yet")
+
+
+def test_restore_of_a_run_without_partitions_names_the_missed_ones(tmp_path: Path) -> None:
+    missed = Missed(topic="payments", partition=7, topic_id=None, reason="no id yet", runs=1)
+    dump = copy_dump(tmp_path / "dump", "payments-0")
+    source = _changed(tmp_path, dump, partitions=(), missed=(missed,))
+    done = restore(source, tmp_path / "out")
+    assert done.code == 2, done.done.stderr
+    assert "the run has no partition (found it missed payments-7: no id yet)" in done.done.stderr
 
 
 def test_a_partition_that_was_deleted_meanwhile_is_not_missed(tmp_path: Path) -> None:
