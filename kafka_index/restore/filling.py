@@ -195,7 +195,7 @@ def _first_repeated(
     log: Bytes, places: Sequence[tuple[int, int]], ranges: Sequence[SoundRange]
 ) -> int | None:
     """Return the position of the first repeated batch; None if a batch repeats none."""
-    repeats = [log[start:end].tobytes() for start, end in places]
+    repeats = [_without_epoch(log[start:end].tobytes()) for start, end in places]
     wanted = {one[:_OFFSET_BYTES] for one in repeats}
     found: dict[bytes, int] = {}
     for each in ranges:
@@ -203,9 +203,14 @@ def _first_repeated(
         while at < each.end_bytes:
             size = LOG_OVERHEAD_BYTES + entry_length(log[at:])
             if log[at : at + _OFFSET_BYTES].tobytes() in wanted:
-                found.setdefault(log[at : at + size].tobytes(), at)
+                found.setdefault(_without_epoch(log[at : at + size].tobytes()), at)
             at += size
     return min(found[one] for one in repeats) if found.keys() >= set(repeats) else None
+
+
+def _without_epoch(batch: bytes) -> bytes:
+    """Return a batch without its leader epoch, which no checksum covers: equal for repeats."""
+    return batch[:LOG_OVERHEAD_BYTES] + batch[MAGIC_POSITION:]
 
 
 def _plausible(log: Bytes, position: int, next_offset: int) -> np.void | None:

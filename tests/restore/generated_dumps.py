@@ -250,7 +250,9 @@ def _damaged(draw: random.Random, what: str, data: bytes, places: list[tuple[int
     """Return a log with drawn damage, from the places of its batches."""
     at, one = draw.choice(places)
     if what == "flip":
-        at += draw.randrange(len(one.data))
+        # No checksum covers the length, the leader epoch and the magic.
+        first, end = (8, 27) if draw.random() < 0.3 else (0, len(one.data))
+        at += draw.randrange(first, end)
         changed = draw.choice([1 << draw.randrange(8), 1 << draw.randrange(8), 0xFF])
         return data[:at] + bytes([data[at] ^ changed]) + data[at + 1 :]
     ends = {"cut": draw.randrange(len(data)), "cut at batch": at, "empty": 0}

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from kafka_index import restore_dump, verify
@@ -431,9 +432,9 @@ def test_a_batch_that_goes_back_and_is_no_repeat_is_lost(tmp_path: Path, dump: P
     log = logs(dump / PARTITION)[1]
     position, size, count = places(log)[3]
     data = bytearray(log.read_bytes())
-    # The leader epoch is outside the checksum.
     again = data[position : position + size]
-    again[15] ^= 1
+    again[34] ^= 1
+    again[17:21] = google_crc32c.value(bytes(again[21:])).to_bytes(4)
     log.write_bytes(data[: position + size] + again + data[position + size :])
 
     run = restore(dump, tmp_path / "out", "--salvage", "batches")
