@@ -120,7 +120,7 @@ class MetadataSource:
             _refuse("base_offset above last_offset", backwards, position, base_offset)
             optional = {name: _filled(chunk, name, value) for name, value in _DEFAULTS.items()}
             control_type = self._control_codes(
-                optional.pop("magic"), optional["attributes"], optional.pop("control_type")
+                optional["magic"], optional["attributes"], optional.pop("control_type")
             )
             yield BatchColumns(
                 position_bytes=position,

@@ -73,6 +73,8 @@ class BatchColumns(NamedTuple):
         Undefined where there is no producer.
     coordinator_epoch, control_timestamp_ms : ndarray of int64, shape (n,)
         Of a marker's record; undefined for all other batches.
+    magic : ndarray of int64, shape (n,)
+        A broker reads any above 2 as 2, and a negative one as 1. Consumers stop at both.
     """
 
     position_bytes: Longs
@@ -88,6 +90,7 @@ class BatchColumns(NamedTuple):
     base_sequence: Longs
     coordinator_epoch: Longs
     control_timestamp_ms: Longs
+    magic: Longs
 
     @property
     def rows(self) -> int:
@@ -103,6 +106,12 @@ class BatchColumns(NamedTuple):
         has_bit: NDArray[np.bool_] = self.attributes & CONTROL_MASK != 0
         has_bit[self.control_type == CONTROL_MESSAGE] = False
         return has_bit
+
+    @property
+    def has_unknown_magic(self) -> NDArray[np.bool_]:
+        """Whether the magic of each is none of 0 to 2: the byte is damaged, under no checksum."""
+        is_unknown: NDArray[np.bool_] = (self.magic < 0) | (self.magic > MAGIC_RECORD_BATCH)
+        return is_unknown
 
     def slice(self, start: int, end: int) -> BatchColumns:
         """Return the batches of some rows, as views."""
@@ -250,7 +259,8 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
             return SCAN_BAD_CRC, position, count, has_markers
         base_offset = read_base_offset(start)
         control: Integer = np.int64(CONTROL_NONE)
-        if magic_of(start) >= MAGIC_RECORD_BATCH:
+        magic = magic_of(start)
+        if magic >= MAGIC_RECORD_BATCH:
             leader_epoch = read_leader_epoch(start)
             attributes = read_attributes(start)
             last_offset = base_offset + read_last_offset_delta(start)
@@ -273,7 +283,7 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
             attributes = read_message_attributes(start)
             last_offset = base_offset
             max_timestamp = np.int64(NO_TIMESTAMP)
-            if magic_of(start) != 0:
+            if magic != 0:
                 max_timestamp = read_message_timestamp(start)
             producer_id = np.int64(NO_PRODUCER_ID)
         if not can_convert_to_relative_offset(last_offset, segment_base_offset):
@@ -288,6 +298,7 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         write_int64_native(row + np.uint64(_ROW.producer_id) * stride, producer_id)
         write_int64_native(row + np.uint64(_ROW.control_type) * stride, control)
         write_int64_native(row + np.uint64(_ROW.leader_epoch) * stride, leader_epoch)
+        write_int64_native(row + np.uint64(_ROW.magic) * stride, np.int64(magic))
         count += 1
         position += size
 

@@ -32,6 +32,8 @@ BAD_LENGTH = "bad_length"
 BAD_SIZE = "bad_size"
 #: The checksum does not match.
 BAD_CRC = "bad_crc"
+#: A magic that is none of 0 to 2. A broker reads on; consumers and followers stop there.
+UNKNOWN_MAGIC = "unknown_magic"
 #: The batch is kept, but its transaction marker cannot be read, and recovery ends after it.
 INVALID_MARKER = "invalid_marker"
 #: A transaction marker whose record is compressed. No broker writes one; Kafka's recovery would

@@ -75,8 +75,8 @@ class BackupRun:
                 for manifest in run.manifests
                 for each in manifest.missed
             ]
-            found = f"it missed {first_of(missed, _MAX_NAMES)}" if missed else None
-            raise InputError("the run has no partition", path=path, found=found)
+            names = f"it missed {first_of(missed, _MAX_NAMES)}" if missed else None
+            raise InputError("the run has no partition", path=path, found=names)
         return cls(run, path)
 
     def prepare(self, request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreRequest:

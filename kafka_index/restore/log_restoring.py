@@ -42,7 +42,7 @@ from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.salvaging import LogContext, Salvaging
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.log_offsets import Hole, LogOffsets
-from kafka_index.scan.scanner import BatchOrder
+from kafka_index.scan.scanner import BatchOrder, unknown_magic
 from kafka_index.scan.segment_scan import ObservedSource
 from kafka_index.storage import SegmentFile, publishing
 from kafka_index.storage.segment_table import lost_logs_of
@@ -59,18 +59,26 @@ BELOW_COMMITTED = "below_committed"
 
 @dataclass(slots=True)
 class LogFacts:
-    """The offsets, producers and epochs of the batches of a log, and the first out of order."""
+    """The offsets, producers and epochs of the batches of a log.
+
+    `stop` is the first batch out of order, or of an unknown magic.
+    """
 
     offsets: LogOffsets
     order: BatchOrder
     next_base_offset: int | None = None
-    overlap: ScanStop | None = None
+    stop: ScanStop | None = None
     max_producer_id: int = -1
     last_epoch: int = -1
 
     def observe(self, batches: BatchColumns) -> None:
         """Add the next batches."""
-        self.overlap = self.overlap or self.order.first_stop(batches) or self._first_jump(batches)
+        self.stop = (
+            self.stop
+            or self.order.first_stop(batches)
+            or self._first_jump(batches)
+            or unknown_magic(batches)
+        )
         self.offsets.observe(batches)
         self.max_producer_id = max(self.max_producer_id, int(batches.producer_id.max()))
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))
@@ -113,15 +121,15 @@ class RestoredLog:
     def damage(self) -> tuple[int, str, str] | None:
         """Return the position of the first damage, its code and its reason; None for none.
 
-        Recovery keeps batches that are out of order, and readers do not. The reason quotes nothing
-        of a log that was a link.
+        Recovery keeps batches that are out of order or of an unknown magic, and readers do not. The
+        reason quotes nothing of a log that was a link.
         """
-        row, overlap = self.staged.report, self.facts.overlap
+        row, stop = self.staged.report, self.facts.stop
         at = row.position_bytes
         if row.status != BUILT and at is None:
             return None
-        if overlap is not None and (at is None or overlap.position_bytes <= at):
-            return overlap.position_bytes, overlap.reason_code, overlap.text
+        if stop is not None and (at is None or stop.position_bytes <= at):
+            return stop.position_bytes, stop.reason_code, stop.text
         if row.status == BUILT or at is None or row.is_preallocated_tail:
             return None
         code, reason = row.reason_code or FAILED, row.reason or FAILED
@@ -255,7 +263,7 @@ class LogRestoring:
             None if limit is None else limit.first_beyond,
         )
         staged = stage_segment(segment, log, self.settings, ATTEMPT_ID, self.directory)
-        is_sound = staged.report.status == BUILT and facts.overlap is None
+        is_sound = staged.report.status == BUILT and facts.stop is None
         is_limited = log.cut_at_bytes is not None and is_sound
         if is_limited and log.cut_at_bytes is not None:
             cut(target, log.cut_at_bytes)

@@ -1,9 +1,9 @@
 """The intact batches of a log, wherever they are, and those of them that are in offset order.
 
-A batch is intact if its checksum is right, and if its offsets are those of its segment. Damage, and
-batches that are repeated or out of order, do not hide the others. The base offset is not covered by
-the checksum: most batches decide the order, and one against it has been moved, or its base offset
-is wrong.
+A batch is intact if its checksum and its magic are right, and if its offsets are those of its
+segment. Damage, and batches that are repeated or out of order, do not hide the others. The base
+offset is not covered by the checksum: most batches decide the order, and one against it has been
+moved, or its base offset is wrong.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _rows(
     is_batch = batches.control_type != CONTROL_MESSAGE
     is_thinned = is_batch & (counts < batches.last_offset - batches.base_offset + 1)
     rows["is_cleaned"] = is_thinned | has_delete_horizon(batches)
-    return rows
+    return rows[~batches.has_unknown_magic]
 
 
 def _first_offsets(

@@ -42,7 +42,7 @@ from kafka_index.layout.records import (
 )
 from kafka_index.layout.texts import quote_content
 from kafka_index.records import batch_table as source
-from kafka_index.records.batch_table import OVERLAP, BatchColumns, ScanStop
+from kafka_index.records.batch_table import OVERLAP, UNKNOWN_MAGIC, BatchColumns, ScanStop
 from kafka_index.scan.batch_search import LogBytes, OffsetBounds, entry_length, is_torn_tail
 from kafka_index.storage import Bytes
 
@@ -271,6 +271,16 @@ class BatchOrder:
         if last < base:
             return ScanStop(OVERLAP, position, f"a last offset of {base} or more", f"offset {last}")
         return ScanStop(OVERLAP, position, f"offsets below {self._end_offset}", f"offset {last}")
+
+
+def unknown_magic(batches: BatchColumns) -> ScanStop | None:
+    """Return the first batch whose magic is none of 0 to 2; None for none."""
+    rows = np.flatnonzero(batches.has_unknown_magic)
+    if not len(rows):
+        return None
+    row = rows[0]
+    position, magic = int(batches.position_bytes[row]), int(batches.magic[row])
+    return ScanStop(UNKNOWN_MAGIC, position, "magic 0 to 2", f"magic {magic}")
 
 
 def in_order(

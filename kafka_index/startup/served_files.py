@@ -29,7 +29,7 @@ from kafka_index.scan.entry_fit import (
     read_time_entries,
 )
 from kafka_index.scan.file_records import LogBatches
-from kafka_index.scan.scanner import BatchOrder
+from kafka_index.scan.scanner import BatchOrder, unknown_magic
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition
 from kafka_index.state.leader_epochs import EpochRuns, LeaderEpochCache, first_wrong_epoch
@@ -146,6 +146,9 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
             if stop is not None:
                 at = stop.position_bytes
                 yield f"{segment.path}: at byte {at} offsets go back: consumers are led astray"
+        stop = unknown_magic(chunk)
+        if stop is not None:
+            yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
         _follow(chunk, table, segment, state)
     state.add(table, segment)
     if not is_kept:

@@ -38,6 +38,8 @@ _STUCK = (
     "Consumers are stuck at the batch; without the marker a broker that recovers the segment cuts "
     "it there and deletes all later segments."
 )
+_UNREADABLE = "A broker keeps and serves the batch; consumers and followers are stuck at it."
+_BAD_INSIDE = "Consumers are stuck at the message inside."
 _REFUSED = "A broker that recovers the segment does not start, or cuts all of it."
 _SPLIT = "Its offsets are 2^31 or more apart: a broker that recovers the segment splits it."
 _SKIPPED = "Consumers skip the missing offsets silently, and no broker reports it."
@@ -83,8 +85,10 @@ class LogJudge:
         judgement = self._damage(check, row)
         if judgement is None and check.whole.offsets.overlap is not None:
             judgement = _overlap(check.whole.offsets.overlap)
+        if judgement is None and check.facts.unknown_magic is not None:
+            judgement = _corrupt(check.facts.unknown_magic, _UNREADABLE)
         if judgement is None and check.bad_message is not None:
-            judgement = _bad_message(check.bad_message)
+            judgement = _corrupt(check.bad_message, _BAD_INSIDE)
         # The tail is a row of the checkpoint that knows it.
         gaps = [each for each in gaps if each.why != BY_CHECKPOINTS]
         unnamed = self.missing.unnamed.get(number, 0)
@@ -180,13 +184,13 @@ def _named(gaps: Sequence[MissingRange], unnamed: int) -> str:
     return f"{found}, and in {more} more places" if more else found
 
 
-def _bad_message(stop: ScanStop) -> Judgement:
+def _corrupt(stop: ScanStop, effect: str) -> Judgement:
     return Judgement(
         FileClass.CORRUPT,
         harmful=True,
         position_bytes=stop.position_bytes,
         found=stop.text,
-        effect="Consumers are stuck at the message inside.",
+        effect=effect,
     )
 
 

@@ -33,6 +33,7 @@ from kafka_index.scan.entry_fit import (
     read_time_entries,
 )
 from kafka_index.scan.log_offsets import LogOffsets, holds_messages
+from kafka_index.scan.scanner import unknown_magic
 from kafka_index.scan.segment_scan import BatchObserver, ObservedSource
 from kafka_index.state.leader_epochs import EpochRuns
 from kafka_index.storage import SegmentFile, remove_scratch
@@ -50,6 +51,7 @@ class LogFacts:
     batches: int = 0
     max_timestamp_ms: int = NO_TIMESTAMP
     epochs: EpochRuns = field(default_factory=EpochRuns)
+    unknown_magic: ScanStop | None = None
 
     @property
     def end_offset(self) -> int:
@@ -66,6 +68,7 @@ class LogFacts:
         self.offsets.observe(batches)
         self.epochs.observe(batches)
         self.batches += batches.rows
+        self.unknown_magic = self.unknown_magic or unknown_magic(batches)
         self.max_timestamp_ms = max(self.max_timestamp_ms, int(batches.max_timestamp_ms.max()))
 
 

@@ -55,7 +55,7 @@ def rows_of(columns: NDArray[np.int64], count: int) -> list[twins.Row]:
     # The twin has all columns but those of a marker's record.
     return [
         twins.Row(*cells)
-        for cells in zip(*(column.tolist() for column in filled[:-2]), strict=True)
+        for cells in zip(*(column.tolist() for column in (*filled[:-3], filled.magic)), strict=True)
     ]
 
 

@@ -40,6 +40,7 @@ class Row:
     control_type: int
     producer_epoch: int
     base_sequence: int
+    magic: int
 
 
 def scan_log(
@@ -78,9 +79,21 @@ def checksums(entry: bytes) -> tuple[int, int]:
 
 
 def _batch_row(entry: bytes, position: int) -> Row:
-    (base, _, epoch, _, _, attributes, delta, _, latest, producer, *more, _) = (
-        BATCH_HEADER.unpack_from(entry)
-    )
+    (
+        base,
+        _,
+        epoch,
+        magic,
+        _,
+        attributes,
+        delta,
+        _,
+        latest,
+        producer,
+        producer_epoch,
+        sequence,
+        _,
+    ) = BATCH_HEADER.unpack_from(entry)
     control = headers.CONTROL_NONE
     if attributes & CONTROL and producer >= 0:
         control = control_type(entry)
@@ -94,7 +107,9 @@ def _batch_row(entry: bytes, position: int) -> Row:
         attributes,
         producer,
         control,
-        *(more if producer >= 0 else (0, 0)),
+        producer_epoch if producer >= 0 else 0,
+        sequence if producer >= 0 else 0,
+        magic,
     )
 
 
@@ -113,6 +128,7 @@ def _message_row(entry: bytes, position: int) -> Row:
         headers.CONTROL_MESSAGE,
         0,
         0,
+        magic,
     )
 
 
@@ -286,6 +302,7 @@ def columns(rows: list[ProducerRow], first_position: int = 0) -> BatchColumns:
         base_sequence=longs["base_sequence"],
         coordinator_epoch=longs["coordinator_epoch"],
         control_timestamp_ms=longs["timestamp_ms"],
+        magic=np.full(len(rows), 2),
     )
 
 
