@@ -14,7 +14,7 @@ import numpy as np
 
 from kafka_index.build.report import SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
-from kafka_index.errors import CorruptObjectError, KafkaIndexError
+from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -192,13 +192,16 @@ class StagedSegment:
         Raises `InputError` if it cannot be read.
         """
         path = self.paths.state
-        if self.attempt_id is not None:
-            scratch = settings.staged_path(path, self.attempt_id)
-            # An attempt that was interrupted while it published may have renamed it, or may have
-            # given it up: then an older one may be there. Objects are copied, not renamed.
-            if is_remote(path) or os.path.exists(scratch) or not self._is_published(path):
-                path = scratch
-        return SegmentState.read(path)
+        if self.attempt_id is None:
+            return SegmentState.read(path)
+        try:
+            return SegmentState.read(settings.staged_path(path, self.attempt_id))
+        except InputError:
+            # Another attempt may have published it, which renames it; objects are copied. A state that
+            # is not that of this scan was there before.
+            if is_remote(path) or not self._is_published(path):
+                raise
+            return SegmentState.read(path)
 
     def is_published(self) -> bool:
         """Return whether it has files that are to be published, and all of its own are."""

@@ -90,7 +90,7 @@ class PredictOptions:
     known_losses: str | None = option(
         "--known-losses",
         group=Group.INPUT,
-        metavar="REPORT",
+        metavar="FILE",
         help="A restore report. The offsets that it lists as lost are not predicted as losses.",
     )
     as_json: bool = flag("--json", group=Group.OUTPUT, help="Print one JSON object.")

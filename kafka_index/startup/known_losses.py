@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from kafka_index.dump.missing_offsets import MissingRange
 from kafka_index.errors import InputError
@@ -29,6 +28,9 @@ def read_known_losses(path: str) -> KnownLosses:
     if kind is None:
         endings = "a restore report that ends in .parquet, .json, .csv or .arrow"
         raise InputError("not a table of lost offsets", path=path, expected=endings)
+    # Slow to import, as pandas comes along.
+    import pyarrow.dataset as pads  # noqa: PLC0415
+
     try:
         table = pads.dataset(path, format=kind).to_table(columns=list(_COLUMNS))
     except (OSError, pa.ArrowException) as error:

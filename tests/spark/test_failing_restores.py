@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from kafka_index.execution import Listener, Parts, ThreadEngine
 from kafka_index.restore import partition_restoring as units
 from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.output_files import STAGING
 from kafka_index.restore.partition_restoring import PartitionSettings, divide, restore_on
 from kafka_index.restore.plan import PartitionPlan, RestoreRequest
 from kafka_index.restore.restored_partition import LostRange, RestoredPartition
@@ -225,4 +226,4 @@ def test_a_run_that_is_killed_with_its_tasks_is_completed(
 
     assert run.code == 1, run.done.stderr
     assert len(run.lost) == len(whole.lost)
-    assert not any(path.name.startswith(".kafka-index") for path in out.iterdir())
+    assert not any(path.name.startswith(STAGING) for path in out.iterdir())
