@@ -245,7 +245,8 @@ class Salvaging:
         lost = self._lost(log, hole.start_bytes, hole.end_bytes, ranges, code, reason)
         if lost.is_empty and hole.damaged:
             first, end = hole.damaged[0]
-            return [replace(lost, first_offset=first, last_offset=end - 1, records=None)]
+            last = None if hole.end_offset is None else end - 1
+            return [replace(lost, first_offset=first, last_offset=last, records=None)]
         if fill.damaged and (fill.pieces or fill.missing != fill.damaged):
             return [
                 replace(

@@ -17,6 +17,7 @@ from pathlib import Path
 from kafka_index import build_indexes
 from kafka_index.config import LogConfig
 from kafka_index.execution import ThreadEngine
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.lost_markers import UNKNOWN_OUTCOME
 from kafka_index.restore.partition_restoring import restore_on
@@ -353,6 +354,8 @@ def _faults_of(
     ]
     if missing:
         yield f"held, and not restored: {_ranges(missing)}"
+    if any((each.last_offset or 0) >= INT64_MAX - 1 for each in found.lost):
+        yield "a loss is reported up to the largest offset"
     lost = [
         (each.first_offset, each.last_offset)
         for each in found.lost
