@@ -97,7 +97,7 @@ RECORDED_FILES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The fields of a record besides its tables, as in JSON."""
+    """The scalar fields of a partition's build record, as stored in JSON."""
 
     run_id: str
     settings: tuple[Int64, Int64, bool]

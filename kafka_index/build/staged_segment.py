@@ -197,8 +197,8 @@ class StagedSegment:
         try:
             return SegmentState.read(settings.staged_path(path, self.attempt_id))
         except InputError:
-            # Another attempt may have published it, which renames it; objects are copied. A state that
-            # is not that of this scan was there before.
+            # Another attempt may have published the staged file, which renames it; objects are
+            # copied. A state of another scan existed before.
             if is_remote(path) or not self._is_published(path):
                 raise
             return SegmentState.read(path)

@@ -42,7 +42,7 @@ from kafka_index.tables.settings import RecordFilter
 #: The record keeps the last batches of so many splits, and fewer of those before.
 _MAX_KEPT = 64
 EXPORT_RECORD = ".kafka-index-export.json"
-#: The names of data files; those of staged ones in a store have a suffix more.
+#: The names of data files; staged files in an object store have one more suffix.
 DATA_FILE: Final = r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?"
 DATE_FOLDER: Final = r"date=[^/]+"
 _VERSION = 1

@@ -184,7 +184,7 @@ class Salvaging:
         return Piece(self._target, start_bytes, end_bytes, base_offset, base_offset, base_offset)
 
     def _holes(self, log: Bytes, ranges: Sequence[SoundRange]) -> list[_Hole]:
-        """Return the damaged ranges of a log, by the offsets that are missing there."""
+        """Return the damaged ranges of a log, ordered by their missing offsets."""
         start = max(self._source.base_offset, self._context.start_offset)
         ends = [start, *(each.end_offset for each in ranges)]
         firsts = [*(each.first_offset for each in ranges), self._next_base_offset]

@@ -78,7 +78,7 @@ _BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_BYTES = 16 << 20
 _STAGED = "staged"
 _STAGED_SCHEMA = pa.schema([pa.field(_STAGED, pa.binary(), nullable=False)])
-# About the most bytes of a staged segment, as Spark sends it to the driver, and of a counted one.
+# Approximate limits in bytes of a staged and of a counted segment, as sent to the driver.
 _STAGED_BYTES, _COUNTED_BYTES = 1024, 128
 
 
