@@ -45,6 +45,7 @@ def split_segment(segment: SegmentFile, decompressor: Decompressor) -> list[Segm
                     spans.append(SegmentSpan(base, start, at))
                 end = at - window_start + int(batches.size_bytes[row])
                 base, start = _first_offset(window[at - window_start : end], decompressor), at
+            row += 1
             beyond = np.flatnonzero(batches.last_offset[row:] > base + INT32_MAX)
             row = row + int(beyond[0]) if len(beyond) else batches.rows
     is_far = base > segment.base_offset + INT32_MAX

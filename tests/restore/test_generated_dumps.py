@@ -11,13 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.restore.generated_dumps import draw_and_judge
+from kafka_index.restore.restored_partition import Salvage
+from tests.restore.generated_dumps import draw_and_judge, kept_batches, restore
 from tests.support.campaign import drawn
+from tests.support.missing_offsets import NAME, write_partition
+from tests.support.segments import WRAPPER_CODECS, message, wrapper
 
 DUMPS = int(os.environ.get("KAFKA_INDEX_DUMPS") or drawn(1000))
 SEED = os.environ.get("KAFKA_INDEX_SEED") or "0"
 #: A failure names the dumps of its part.
 PARTS = 10
+
+
+def test_a_message_whose_own_offset_is_far_from_those_inside_is_lost(tmp_path: Path) -> None:
+    far = wrapper(1 << 50, 0, [(0, 1)], WRAPPER_CODECS[0])
+    write_partition(tmp_path / "dump", {0: far + message(1, 0)})
+    found = restore((tmp_path / "dump",), tmp_path / "out", Salvage.BATCHES)
+    assert found.lost
+    assert kept_batches(tmp_path / "out" / NAME) == [message(1, 0)]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
