@@ -142,9 +142,8 @@ class _StateLog:
                     found.later.append((record.offset, *change))
             except CorruptRecordError as error:
                 found.faults.append(error)
-        unread: list[CorruptRecordError] = []
-        found.settled = {one.transactional_id: one for one in settled.transactions(unread)}
-        found.faults += [*records.faults, *unread]
+        found.settled = {one.transactional_id: one for one in settled.transactions()}
+        found.faults += records.faults
         return found
 
     def now(self) -> dict[str, Transaction]:

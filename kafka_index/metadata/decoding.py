@@ -176,18 +176,17 @@ class CoordinatorCodec:
         self.name_of(record_type)
         return self._keys[record_type].read(MessageReader(key, _INT16.size), 0)
 
-    def check_version(self, record_type: int, value: bytes) -> int:
-        """Return the version of a value; raise `LaterVersionError` if it is not known."""
-        version = MessageReader(value).int16()
+    def value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
+        """Decode a value; return its version, too.
+
+        Raises `LaterVersionError` if the version is not known.
+        """
+        reader = MessageReader(value)
+        version = reader.int16()
         schema = self._values[record_type]
         if version not in schema.versions:
             raise LaterVersionError(f"{schema.name} version {version}")
-        return version
-
-    def value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
-        """Decode a value; return its version, too."""
-        version = self.check_version(record_type, value)
-        return self._values[record_type].read(MessageReader(value, _INT16.size), version), version
+        return schema.read(reader, version), version
 
     def decode(self, key: bytes | None, value: bytes | None) -> DecodedRecord:
         """Decode key and value."""

@@ -307,34 +307,26 @@ class _Reading:
         if segments := by_topic.get(CONSUMER_OFFSETS_TOPIC):
             groups = GroupState(has_history=has_history)
             self._partitions(segments, groups.add)
-            faults: list[CorruptRecordError] = []
-            found.groups, found.offsets = groups.decode(faults)
-            found.open_offsets = groups.open_offsets(faults)
-            found.earlier_offsets = groups.earlier_offsets(faults)
-            self._finish(CONSUMER_OFFSETS_TOPIC, groups.counts, faults)
+            found.groups, found.offsets = groups.decode()
+            found.open_offsets = groups.open_offsets()
+            found.earlier_offsets = groups.earlier_offsets()
+            found.counts[CONSUMER_OFFSETS_TOPIC] = groups.counts
         if segments := by_topic.get(TRANSACTION_STATE_TOPIC):
             transactions = TransactionLogState()
             self._partitions(segments, transactions.add)
-            faults = []
-            found.transactions = transactions.transactions(faults)
-            self._finish(TRANSACTION_STATE_TOPIC, transactions.counts, faults)
+            found.transactions = transactions.transactions()
+            found.counts[TRANSACTION_STATE_TOPIC] = transactions.counts
         if segments := by_topic.get(REMOTE_LOG_METADATA_TOPIC):
             remote = RemoteLogState()
             self._partitions(segments, remote.add)
             found.remote_segments = remote.segments()
-            self._finish(REMOTE_LOG_METADATA_TOPIC, remote.counts, [])
+            found.counts[REMOTE_LOG_METADATA_TOPIC] = remote.counts
 
     def _partitions(self, segments: list[SegmentFile], add: Callable[[LogRecord], None]) -> None:
         for directory, group in groupby(segments, key=lambda one: one.partition_directory):
             log = TopicLog(list(group), self._budget)
             records = self._replay(log, directory, add)
             self.found.sources.append(Source(directory, None, records, log.end_offset))
-
-    def _finish(
-        self, topic: str, counts: Counter[RecordName], faults: Sequence[CorruptRecordError]
-    ) -> None:
-        self.found.counts[topic] = counts
-        self.found.faults.add(*faults)
 
     def _replay(self, log: TopicLog, path: str, add: Callable[[LogRecord], None]) -> int:
         """Hand every record of a log to `add`; return how many there were."""

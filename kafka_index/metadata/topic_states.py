@@ -1,9 +1,9 @@
 """Groups, transactions and remote segments, from the records of the topics that hold them.
 
-Records of ``__consumer_offsets`` are kept by their keys as they come, and decoded at the end,
-because most are overwritten in a log that is compacted now and then. Offsets that a transaction
-commits count once its marker is there. Source: Kafka's ``OffsetMetadataManager.replay``,
-``replayEndTransactionMarker``, ``GroupMetadataManager.replay``;
+Records of ``__consumer_offsets`` are checked as they come, kept by their keys as bytes, and made
+rows at the end, because most are overwritten in a log that is compacted now and then. Offsets that
+a transaction commits count once its marker is there. Source: Kafka's
+``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``, ``GroupMetadataManager.replay``;
 ``TransactionStateManager.loadTransactionMetadata`` and ``TransactionLog``; and
 ``RemoteLogMetadataCache`` with ``RemoteLogSegmentMetadata.createWithUpdates``.
 """
@@ -11,7 +11,7 @@ commits count once its marker is there. Source: Kafka's ``OffsetMetadataManager.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -135,7 +135,7 @@ class GroupState(TopicState):
     def add(self, record: LogRecord) -> None:
         """Apply a record, or the marker that ends a transaction.
 
-        Raises `CorruptRecordError` if its key cannot be read.
+        Raises `CorruptRecordError` if it cannot be read.
         """
         key = record.key
         if key is None:
@@ -144,7 +144,7 @@ class GroupState(TopicState):
             self._end_transaction(record.producer_id, MessageReader(key, 2).int16())
             return
         record_type = GROUP_CODEC.record_type(key)
-        if not self._is_known(partial(_checked_name, GROUP_CODEC, record_type, record.value)):
+        if not self._is_known(partial(_checked_name, GROUP_CODEC, key, record.value, self._kept)):
             return
         if record_type == _LEGACY_OFFSET_COMMIT:
             key = _OFFSET_COMMIT.to_bytes(2, "big") + key[2:]
@@ -172,15 +172,14 @@ class GroupState(TopicState):
         if self._earlier is not None and before is not None and key[1] == _OFFSET_COMMIT:
             self._earlier.append((key, before))
 
-    def decode(self, faults: list[CorruptRecordError]) -> tuple[list[Group], list[CommittedOffset]]:
+    def decode(self) -> tuple[list[Group], list[CommittedOffset]]:
         """Return the groups by name, and the committed offsets by group, topic and partition.
 
-        Groups that only commit offsets are among them. Records that cannot be read are added to the
-        faults.
+        Groups that only commit offsets are among them.
         """
         groups: dict[str, Group] = {}
         offsets: list[CommittedOffset] = []
-        for key, value, kept in _decoded(self._kept.items(), faults):
+        for key, value, kept in _decoded(self._kept.items()):
             name = key.text("group" if "group" in key else "groupId")
             group = groups.setdefault(name, Group(name))
             if "topic" in key:
@@ -190,37 +189,25 @@ class GroupState(TopicState):
         offsets.sort(key=lambda one: (one.group, one.topic, one.partition))
         return sorted(groups.values(), key=lambda group: group.name), offsets
 
-    def earlier_offsets(self, faults: list[CorruptRecordError]) -> list[CommittedOffset]:
-        """Return the offsets that later records replaced, as far as the log has them.
-
-        Records that cannot be read are added to the faults.
-        """
+    def earlier_offsets(self) -> list[CommittedOffset]:
+        """Return the offsets that later records replaced, as far as the log has them."""
         return [
-            _offset(key, value, kept.offset)
-            for key, value, kept in _decoded(self._earlier or (), faults)
+            _offset(key, value, kept.offset) for key, value, kept in _decoded(self._earlier or ())
         ]
 
-    def open_offsets(self, faults: list[CorruptRecordError]) -> list[CommittedOffset]:
-        """Return the offsets of transactions that are open at the end, which do not count yet.
-
-        Records that cannot be read are added to the faults.
-        """
+    def open_offsets(self) -> list[CommittedOffset]:
+        """Return the offsets of transactions that are open at the end, which do not count yet."""
         return [
             _offset(key, value, kept.offset)
             for pending in self._pending.values()
-            for key, value, kept in _decoded(pending.items(), faults)
+            for key, value, kept in _decoded(pending.items())
         ]
 
 
-def _decoded(
-    records: Iterable[tuple[bytes, _Kept]], faults: list[CorruptRecordError]
-) -> Iterator[tuple[Struct, Struct, _Kept]]:
+def _decoded(records: Iterable[tuple[bytes, _Kept]]) -> Iterator[tuple[Struct, Struct, _Kept]]:
     for key, kept in records:
-        try:
-            value, _ = GROUP_CODEC.value(kept.record_type, kept.value)
-            yield GROUP_CODEC.key(key), value, kept
-        except CorruptRecordError as error:
-            faults.append(error)
+        value, _ = GROUP_CODEC.value(kept.record_type, kept.value)
+        yield GROUP_CODEC.key(key), value, kept
 
 
 def _offset(key: Struct, value: Struct, record_offset: int) -> CommittedOffset:
@@ -369,29 +356,27 @@ class TransactionLogState(TopicState):
         self._kept: dict[bytes, tuple[bytes, int]] = {}
 
     def add(self, record: LogRecord) -> None:
-        """Apply a record; raises `CorruptRecordError` if its key cannot be read."""
+        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
         if record.is_control:
             return
         if record.key is None:
             raise CorruptRecordError("the record has no key")
-        record_type = TRANSACTION_CODEC.record_type(record.key)
-        if not self._is_known(partial(_checked_name, TRANSACTION_CODEC, record_type, record.value)):
+        key = record.key
+        name_of = partial(_checked_name, TRANSACTION_CODEC, key, record.value, self._kept)
+        if not self._is_known(name_of):
             return
         if record.value is None:
-            self._kept.pop(record.key, None)
+            self._kept.pop(key, None)
         else:
-            self._kept[record.key] = record.value, record.timestamp_ms
+            self._kept[key] = record.value, record.timestamp_ms
 
-    def transactions(self, faults: list[CorruptRecordError]) -> list[Transaction]:
-        """Return the transactions, sorted by id; records that cannot be read become `faults`."""
+    def transactions(self) -> list[Transaction]:
+        """Return the transactions, sorted by id."""
         found = []
         for key, (value, appended_ms) in self._kept.items():
-            try:
-                decoded = TRANSACTION_CODEC.decode(key, value)
-                if decoded.key is not None and decoded.value is not None:
-                    found.append(Transaction.of(decoded.key, decoded.value, appended_ms))
-            except CorruptRecordError as error:
-                faults.append(error)
+            decoded = TRANSACTION_CODEC.decode(key, value)
+            if decoded.key is not None and decoded.value is not None:
+                found.append(Transaction.of(decoded.key, decoded.value, appended_ms))
         return sorted(found, key=lambda one: one.transactional_id)
 
 
@@ -463,11 +448,19 @@ class RemoteLogState(TopicState):
             )
 
 
-def _checked_name(codec: CoordinatorCodec, record_type: int, value: bytes | None) -> str:
-    """Return the name of a record; raise `UnknownRecordError` if type or version is unknown."""
+def _checked_name(
+    codec: CoordinatorCodec, key: bytes, value: bytes | None, known: Container[bytes]
+) -> str:
+    """Return the name of a record; raise `CorruptRecordError` if a broker could not read it.
+
+    Keys that are known were read before.
+    """
+    record_type = codec.record_type(key)
     name = codec.name_of(record_type)
+    if key not in known:
+        codec.key(key)
     if value is not None:
-        codec.check_version(record_type, value)
+        codec.value(record_type, value)
     return name
 
 

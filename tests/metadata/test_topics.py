@@ -224,15 +224,18 @@ def test_state_records_of_later_versions_are_faults_and_keep_earlier_states(tmp_
     ]
 
 
-def test_a_damaged_value_is_a_fault_and_other_groups_are_read(offsets: Path) -> None:
+def test_a_damaged_commit_is_a_fault_and_keeps_the_earlier_one(offsets: Path) -> None:
     key, value = commit(5)
+    assert key is not None
     assert value is not None
-    write_log(offsets, log_batch(0, (key, value[:9]), commit(6, partition=1)))
+    records: list[Pair] = [(key, value), (key, value[:9]), (key[:-1], value), commit(6, partition=1)]
+    write_log(offsets, log_batch(0, *records))
 
     found = read(offsets)
 
-    assert found.faults.total == 1
-    assert [one.partition for one in found.offsets or []] == [1]
+    assert [(one.partition, one.offset) for one in found.offsets or []] == [(0, 5), (1, 6)]
+    places = [(fault.path, fault.message.split(":")[0]) for fault in found.faults.first]
+    assert places == [(str(offsets), "offset 1"), (str(offsets), "offset 2")]
 
 
 def test_the_last_state_of_a_transaction_counts(tmp_path: Path) -> None:
