@@ -228,7 +228,12 @@ def test_a_damaged_commit_is_a_fault_and_keeps_the_earlier_one(offsets: Path) ->
     key, value = commit(5)
     assert key is not None
     assert value is not None
-    records: list[Pair] = [(key, value), (key, value[:9]), (key[:-1], value), commit(6, partition=1)]
+    records: list[Pair] = [
+        (key, value),
+        (key, value[:9]),
+        (key[:-1], value),
+        commit(6, partition=1),
+    ]
     write_log(offsets, log_batch(0, *records))
 
     found = read(offsets)
