@@ -267,7 +267,8 @@ class LocalStore:
 class UnlinkedStore(LocalStore):
     """A folder of the local disk in which no link is followed: whoever wrote it may set any.
 
-    A listing leaves links out; other requests raise `CorruptObjectError` for a path through one.
+    A listing leaves links out; other requests raise `CorruptObjectError` for a path through one,
+    and reads for anything that is no file.
     """
 
     def __init__(self, root: str) -> None:
@@ -279,11 +280,11 @@ class UnlinkedStore(LocalStore):
 
     def open(self, path: str, info: FileInfo | None = None) -> MappedFile:
         """Open a file and map it."""
-        return super().open(self._checked(path), info)
+        return super().open(self._file(path), info)
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a small file, or its first ones."""
-        return super().read(self._checked(path), max_bytes)
+        return super().read(self._file(path), max_bytes)
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the files and directories in a directory, and no other entries."""
@@ -293,6 +294,12 @@ class UnlinkedStore(LocalStore):
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """Write a file aside, make it durable, and rename it."""
         return super().put(self._checked(path), data, if_absent=if_absent)
+
+    def _file(self, path: str) -> str:
+        """Return the path of a file; raises `CorruptObjectError` if something else is there."""
+        if os.path.exists(self._checked(path)) and not os.path.isfile(path):
+            raise CorruptObjectError("not a regular file", path=path)
+        return path
 
     def _checked(self, path: str) -> str:
         """Return a path below the root; raises `CorruptObjectError` if a part of it is a link."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
@@ -31,6 +32,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "after-a-batch": lambda data: data[: first_batch_end(data)],
     "empty": lambda _: b"",
     "missing": lambda _: None,
+    "directory": lambda _: None,
+    "fifo": lambda _: None,
     "longer": lambda data: data + b"more",
     # No checksum covers the leader epoch.
     "epoch": lambda data: flip(data, 15),
@@ -73,12 +76,17 @@ def test_restore_keeps_intact_batches_of_a_damaged_object_and_reports_it(
     path.unlink()
     if left is not None:
         path.write_bytes(left)
+    elif damage == "directory":
+        path.mkdir()
+    elif damage == "fifo":
+        os.mkfifo(path)
     try:
         source = f"backup:{backed / 'repository'}"
         run = restore(source, tmp_path / "out", "--salvage", "batches")
         prefix = restore(source, tmp_path / "prefix", "--salvage", "prefix")
         none = restore(source, tmp_path / "none", "--salvage", "none")
     finally:
+        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         path.write_bytes(whole)
     all_offsets = offsets_in(backed / "data" / _NAME)
     for each, output in ((run, "out"), (prefix, "prefix")):
