@@ -233,7 +233,7 @@ class MarkerSearch:
                 first=first, end=end, following=part.following if is_last else end
             )
             if ending is None or ending.outcome is Outcome.OPEN or not self._mark(group, ending):
-                self._drop(first, end)
+                self._drop(group)
 
     def _marker(self, part: _Part) -> Ending | None:
         """Return the marker after the batches; None if that is lost."""
@@ -274,8 +274,12 @@ class MarkerSearch:
 
     def _has_lost_nothing(self, part: _Part) -> bool:
         """Return whether the log lost nothing from a transaction on, as far as the dump shows."""
-        is_at_end = part.ended_by is _End.LOG and not self.found.is_end_lost
-        return is_at_end and not self._gaps(part.first, None)
+        is_lost = self.found.is_end_lost or self._is_before_log(part.first)
+        return part.ended_by is _End.LOG and not is_lost and not self._gaps(part.first, None)
+
+    def _is_before_log(self, row: int) -> bool:
+        """Return whether a row stands for batches before the log."""
+        return int(self.found.rows.base_offset[row]) < self.found.start_offset
 
     def _groups(self, part: _Part, marker: Ending | None) -> list[_Group]:
         """Return batches without a lost marker between them, and the end of their transaction."""
@@ -353,7 +357,7 @@ class MarkerSearch:
         gaps = self._gaps(part.first, part.following)
         return all(self.indexes.cover(self.found.gaps[number]) for number in gaps)
 
-    def _mark(self, part: _Part, ending: Ending) -> bool:
+    def _mark(self, part: _Part, ending: Ending, *, is_known: bool = True) -> bool:
         """Write a marker after batches; return False if there is no offset for it."""
         place = self._place(part)
         if place is None:
@@ -371,9 +375,13 @@ class MarkerSearch:
             coordinator_epoch=0 if before is None else int(rows.coordinator_epoch[before]),
             leader_epoch=gap.leader_epoch,
         )
+        start = rows.base_offset[part.first]
         self._notes.append(
             f"offset {offset}: wrote the lost transaction marker of producer {producer_id} again; "
-            f"its transaction from offset {rows.base_offset[part.first]} was {ending.outcome}"
+            f"its transaction from offset {start} was {ending.outcome}"
+            if is_known
+            else f"offset {offset}: aborted the transaction of producer {producer_id} from offset "
+            f"{start}, which is before the log; its outcome is unknown"
         )
         return True
 
@@ -394,8 +402,16 @@ class MarkerSearch:
         self._next_offset += 1
         return self._next_offset - 1, self.found.gaps[self._end_gap]
 
-    def _drop(self, first: int, end: int) -> None:
-        """Leave batches out."""
+    def _drop(self, group: _Part) -> None:
+        """Leave batches out; abort a transaction that would stay open without them."""
+        first, end = group.first, group.end
+        if self._is_before_log(first):
+            abort = Ending(Outcome.ABORT, int(self.found.rows.epoch[end - 1]), is_pending=False)
+            if not self._mark(group, abort, is_known=False) and group.following is None:
+                self.open_producers.append(int(self.found.rows.producer_id[first]))
+            first += 1
+        if first == end:
+            return
         rows = self.found.rows.take(slice(first, end))
         self._dropped.update(rows.base_offset.tolist())
         first_offset, last_offset = int(rows.base_offset[0]), int(rows.last_offset[-1])

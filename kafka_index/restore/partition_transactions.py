@@ -79,7 +79,8 @@ class Gap(NamedTuple):
 class PartitionTransactions:
     """The transactional batches and markers of a partition, by producer id and offset.
 
-    The last gap begins at the log end, whether or not anything is lost there.
+    The last gap begins at the log end, whether or not anything is lost there. A row before the
+    start offset stands for all batches there of a transaction that the log does not end.
     """
 
     rows: Rows
@@ -89,13 +90,20 @@ class PartitionTransactions:
 
     @classmethod
     def read(
-        cls, segments: Sequence[SegmentFile], lost: Sequence[LostRange] = ()
+        cls,
+        segments: Sequence[SegmentFile],
+        lost: Sequence[LostRange] = (),
+        producers: NDArray[np.void] | None = None,
     ) -> PartitionTransactions:
-        """Read the headers of the logs of a partition; `lost` has what they lack."""
+        """Read the headers of the logs of a partition; `lost` has what they lack.
+
+        `producers` is the snapshot at the log end.
+        """
         starts, ends = _merged(lost, [each.base_offset for each in segments])
         gaps: list[Gap] = []
-        parts: list[Rows] = []
-        end, epoch, time_ms = segments[0].base_offset, NO_LEADER_EPOCH, NO_TIMESTAMP
+        start = segments[0].base_offset
+        parts = [] if producers is None else [_rows_before(start, producers)]
+        end, epoch, time_ms = start, NO_LEADER_EPOCH, NO_TIMESTAMP
         for segment in segments:
             source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
             for batches in source.chunks():
@@ -124,7 +132,7 @@ class PartitionTransactions:
         rows = Rows(*map(np.concatenate, zip(nothing, *parts, strict=True)))
         order = np.lexsort((rows.base_offset, rows.producer_id))
         is_end_lost = bool(len(ends)) and int(ends[-1]) >= end
-        return cls(rows.take(order), gaps, is_end_lost, segments[0].base_offset)
+        return cls(rows.take(order), gaps, is_end_lost, start)
 
     @property
     def end_offset(self) -> int:
@@ -152,6 +160,16 @@ class PartitionTransactions:
         has_data = ~is_marker[firsts]
         for first, last in zip(firsts[has_data].tolist(), lasts[has_data].tolist(), strict=True):
             yield first, last, bool(is_marker[last])
+
+
+def _rows_before(start_offset: int, producers: NDArray[np.void]) -> Rows:
+    """Return a row for each open transaction that begins before the log."""
+    first = producers["current_txn_first_offset"]
+    own = producers[(first >= 0) & (first < start_offset)]
+    offset, nothing = own["current_txn_first_offset"], np.zeros(len(own), np.int64)
+    producer_id, epoch = own["producer_id"], own["producer_epoch"]
+    is_data = nothing - 1
+    return Rows(offset, offset, producer_id, epoch, is_data, nothing, nothing, nothing)
 
 
 def _rows(batches: BatchColumns, gap: Longs) -> Rows:

@@ -25,6 +25,7 @@ from kafka_index.restore.partition_transactions import (
 from kafka_index.restore.plan import PartitionPlan, RestorePlan
 from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.transaction_outcomes import Outcome, TransactionOutcomes
+from kafka_index.state.snapshots import list_snapshots, load_latest_snapshot
 from kafka_index.storage import SegmentFile
 from kafka_index.stores import is_remote
 
@@ -94,7 +95,10 @@ class TransactionSearch:
     def _read(self, restored: RestoredPartition) -> PartitionTransactions:
         # What was left out for its transaction is no loss that may hide a marker.
         lost = [each for each in restored.lost if each.code != UNKNOWN_OUTCOME]
-        return PartitionTransactions.read(self._segments(restored), lost)
+        directory = os.path.join(self.output, restored.partition.directory_name)
+        at_end = [each for each in list_snapshots(directory) if each == restored.log_end_offset]
+        _, producers, _ = load_latest_snapshot(directory, at_end)
+        return PartitionTransactions.read(self._segments(restored), lost, producers)
 
     def _states(self) -> Iterator[RestoredPartition]:
         return (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kafka_index import Verdict, build_indexes, predict, restore_dump
+from kafka_index.state.snapshots import decode_snapshot
 from tests.support.damaged_histories import USERS, DamagedHistory
 from tests.support.metadata import transaction_states
 from tests.support.restoring import (
@@ -210,6 +211,57 @@ def test_transaction_open_at_the_end_is_ended_unless_a_coordinator_does(
     found, opened = read(tmp_path / "out" / "t-0")
     assert (found, bool(opened)) == (committed, is_open)
     assert (_OPEN in run.done.stdout) == (states is None)
+
+
+_PLAIN, _COMMIT = batch(2, 2), marker(4, 7, 1, commit=True)
+
+
+@pytest.mark.parametrize(
+    ("entries", "damaged", "has_other", "committed", "note"),
+    [
+        ((_PLAIN, _COMMIT, batch(5, 2)), 1, False, {2, 5}, "aborted the transaction"),
+        ((_PLAIN, _COMMIT, batch(5, 2)), 1, True, {2, 5}, "was committed"),
+        # A batch of the transaction is in the log, and is left out.
+        ((data(2), _COMMIT, batch(5, 2)), 1, False, {5}, "aborted the transaction"),
+        ((data(2), _COMMIT, batch(5, 2)), 1, True, {2, 5}, "was committed"),
+        ((_PLAIN, _COMMIT), 1, False, {2}, "aborted the transaction"),
+        # The next marker of the producer ends it.
+        ((_PLAIN, _COMMIT, data(5, 1), marker(7, 7, 2, commit=True)), 1, False, {2, 5}, ""),
+        ((_PLAIN,), None, False, {2}, "aborted the transaction"),
+    ],
+)
+def test_transaction_of_a_snapshot_is_ended_if_its_marker_is_lost(
+    tmp_path: Path,
+    entries: tuple[bytes, ...],
+    damaged: int | None,
+    committed: set[int],
+    note: str,
+    *,
+    has_other: bool,
+) -> None:
+    dump = tmp_path / "dump"
+    first = write_partition(dump, "t-0", data(0))
+    log = first.with_name(f"{2:020d}.log")
+    log.write_bytes(b"".join(entries))
+    build_indexes(dump, in_place=True)
+    first.unlink()
+    for index in log.parent.glob("*.txnindex"):
+        index.unlink()
+    if has_other:
+        write_partition(dump, "t-1", *_COMMITTED_ELSEWHERE)
+    if damaged is not None:
+        damage_batch(log, damaged)
+
+    run = restore(dump, tmp_path / "out", "--new-topic-ids", "--salvage", "batches")
+
+    assert run.code in (0, 1), run.done.stderr
+    opened = max((tmp_path / "out" / "t-0").glob("*.snapshot"))
+    producers = decode_snapshot(opened.read_bytes())
+    assert producers["current_txn_first_offset"].tolist() == [-1]
+    assert read(tmp_path / "out" / "t-0") == (committed, set())
+    assert _OPEN not in run.done.stdout
+    notes = "".join(row["note"] or "" for row in run.rows)
+    assert ("transaction" in notes, note in notes) == (bool(note), True)
 
 
 def test_transaction_is_left_out_if_its_marker_is_lost_before_an_empty_last_log(
