@@ -147,7 +147,9 @@ class PartitionExport:
     def report(self) -> PartitionReport:
         """Return the row of the report."""
         done = [self._results[work.number] for work in self.works[: self._done]]
-        left_out = [one for result in done for one in result.left_out]
+        shown = [one for result in done for one in result.left_out]
+        # Damage between two splits is read by both.
+        left_out = list(dict.fromkeys(shown))
         status = ExportStatus.EXPORTED if self.works else ExportStatus.UNCHANGED
         if self.loss is not None:
             is_restart = self.exchange is not None and self.exchange.is_restart
@@ -171,7 +173,7 @@ class PartitionExport:
             sum(result.records for result in done),
             sum(result.files for result in done),
             sum(result.size_bytes for result in done),
-            sum(result.left_out_count for result in done),
+            sum(result.left_out_count for result in done) - len(shown) + len(left_out),
             None if place is None else place.path,
             None if place is None else place.position_bytes,
             None if place is None else place.reason,

@@ -178,6 +178,15 @@ def test_damage_is_left_out_and_read_again_by_the_next_run(tmp_path: Path) -> No
     assert "unchanged" in export(0, *arguments)
 
 
+def test_damage_at_the_end_of_a_log_is_counted_once_by_the_next_run(tmp_path: Path) -> None:
+    write_partition(tmp_path / "dump", {0: batch(0, 3) + batch(3, 3, crc=7)})
+    report = tmp_path / "report.csv"
+    for _ in range(2):
+        export(1, "--input", tmp_path / "dump", "--output", tmp_path / "out", "--report", report)
+        (row,) = csv.DictReader(report.read_text().splitlines())
+        assert (row["status"], row["left_out"]) == ("damaged", "1")
+
+
 def test_a_batch_that_needs_too_much_memory_is_left_out(tmp_path: Path) -> None:
     large = batch_of(1, [(1000, None, bytes(100_000))], 1)
     write_partition(tmp_path / "dump", {0: batch(0, 1) + large})
