@@ -18,7 +18,7 @@ import numpy as np
 
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.records import CONTROL_ABORT
+from kafka_index.layout.records import CONTROL_ABORT, CONTROL_COMMIT
 from kafka_index.records.record_batch import write_end_transaction_marker
 from kafka_index.restore.partition_transactions import (
     AbortedIndexes,
@@ -245,7 +245,8 @@ class MarkerSearch:
     def _is_right(self, part: _Part, marker: Ending | None) -> bool:
         """Return whether a marker after lost offsets ends all batches before it.
 
-        It may be that of a later transaction, unless it commits with the epoch after theirs.
+        It may be that of a later transaction, unless it commits with the epoch after theirs, and
+        each transaction of the producer has its own epoch.
         """
         if marker is None or part.following is None:
             return False
@@ -254,11 +255,25 @@ class MarkerSearch:
             return True
         if marker.outcome is Outcome.COMMIT:
             is_next = marker.epoch == rows.epoch[part.end - 1] + _EPOCH_BUMP
-            return bool(is_next) or self._are_covered(part)
+            return (bool(is_next) and self._has_own_epochs(part)) or self._are_covered(part)
         offsets = int(rows.base_offset[part.first]), int(rows.base_offset[part.following])
         return AbortedTransaction(int(rows.producer_id[part.first]), *offsets) in (
             self.indexes.entries
         )
+
+    def _has_own_epochs(self, part: _Part) -> bool:
+        """Return whether a commit before the batches raised the epoch, as no older producer's does.
+
+        Before that marker, nothing may be lost: it may be that of a later transaction.
+        """
+        rows = self.found.rows
+        first = np.searchsorted(rows.producer_id, rows.producer_id[part.first])
+        own = rows.take(slice(int(first), part.first))
+        is_commit = (own.control_type[1:] == CONTROL_COMMIT) & (
+            own.control_type[:-1] < CONTROL_ABORT
+        )
+        is_raised = (np.diff(own.epoch) == _EPOCH_BUMP) & (np.diff(own.gap) == 0)
+        return bool((is_commit & is_raised).any())
 
     def _stays_open(self, part: _Part, ending: Ending | None) -> bool:
         """Return whether a coordinator or an operator has to end a transaction at the log end."""
@@ -322,8 +337,7 @@ class MarkerSearch:
         starts = [0, *(np.flatnonzero(np.diff(gap)) + 1).tolist(), len(gap)]
         is_first_known = self.found.start_offset == 0 or before is not None
         is_first_known &= rows.gap[part.first] == (0 if before is None else rows.gap[before])
-        is_last_known = marker is not None and marker.epoch == rows.epoch[part.end - 1]
-        is_last_known = is_last_known and gap[-1] == rows.gap[part.following]
+        is_last_known = marker is not None and gap[-1] == rows.gap[part.following]
         groups = []
         for number, (start, end) in enumerate(pairwise(starts)):
             possible = list(candidates)

@@ -264,6 +264,51 @@ def test_transaction_of_a_snapshot_is_ended_if_its_marker_is_lost(
     assert ("transaction" in notes, note in notes) == (bool(note), True)
 
 
+_RAISED = data(0), marker(2, 7, 1, commit=True)
+_SHARED = data(0), marker(2, 7, 0, commit=True)
+
+
+@pytest.mark.parametrize(
+    ("entries", "damaged", "committed", "left_out"),
+    [
+        # A commit before the loss raised the epoch: the next epoch is that of the same transaction.
+        ((*_RAISED, data(3, 1), data(5, 1), marker(7, 7, 2, commit=True)), (3,), {0, 3}, []),
+        # A restart may have raised it, after the abort of the transaction.
+        ((*_SHARED, data(3), data(5), marker(7, 7, 1, commit=True)), (3,), {0}, [3]),
+        ((data(3), data(5), marker(7, 7, 1, commit=True)), (1,), set(), [3]),
+        # No older producer commits as the batch after the loss is committed.
+        ((data(3), data(5), data(7), marker(9, 7, 1, commit=True)), (1,), {3, 7}, []),
+        # The commit before the loss may itself be that of a later transaction.
+        (
+            (
+                *(data(0), data(3), marker(5, 7, 1, commit=True)),
+                *(data(6, 1), data(8, 1), marker(10, 7, 2, commit=True)),
+            ),
+            (4, 1),
+            set(),
+            [0, 6],
+        ),
+    ],
+)
+def test_commit_of_a_raised_epoch_after_a_loss_ends_transactions_with_own_epochs_only(
+    tmp_path: Path,
+    entries: tuple[bytes, ...],
+    damaged: tuple[int, ...],
+    committed: set[int],
+    left_out: list[int],
+) -> None:
+    log = write_partition(tmp_path / "dump", "t-0", *entries)
+    for index in damaged:
+        damage_batch(log, index)
+
+    run = restore(tmp_path / "dump", tmp_path / "out", "--new-topic-ids", "--salvage", "batches")
+
+    assert run.code == 1, run.done.stderr
+    assert read(tmp_path / "out" / "t-0") == (committed, set())
+    dropped = [row["first_offset"] for row in run.lost if row["reason_code"] == _UNKNOWN]
+    assert dropped == left_out
+
+
 def test_transaction_is_left_out_if_its_marker_is_lost_before_an_empty_last_log(
     tmp_path: Path,
 ) -> None:
