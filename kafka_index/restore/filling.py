@@ -9,6 +9,7 @@ never joined.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -264,6 +265,8 @@ class Fill:
         What none of them has, and compaction does not explain.
     damaged : tuple of (int, int)
         What none of them has intact, where each is damaged, or ends.
+    refused : tuple of Piece
+        Batches in the range that are not taken: a cleaner may have removed them from the base.
     """
 
     first_offset: int
@@ -272,6 +275,7 @@ class Fill:
     replicas: tuple[str, ...] = ()
     missing: tuple[Span, ...] = ()
     damaged: tuple[Span, ...] = ()
+    refused: tuple[Piece, ...] = ()
 
     def covers(self, first_offset: int, end_offset: int) -> bool:
         """Return whether copies were searched for a range of offsets, the end exclusive."""
@@ -285,6 +289,15 @@ class Fill:
         """Return whether the copies have no such offsets, because a cleaner removed them."""
         span = (first_offset, end_offset)
         return self.covers(*span) and _without([span], self.missing) == [span]
+
+    def refused_in(self, first_offset: int, end_offset: int) -> list[str]:
+        """Return the copies with batches of a range that are not taken, the end exclusive."""
+        found = (
+            os.path.dirname(each.path)
+            for each in self.refused
+            if each.first_offset < end_offset and first_offset < each.end_offset
+        )
+        return list(dict.fromkeys(found))
 
 
 NO_FILL = Fill(0, 0)
@@ -331,6 +344,7 @@ class Filler:
         """
         left: list[Span] = [(first_offset, end_offset)]
         pieces: list[Piece] = []
+        refused: list[Piece] = []
         gaps: list[Span] = []
         explained: list[Span] = []
         replicas = []
@@ -343,6 +357,8 @@ class Filler:
                     explained += found.explained(reach)
                     if is_taken:
                         left = _take(found, left, pieces)
+                    else:
+                        _take(found, [(first_offset, end_offset)], refused)
                     if other.directory not in replicas:
                         replicas.append(other.directory)
             except KafkaIndexError as error:
@@ -356,6 +372,7 @@ class Filler:
             tuple(replicas),
             tuple(missing),
             tuple(_without(missing, gaps)),
+            tuple(refused),
         )
 
     def find_head(self, start_offset: int, end_offset: int, cleaned_to: int | None = None) -> Fill:

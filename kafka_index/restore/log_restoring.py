@@ -457,6 +457,9 @@ def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None)
         what = f"the log ends at {first}, and the checkpoints of the dump know {count} offsets more"
     elif missing.place is Place.HEAD:
         what = f"the log starts at {first}, and {what}"
+    elif fill is not None and (refused := fill.refused_in(first, missing.end_offset)):
+        what = f"{what}, and batches of them in {', '.join(refused)} are not taken: "
+        what += "a cleaner may have removed them here"
     elif fill is not None:
         what = f"offsets {first} to {last} are also missing in {', '.join(fill.replicas)}"
     reason = what if is_checkpointed else f"{what}; {missing.why}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index import restore_dump
 from tests.support.command_line import run_here
 from tests.support.restoring import (
     RestoreRun,
@@ -302,6 +303,23 @@ def test_damaged_log_start_is_filled_only_from_a_copy_cleaned_as_far(
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
 
     assert [row["reason_code"] for row in run.lost] == ["bad_crc"] * (not is_other_cleaned)
+
+
+def test_missing_offsets_that_a_cleaner_may_have_removed_name_the_copy_that_has_them(
+    tmp_path: Path,
+) -> None:
+    names = PARTITION, "__cluster_metadata-0"
+    first, second = (copy_dump(tmp_path / each, *names) for each in ("first", "second"))
+    for copy in (first, second):
+        (copy / "cleaner-offset-checkpoint").unlink()
+    drop_batch(logs(first / PARTITION)[1], 4)
+    damage_batch(logs(second / PARTITION)[-1], -1)
+    settings = {"log.cleanup.policy": "compact"}
+
+    result = restore_dump([first, second], tmp_path / "out", config=settings, salvage="batches")
+
+    (lost,) = [lost for each in result.partitions for lost in each.lost]
+    assert f"in no segment, and batches of them in {second / PARTITION} are not" in lost.reason
 
 
 @pytest.mark.parametrize("number", [0, 2])
