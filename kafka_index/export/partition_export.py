@@ -84,7 +84,8 @@ class PartitionExport:
     exported, or not to the end, and `is_retriable` if the environment is at fault. `loss` is the
     loss of the log since the last export, if the export is continued all the same. With an
     `exchange`, the data files are written aside, and replace others when they are whole. `read` has
-    the offsets that are to be exported, and `missing` those of them that no log has.
+    the offsets that are to be exported, and `missing` those of them that no log has. `end_damage`
+    is the damage at the end of the log, which a continued export may not read again.
     """
 
     partition: TopicPartition
@@ -98,6 +99,7 @@ class PartitionExport:
     exchange: Exchange | None = None
     read: ReadPartition | None = None
     missing: MissingOffsets = field(default_factory=MissingOffsets)
+    end_damage: LeftOut | None = None
     _results: dict[int, SplitResult] = field(default_factory=dict)
     _done: int = 0
 
@@ -150,6 +152,9 @@ class PartitionExport:
         shown = [one for result in done for one in result.left_out]
         # Damage between two splits is read by both.
         left_out = list(dict.fromkeys(shown))
+        count = sum(result.left_out_count for result in done) - len(shown) + len(left_out)
+        if not left_out and self.end_damage is not None:
+            left_out, count = [self.end_damage], 1
         status = ExportStatus.EXPORTED if self.works else ExportStatus.UNCHANGED
         if self.loss is not None:
             is_restart = self.exchange is not None and self.exchange.is_restart
@@ -173,7 +178,7 @@ class PartitionExport:
             sum(result.records for result in done),
             sum(result.files for result in done),
             sum(result.size_bytes for result in done),
-            sum(result.left_out_count for result in done) - len(shown) + len(left_out),
+            count,
             None if place is None else place.path,
             None if place is None else place.position_bytes,
             None if place is None else place.reason,

@@ -170,6 +170,7 @@ class _PartitionPlan:
                 else:
                     drop_staged(folder)
                     export.record = record
+                export.end_damage = None if damaged is None else LeftOut.of(damaged.error)
                 if export.record is not None:
                     self._add_works(export, log, number, end_offset, is_damaged=damaged is not None)
         except KafkaIndexError as error:

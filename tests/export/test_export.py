@@ -187,6 +187,19 @@ def test_damage_at_the_end_of_a_log_is_counted_once_by_the_next_run(tmp_path: Pa
         assert (row["status"], row["left_out"]) == ("damaged", "1")
 
 
+def test_batch_repeated_after_the_exported_end_is_damage_as_in_a_first_export(
+    tmp_path: Path,
+) -> None:
+    sound = batch(0, 3) + batch(3, 3)
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    write_partition(tmp_path / "dump", {0: sound})
+    export(0, *arguments)
+    write_partition(tmp_path / "dump", {0: sound + batch(3, 3)})
+    assert "1 place of damage" in export(1, *arguments)
+    assert "overlap" in export(1, *arguments)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == list(range(6))
+
+
 def test_a_batch_that_needs_too_much_memory_is_left_out(tmp_path: Path) -> None:
     large = batch_of(1, [(1000, None, bytes(100_000))], 1)
     write_partition(tmp_path / "dump", {0: batch(0, 1) + large})
