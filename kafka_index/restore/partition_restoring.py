@@ -61,6 +61,8 @@ from kafka_index.restore.restored_partition import (
 from kafka_index.restore.salvaging import LogContext, logs_in_context, partition_context
 from kafka_index.state.partition_state import PartitionState
 from kafka_index.storage import SegmentFile, make_durable, publish_error, publishing
+from kafka_index.storage.segment_table import has_entries_beyond
+from kafka_index.stores import is_remote
 
 # Partitions of fewer bytes of logs share a group, and the cost of making files durable.
 _GROUP_BYTES = 64 << 20
@@ -248,6 +250,13 @@ class _Attempt:
         start = _start(found, plan, _first_of(plan, logs[0].source))
         _note_facts(found, logs, start)
         end = log_end(logs[-1])
+        last = logs[-1]
+        is_whole = not (found.lost or last.is_limited or is_remote(last.source.log_path))
+        if is_whole and has_entries_beyond(last.source, end, INT64_MAX):
+            found.notes.append(
+                f"the log ends at {end}, and its index files know later offsets: they are lost, or "
+                "the log was copied before its index files"
+            )
         if start.log_start_offset > end and logs[-1].is_limited:
             found.notes.append(
                 f"records before offset {start.log_start_offset} were deleted after its end here, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -478,3 +479,20 @@ def test_the_policy_of_brokers_is_that_of_the_config_as_in_a_verification(
     assert expected in lost.reason
     assert lost.is_known is (policy != "compact")
     assert lost.reason.partition("; ")[2].lower() in (gap.effect or "").lower()
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_last_log_cut_between_batches_is_whole_with_a_note_of_its_index_files(
+    tmp_path: Path, number: int
+) -> None:
+    dump = copy_dump(tmp_path / "dump", PARTITION)
+    for path in dump.glob("*-checkpoint"):
+        path.unlink()
+    log = logs(dump / PARTITION)[-1]
+    os.truncate(log, batches(log)[number]["position_bytes"])
+
+    restored = restore_dump(dump, tmp_path / "out")
+
+    (found,) = restored.partitions
+    assert not found.lost
+    assert any("its index files know later offsets" in note for note in found.notes)
