@@ -33,7 +33,6 @@ from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.layout.texts import is_linked
 from kafka_index.records.batch_table import NOT_A_LOG, OVERLAP, BatchColumns, ScanStop
 from kafka_index.records.record_sections import Decompressor
-from kafka_index.restore.backup_objects import with_damaged_objects, write_surviving
 from kafka_index.restore.filling import Fill, Filler, Piece, write_pieces
 from kafka_index.restore.lost_markers import TransactionEdits
 from kafka_index.restore.output_files import Link, cut, take_over
@@ -160,6 +159,12 @@ class LogRestoring:
         except CorruptObjectError:
             if salvage is Salvage.NONE or not is_run_path(source.log_path):
                 raise
+            # Tasks that restore no backup do without its libraries.
+            from kafka_index.restore.backup_objects import (  # noqa: PLC0415
+                with_damaged_objects,
+                write_surviving,
+            )
+
             damaged = write_surviving(source, target, salvage)
             restored = self._salvaged(self._stage(source, target), salvage)
             restored.lost = with_damaged_objects(restored.lost, damaged, source)

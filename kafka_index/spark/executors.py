@@ -30,7 +30,16 @@ from kafka_index.stores.durable_files import publishing
 from kafka_index.stores.store import HDFS_SCHEME, OBJECT_SCHEMES
 
 # What tasks import besides this package, always and for the stores of some paths.
-_MODULES = ("numpy", "pandas", "pyarrow", "llvmlite", "numba", "google_crc32c", "orjson")
+_MODULES = (
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "llvmlite",
+    "numba",
+    "google_crc32c",
+    "orjson",
+    "msgspec",
+)
 _OF_OBJECT_STORES = ("arro3.core", "obstore")
 _OF_HDFS = ("hdfs_native",)
 

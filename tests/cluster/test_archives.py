@@ -18,7 +18,16 @@ from tests.support.command_line import ROOT, SETTINGS, index_files
 from tests.support.spark_cluster import SPARK_CLASS, Cluster, driver_environment
 from tests.support.timeouts import scaled
 
-DEPENDENCIES = ("numpy", "pandas", "pyarrow", "numba", "google-crc32c", "orjson", "click")
+DEPENDENCIES = (
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "numba",
+    "google-crc32c",
+    "orjson",
+    "msgspec",
+    "click",
+)
 SECONDS = 120
 
 
