@@ -62,8 +62,8 @@ RULES = [
     Rule(repeat_last_batch, "1111 1111", "overlap"),
     Rule(append_early_batch, "1111 1111", "offset_overflow"),
     Rule(abort_transaction, "0000 0000"),
-    # Kafka reads a batch of any later magic as one of magic 2.
-    Rule(write_unknown_magic, "0000 0000"),
+    # A broker keeps and serves the batch, and a consumer stops at it; readers decode it as magic 2.
+    Rule(write_unknown_magic, "1010 0000", "unknown_magic"),
 ]
 EVERY_RULE = pytest.mark.parametrize("rule", RULES, ids=[rule.damage.__name__ for rule in RULES])
 CELLS = [(rule, at) for rule in RULES for at in range(len(COMMANDS))]
