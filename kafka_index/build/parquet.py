@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from zlib import crc32
 
 import pyarrow as pa
 
 from kafka_index.build.building import BuildListener, Publisher
+from kafka_index.build.job import BuildRequest
 from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.parquet_order import (
     Bin,
@@ -29,13 +31,13 @@ from kafka_index.build.parquet_source import segment_source, split_segments
 from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import SegmentReport
 from kafka_index.build.scan import stage_segment
-from kafka_index.build.settings import BuildSettings
+from kafka_index.build.settings import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.build.waves import join_partitions
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.execution import Workers
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
-from kafka_index.storage import SegmentFile
+from kafka_index.storage import SegmentFile, check_target, lock_of_output, swept_target
 from kafka_index.storage.partition_files import NO_LOG_MTIME_NS
 
 #: How far a build in other processes is, in all.
@@ -137,6 +139,34 @@ def stage_stream(
         rows.skip_rest()
         report = replace(staged.report, log_size_bytes=batches_of.log_size_bytes)
         yield replace(staged, report=report)
+
+
+def settings_of(
+    request: BuildRequest, source: ParquetInput, target_root: str | None, run_id: str
+) -> BuildSettings:
+    """Return the settings of a run, by default for all files that the columns allow.
+
+    Raises as `check_settings` does.
+    """
+    outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
+    settings = request.settings(target_root, run_id, outputs)
+    check_settings(source, settings)
+    return settings
+
+
+@contextmanager
+def held_target(
+    request: BuildRequest, source: ParquetInput, output: str, run_id: str
+) -> Iterator[BuildSettings]:
+    """Hold the output, and give the settings of the run.
+
+    Raises `InputError` if the output overlaps the input, or as `check_settings` does, and
+    `PublishError` if the output cannot be made, locked or written.
+    """
+    root = check_target(output, request.inputs)
+    settings = settings_of(request, source, root, run_id)
+    with lock_of_output(root, run_id), swept_target(root, [], run_id=run_id):
+        yield settings
 
 
 def check_settings(source: ParquetInput, settings: BuildSettings) -> None:

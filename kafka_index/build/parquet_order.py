@@ -219,7 +219,9 @@ def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.Recor
     # The size of a segment's last batch is not known yet: a mean one stands for it.
     last_bytes = group.group.row_bytes if source.form is ParquetForm.RAW else 0
     for batch in read_row_group(source, group.group, [*KEY_COLUMNS, POSITION], _COUNT_ROWS):
-        _check_keys(batch, group.group.file.path)
+        nulls = [batch[name].null_count for name in KEY_COLUMNS]
+        partitions = batch["partition"].to_numpy(zero_copy_only=False)
+        check_keys(nulls, partitions, group.group.file.path)
         yield _count_batch(batch, first_row, last_bytes)
         first_row += batch.num_rows
 
@@ -343,17 +345,16 @@ def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
     return np.flatnonzero(changes)
 
 
-def _check_keys(rows: pa.RecordBatch, path: str) -> None:
-    """Refuse rows whose keys cannot name a segment."""
-    for name in KEY_COLUMNS:
-        if rows[name].null_count:
+def check_keys(nulls: Sequence[int], partitions: Codes, path: str) -> None:
+    """Refuse rows whose keys cannot name a segment, by the nulls of each of `KEY_COLUMNS`."""
+    for name, count in zip(KEY_COLUMNS, nulls, strict=True):
+        if count:
             raise InputError(
                 f"null in column {name}: these rows belong to no segment",
                 path=path,
                 hint="remove those rows",
             )
-    partition = rows["partition"].to_numpy()
-    if (partition != partition.astype(np.int32)).any():
+    if (partitions != partitions.astype(np.int32)).any():
         raise InputError("a partition that is not a 32-bit integer", path=path)
 
 

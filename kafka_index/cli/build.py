@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS
 from kafka_index.build.job import AFTER_FAILURE, BuildJob, BuildRequest
-from kafka_index.build.parquet import SHARES, build_parquet, check_settings
+from kafka_index.build.parquet import SHARES, build_parquet, held_target, settings_of
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_order import count_segments
 from kafka_index.build.report import (
@@ -52,10 +51,7 @@ from kafka_index.pages.page_writer import PageWriter
 from kafka_index.storage import (
     Listing,
     Skipped,
-    check_target,
     expand_input,
-    lock_of_output,
-    swept_target,
 )
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import PageMaker
@@ -142,15 +138,13 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
     if options.output is None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
-    outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
     request, run_id = _request(options), run_summary().run_id
-    check_settings(source, request.settings(options.output, run_id, outputs))
+    # Before the report is begun.
+    settings_of(request, source, options.output, run_id)
     with ExitStack() as stack:
         writer = _report(options, stack)
-        target_root = check_target(options.output, options.inputs)
-        settings = request.settings(target_root, run_id, outputs)
-        stack.enter_context(lock_of_output(target_root, run_id))
-        stack.enter_context(swept_target(target_root, [], run_id=run_id))
+        settings = stack.enter_context(held_target(request, source, options.output, run_id))
+        target_root = str(settings.target_root)
         with (
             BuildOutcome(writer, 0, 0, options.detail) as outcome,
             options.engine.start(

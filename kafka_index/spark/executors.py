@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 
 from kafka_index.errors import ExecutorError, help_page
 from kafka_index.execution.engine import new_run_id
-from kafka_index.spark.jobs import LACKS, is_connect
-from kafka_index.spark.session import is_on_this_machine
+from kafka_index.spark.jobs import LACKS
+from kafka_index.spark.session import runs_here
 from kafka_index.stores import is_remote, scheme_of
 from kafka_index.stores.durable_files import publishing
 from kafka_index.stores.store import HDFS_SCHEME, OBJECT_SCHEMES
@@ -152,7 +152,7 @@ def executor_check(
     this machine see what the driver sees.
     """
     with marked_folders(outputs) as markers:
-        if not is_connect(session) and is_on_this_machine(session.sparkContext.master or ""):
+        if runs_here(session):
             yield ExecutorCheck(markers=markers)
             return
         sample = sorted({*inputs[:: max(len(inputs) // _SAMPLED_INPUTS, 1)], *inputs[-1:]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import ExitStack
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -12,17 +11,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.api.arguments import Config, Path, config_of, optional_path, outputs_of
 from kafka_index.build.job import AFTER_FAILURE, BuildRequest, BuildResult, BuiltRows
-from kafka_index.build.parquet import check_settings
+from kafka_index.build.parquet import held_target
 from kafka_index.build.parquet_input import input_of_schemas
-from kafka_index.build.settings import ALL_OUTPUTS, INDEX_OUTPUTS
 from kafka_index.errors import ConfigError
 from kafka_index.execution.engine import new_run_id
-from kafka_index.spark.jobs import is_connect, job_failure
+from kafka_index.spark.jobs import job_failure
 from kafka_index.spark.package import ship_package
 from kafka_index.spark.parquet import Rows, build_rows
-from kafka_index.spark.session import is_on_this_machine
+from kafka_index.spark.session import runs_here
 from kafka_index.spark.workers import arrow_schema, session_workers
-from kafka_index.storage import check_target, lock_of_output, swept_target
 
 _NAME = "DataFrame"
 
@@ -78,26 +75,19 @@ def build_indexes(
     columns = [F.col(f"`{name}`").alias(name) for name in source.columns]
     rows = Rows(source, frame=frame.select(*columns))
     request = BuildRequest(
-        inputs=[_NAME],
+        inputs=(),
         output=target,
         outputs=outputs_of(what),
         config=config_of(config),
         verify_crc=verify_crc,
     )
-    run_id = new_run_id()
     session = frame.sparkSession
     found = BuiltRows()
-    with ExitStack() as stack:
-        root = check_target(target, [])
-        default = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
-        settings = request.settings(root, run_id, default)
-        check_settings(source, settings)
-        stack.enter_context(lock_of_output(root, run_id))
-        stack.enter_context(swept_target(root, [], run_id=run_id))
+    with held_target(request, source, target, new_run_id()) as settings:
         try:
-            if is_connect(session) or not is_on_this_machine(session.sparkContext.master or ""):
+            if not runs_here(session):
                 ship_package(session)
-            with session_workers(session, outputs=[root]) as workers:
+            with session_workers(session, outputs=[str(settings.target_root)]) as workers:
                 build_rows(workers, rows, settings, listener=found, fail_fast=fail_fast)
         except (PySparkException, Py4JError) as error:
             raise job_failure(error, AFTER_FAILURE) from error

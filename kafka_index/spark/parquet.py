@@ -45,6 +45,7 @@ from kafka_index.build.parquet_order import (
     CountedInput,
     SegmentCount,
     SegmentKey,
+    check_keys,
     count_parts,
     pack,
     read_whole_group,
@@ -166,18 +167,9 @@ def _check_partitions(partitions: pa.Table, source: ParquetInput) -> None:
         raise pickle.loads(error)  # noqa: S301, of our own task
     if not partitions.num_rows:
         raise InputError("the input has no rows", path=source.path)
-    has_null = [partitions[name].null_count for name in _PARTITION]
-    has_null.append(pc.any(pc.less(partitions["known"], partitions["segments"])).as_py())
-    for name, is_null in zip(KEY_COLUMNS, has_null, strict=True):
-        if is_null:
-            raise InputError(
-                f"null in column {name}: these rows belong to no segment",
-                path=source.path,
-                hint="remove those rows",
-            )
-    numbers = partitions["partition"]
-    if pc.any(pc.not_equal(numbers, pc.cast(numbers, pa.int32(), safe=False))).as_py():
-        raise InputError("a partition that is not a 32-bit integer", path=source.path)
+    nulls = [partitions[name].null_count for name in _PARTITION]
+    nulls.append(pc.sum(pc.subtract(partitions["segments"], partitions["known"])).as_py())
+    check_keys(nulls, partitions["partition"].to_numpy(), source.path)
 
 
 def _count_files(workers: SparkWorkers, rows: Rows) -> DataFrame:

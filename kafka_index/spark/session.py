@@ -26,7 +26,7 @@ import kafka_index
 from kafka_index.errors import EngineError
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.spark.gateway import CONNECT_SCHEME, check_java, check_master, owned_jvm
-from kafka_index.spark.jobs import failure_reason, job_failure
+from kafka_index.spark.jobs import failure_reason, is_connect, job_failure
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -255,6 +255,11 @@ def prefer_given(conf: SparkConf) -> None:
 def is_on_this_machine(master: str) -> bool:
     """Return whether the executors of a master see the package where this process has it."""
     return master.startswith("local")
+
+
+def runs_here(session: SparkSession) -> bool:
+    """Return whether the executors of a session are on this machine, and no server's."""
+    return not is_connect(session) and is_on_this_machine(session.sparkContext.master or "")
 
 
 def _package_paths(conf: SparkConf, master: str) -> list[str]:
