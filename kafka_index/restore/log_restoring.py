@@ -135,13 +135,6 @@ class RestoredLog:
         is_hidden = code == NOT_A_LOG and is_linked(self.source.log_path)
         return at, code, "not a Kafka log" if is_hidden else reason
 
-    def begins_at_base(self) -> bool:
-        """Return whether its first batch is at its base offset.
-
-        Otherwise a log before it would hold offsets that are looked for in this one.
-        """
-        return self.facts.offsets.first_offset in (None, self.source.base_offset)
-
 
 @dataclass(frozen=True, slots=True)
 class LogRestoring:
