@@ -32,7 +32,8 @@ from kafka_index.scan.file_records import LogBatches
 from kafka_index.scan.scanner import BatchOrder, unknown_magic
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition
-from kafka_index.state.leader_epochs import EpochRuns, LeaderEpochCache, first_wrong_epoch
+from kafka_index.state.epoch_ranges import EpochRanges, first_wrong_epoch
+from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.state.snapshots import (
@@ -96,7 +97,7 @@ class _LogState:
 
     producers: PartitionState
     aborted: list[AbortedTxns] = field(default_factory=list)
-    epochs: EpochRuns = field(default_factory=EpochRuns)
+    epochs: EpochRanges = field(default_factory=EpochRanges)
     stop: ScanStop | None = None
     path: str = ""
 
@@ -244,7 +245,7 @@ def _epoch_fault(loaded: LoadedPartition, state: _LogState) -> str | None:
     log = loaded.log
     # Whether the log began at the first epoch is another question (`_with_known_start`).
     start = max([log.log_start_offset, *(each.start_offset for each in log.epochs[:1])])
-    wrong = first_wrong_epoch(LeaderEpochCache(log.epochs), state.epochs.runs, start)
+    wrong = first_wrong_epoch(LeaderEpochCache(log.epochs), state.epochs.ranges, start)
     if wrong is None:
         return None
     found = "no epoch" if wrong.found is None else f"epoch {wrong.found}"

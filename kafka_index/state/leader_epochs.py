@@ -8,9 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from os import PathLike
-from typing import NamedTuple, Self
-
-import numpy as np
+from typing import Self
 
 from kafka_index.errors import InvalidEpochError
 from kafka_index.layout.checkpoints import (
@@ -19,7 +17,6 @@ from kafka_index.layout.checkpoints import (
     parse_leader_epoch_checkpoint,
 )
 from kafka_index.layout.records import NO_LEADER_EPOCH
-from kafka_index.records.batch_table import BatchColumns
 
 #: Answer of `LeaderEpochCache.end_offset_for` when the end offset is unknown
 #: (``OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH_OFFSET``).
@@ -224,59 +221,3 @@ def _epoch(entry: EpochEntry) -> int:
 
 def _start_offset(entry: EpochEntry) -> int:
     return entry.start_offset
-
-
-class EpochRun(NamedTuple):
-    """Batches of one leader epoch that follow each other: their first and last offset."""
-
-    epoch: int
-    first_offset: int
-    last_offset: int
-
-
-class EpochRuns:
-    """The leader epochs of the batches of a log, in order."""
-
-    def __init__(self) -> None:
-        self.runs: list[EpochRun] = []
-
-    def observe(self, batches: BatchColumns) -> None:
-        """Add a chunk of batches."""
-        epochs = batches.leader_epoch
-        is_one = bool((epochs == epochs[0]).all())
-        starts = [0] if is_one else [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
-        for start, end in zip(starts, [*starts[1:], batches.rows], strict=True):
-            run = EpochRun(
-                int(epochs[start]),
-                int(batches.base_offset[start]),
-                int(batches.last_offset[end - 1]),
-            )
-            if run.epoch == NO_LEADER_EPOCH:
-                continue
-            if self.runs and self.runs[-1].epoch == run.epoch:
-                run = EpochRun(run.epoch, self.runs[-1].first_offset, run.last_offset)
-                self.runs[-1] = run
-            else:
-                self.runs.append(run)
-
-
-class WrongEpoch(NamedTuple):
-    """An offset whose epoch a checkpoint does not have; `found` is None for no epoch."""
-
-    offset: int
-    expected: int
-    found: int | None
-
-
-def first_wrong_epoch(
-    cache: LeaderEpochCache, runs: Iterable[EpochRun], log_start_offset: int
-) -> WrongEpoch | None:
-    """Return the first offset whose epoch a checkpoint does not have; None if it has all."""
-    for run in runs:
-        if run.last_offset < log_start_offset:
-            continue
-        for offset in (max(run.first_offset, log_start_offset), run.last_offset):
-            found = cache.epoch_for_offset(offset)
-            if found != run.epoch:
-                return WrongEpoch(offset, run.epoch, found)
-    return None

@@ -175,7 +175,7 @@ class PartitionVerification:
             found += epoch_findings(
                 partition,
                 self._index_directory,
-                [run for check in self._checks for run in check.whole.epochs.runs],
+                [epochs for check in self._checks for epochs in check.whole.epochs.ranges],
                 (self._log_start(), end),
                 has_indexes=has_indexes,
             )

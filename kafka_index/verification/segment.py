@@ -35,7 +35,7 @@ from kafka_index.scan.entry_fit import (
 from kafka_index.scan.log_offsets import LogOffsets, holds_messages
 from kafka_index.scan.scanner import unknown_magic
 from kafka_index.scan.segment_scan import BatchObserver, ObservedSource
-from kafka_index.state.leader_epochs import EpochRuns
+from kafka_index.state.epoch_ranges import EpochRanges
 from kafka_index.storage import SegmentFile, remove_scratch
 from kafka_index.stores import is_remote, store_of
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, finding_of
@@ -50,7 +50,7 @@ class LogFacts:
     offsets: LogOffsets
     batches: int = 0
     max_timestamp_ms: int = NO_TIMESTAMP
-    epochs: EpochRuns = field(default_factory=EpochRuns)
+    epochs: EpochRanges = field(default_factory=EpochRanges)
     unknown_magic: ScanStop | None = None
 
     @property

@@ -31,7 +31,8 @@ from kafka_index.layout.names import (
     parse_segment_file,
 )
 from kafka_index.startup.found_files import NO_OFFSET, is_misnamed_log, is_refused_name
-from kafka_index.state.leader_epochs import EpochRun, LeaderEpochCache, first_wrong_epoch
+from kafka_index.state.epoch_ranges import EpochRange, first_wrong_epoch
+from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.state.snapshots import (
     compare_producers,
@@ -73,7 +74,7 @@ _OTHER_STATE = (
 def epoch_findings(
     partition: TopicPartition,
     directory: str,
-    runs: Sequence[EpochRun],
+    runs: Sequence[EpochRange],
     offsets: tuple[int, int | None],
     *,
     has_indexes: bool,
@@ -105,7 +106,7 @@ def epoch_findings(
 def _judge_epochs(
     text: str,
     cache: LeaderEpochCache,
-    runs: Sequence[EpochRun],
+    runs: Sequence[EpochRange],
     log_start_offset: int,
     end_offset: int | None,
 ) -> Judgement:
