@@ -87,23 +87,23 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 		$(PYTEST) $(TOGETHER) -p tests.conformance.campaign tests/conformance
 
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
-CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupted.py \
+CAMPAIGN := tests/commands/restore/test_interrupted.py tests/commands/verify/test_interrupted.py \
 	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_predicted_start.py \
 	tests/conformance/broker/test_drawn_directories.py tests/conformance/broker/test_metadata_damage.py \
 	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \
 	tests/conformance/broker/test_three_backups.py \
-	tests/restore/test_failing_calls.py tests/restore/test_full_disk.py \
+	tests/commands/restore/test_failing_calls.py tests/commands/restore/test_full_disk.py \
 	tests/spark/test_failing_restores.py \
 	tests/endtoend/test_failing_calls.py tests/endtoend/test_secrets.py \
-	tests/tables/test_log_ends.py tests/writing/test_condition.py tests/writing/test_revival.py \
-	tests/build/test_partition_retries.py tests/cli/test_linked_content.py \
+	tests/core/query/test_log_ends.py tests/commands/rewrite/test_condition.py tests/commands/rewrite/test_revival.py \
+	tests/commands/build/test_partition_retries.py tests/cli/test_linked_content.py \
 	tests/cli/test_links_out.py tests/endtoend/test_lookup_kill.py \
 	tests/endtoend/test_missing_offsets.py tests/endtoend/test_remote_kill.py \
 	tests/endtoend/test_unsorted_listings.py tests/spark/test_startup.py \
-	tests/tiered/test_damaged_indexes.py tests/cluster/test_backups.py tests/backup/test_clamp.py \
-	tests/backup/test_races.py tests/backup/test_failing_calls.py tests/backup/test_faulty_store.py
+	tests/core/cluster/remote/test_damaged_indexes.py tests/cluster/test_backups.py tests/commands/backup/test_clamp.py \
+	tests/commands/backup/test_races.py tests/commands/backup/test_failing_calls.py tests/commands/backup/test_faulty_store.py
 # What draws a quarter elsewhere.
-DRAWN := tests/kernels tests/scan tests/state tests/index tests/reading
+DRAWN := tests/core/kernels tests/core/log/scan tests/core/log/state tests/core/index tests/core/log/read
 
 .PHONY: campaign
 campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth of them, or less
@@ -144,7 +144,7 @@ slice-%:
 	$(ON_END) $(SLICE)
 
 # What depends most on the versions of libraries.
-DEPENDENT := tests/test_smoke.py tests/spark tests/kernels tests/cli tests/tables tests/writing
+DEPENDENT := tests/test_smoke.py tests/spark tests/core/kernels tests/cli tests/core/query tests/commands/import_
 .PHONY: versions
 versions: $(ENDS) ## run far more tests on both ends, and those of Kafka's two versions
 	$(MAKE) --no-print-directory versions-lowest versions-newest

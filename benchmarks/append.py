@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kafka_index.growing import GrowingPartitionLog, LogSettings
-from kafka_index.kernels.warm_up import warm_up
-from kafka_index.records import (
+from kafka_index.core.kernels.warm_up import warm_up
+from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
+from kafka_index.core.log.append.settings import LogSettings
+from kafka_index.core.log.state.producer_append import AppendOrigin
+from kafka_index.core.records.record_batch import (
     BatchFields,
     Record,
     write_end_transaction_marker,
     write_record_batch,
 )
-from kafka_index.state import AppendOrigin
 
 _GOAL = 200_000
 _BATCHES = 400_000
@@ -94,7 +95,7 @@ def _calls(
 def _appended(calls: Calls, scratch: Path) -> float:
     """Batches a second, markers not counted."""
     with TemporaryDirectory(dir=scratch) as folder:
-        with GrowingPartitionLog(Path(folder) / "topic-0", _SETTINGS, clock=lambda: _NOW_MS) as log:
+        with PartitionLogWriter(Path(folder) / "topic-0", _SETTINGS, clock=lambda: _NOW_MS) as log:
             started = time.perf_counter()
             for data, origin in calls:
                 log.append_as_leader(data, 0, origin=origin)
@@ -107,7 +108,7 @@ def _appended_one_by_one(scratch: Path) -> float:
     batches = [_batch(n, 10, is_transactional=False) for n in range(20_000)]
     with (
         TemporaryDirectory(dir=scratch) as folder,
-        GrowingPartitionLog(Path(folder) / "topic-0", _SETTINGS, clock=lambda: _NOW_MS) as log,
+        PartitionLogWriter(Path(folder) / "topic-0", _SETTINGS, clock=lambda: _NOW_MS) as log,
     ):
         started = time.perf_counter()
         for batch in batches:

@@ -35,13 +35,13 @@ from benchmarks.logs import benchmark_log
 from benchmarks.mount import make_dump
 from benchmarks.remote_lookups import server_environment
 from kafka_index.api.repairs import restore_dump
-from kafka_index.backup.agent import take
-from kafka_index.backup.politeness import being_idle
-from kafka_index.backup.request import BackupRequest
-from kafka_index.backup.taking import Taking
-from kafka_index.kernels.scan import CHUNK_BATCHES, SCAN_COLUMNS, scan_batches
-from kafka_index.records import BatchFields, Record, write_record_batch
-from kafka_index.stores import store_of
+from kafka_index.commands.backup.agent import take
+from kafka_index.commands.backup.broker_backup import BrokerBackup
+from kafka_index.commands.backup.low_impact_io import idle_io_priority
+from kafka_index.commands.backup.request import BackupRequest
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.kernels.scan import CHUNK_BATCHES, SCAN_COLUMNS, scan_batches
+from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.conformance.broker.broker import Broker, Home, java
 from tests.conformance.broker.client import Client
 from tests.conformance.broker.topics import Topic
@@ -93,7 +93,7 @@ def _unchanged(scratch: Path) -> bool:
 
 
 def _listing_seconds(data: Path, repository: Path) -> float:
-    with Taking(BackupRequest(inputs=[str(data)], output=str(repository))) as taking:
+    with BrokerBackup(BackupRequest(inputs=[str(data)], output=str(repository))) as taking:
         began = time.process_time()
         taking.look()
         taking.cut_coordinators()
@@ -171,7 +171,7 @@ def _in_turn(
     """
     rounds = []
     for number in range(_FIRST_ROUNDS + 1):
-        with being_idle():
+        with idle_io_priority():
             found = [_warmly_timed(each) for each in (read, write, work, both) if each is not None]
         clean()
         os.sync()

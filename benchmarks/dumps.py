@@ -6,14 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kafka_index.build import (
-    INDEX_OUTPUTS,
-    BuildSettings,
-    SegmentReport,
-    build_logs,
-)
-from kafka_index.execution import ThreadEngine
-from kafka_index.storage import SegmentFile, list_dump
+from kafka_index.commands.build.local_build import build_logs
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.recovery.report import SegmentReport
+from kafka_index.core.log.recovery.settings import INDEX_OUTPUTS, BuildSettings
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.partition_files import SegmentFile
 
 
 def make_dump(dump: Path, log: Path, partitions: int) -> Path:

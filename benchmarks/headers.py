@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from benchmarks import limits
 from benchmarks.logs import benchmark_log, warm
 from benchmarks.recover import compute, seconds
-from kafka_index.scan import LogFileSource
+from kafka_index.core.log.scan.segment_scan import LogFileSource
 
 BATCH_BYTES = (80, 200, 1024, 16384)
 _ROUNDS = 9

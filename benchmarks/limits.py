@@ -18,10 +18,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.checksums import crc32c_extend
-from kafka_index.kernels.memory import read_int32, read_int64
-from kafka_index.layout.records import LOG_OVERHEAD_BYTES
-from kafka_index.storage import MappedFile, WindowWalk
+from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
+from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.window import WindowWalk
+from kafka_index.core.kernels.checksums import crc32c_extend
+from kafka_index.core.kernels.memory import read_int32, read_int64
 
 _READ_BYTES = 256 << 10
 _WINDOW_BYTES = 2 << 20

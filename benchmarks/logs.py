@@ -9,8 +9,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
-from kafka_index.layout.records import RECORD_BATCH_HEADER, field_position
+from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
+from kafka_index.core.format.records import RECORD_BATCH_HEADER, field_position
 
 #: The first record is of this time, and each later one a millisecond later.
 FIRST_TIMESTAMP_MS = 1_700_000_000_000

@@ -22,12 +22,12 @@ from benchmarks import limits
 from benchmarks.dumps import make_dump
 from benchmarks.logs import FIRST_TIMESTAMP_MS, benchmark_log, records_in, warm
 from benchmarks.recover import BATCH_BYTES, seconds
-from kafka_index.index import OffsetIndex
-from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
-from kafka_index.layout.records import OFFSET_ENTRY
-from kafka_index.reading.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers, Resolve, Status
-from kafka_index.reading.partition_log import PartitionLog
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX
+from kafka_index.core.format.records import OFFSET_ENTRY
+from kafka_index.core.index.sparse_indexes import OffsetIndex
+from kafka_index.core.log.read.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers, Resolve, Status
+from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.conformance.judge import Judge
 
 _ROUNDS = 3

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
+from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from tests.support.command_line import COMMAND, environment
 from tests.support.segments import batch
 

@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.logs import benchmark_log, records_in, warm
-from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
+from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from tests.conformance.broker.broker import CLEAN_SHUTDOWN, Broker, Home
 from tests.conformance.broker.client import Client
 from tests.conformance.broker.files import keep_only_logs

@@ -25,10 +25,12 @@ import pyarrow as pa
 
 from benchmarks.limits import checksum_windows
 from benchmarks.logs import FIRST_TIMESTAMP_MS, benchmark_log, records_in, warm, write_log
-from kafka_index.layout.records import RECORD_BATCH_HEADER
-from kafka_index.records import BatchFields, Record, write_record_batch
-from kafka_index.tables import ReadSettings, RecordReader, plan_read
-from kafka_index.tables.bounds import BoundOptions
+from kafka_index.core.format.records import RECORD_BATCH_HEADER
+from kafka_index.core.query.bounds import BoundOptions
+from kafka_index.core.query.record_reader import RecordReader
+from kafka_index.core.query.records import plan_read
+from kafka_index.core.query.settings import ReadSettings
+from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.conformance.judge import Judge
 
 BATCH_BYTES = (200, 1024, 16384)

@@ -19,12 +19,13 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import limits
 from benchmarks.logs import benchmark_log, warm
-from kafka_index.build import build_segment_files
-from kafka_index.config import IndexConfig
-from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.kernels.checksums import CRC32C_METHOD
-from kafka_index.scan import IndexBuilder, LogFileSource
-from kafka_index.state.segment_state import ProducerTable
+from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.core.format.config import IndexConfig
+from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.kernels.checksums import CRC32C_METHOD
+from kafka_index.core.log.scan.index_builder import IndexBuilder
+from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.log.state.segment_state import ProducerTable
 from tests.conformance.judge import Judge
 
 BATCH_BYTES = (200, 1024, 16384)

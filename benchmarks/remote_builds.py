@@ -20,7 +20,7 @@ from benchmarks.logs import LOG_BYTES, benchmark_log
 from benchmarks.many_segments import link_partitions, logs_of_partition
 from benchmarks.recover import seconds
 from benchmarks.remote_lookups import server_environment
-from kafka_index.stores import store_of
+from kafka_index.core.fs.registry import store_of
 from tests.servers.s3 import S3Server, running_s3
 from tests.support.command_line import build_here
 

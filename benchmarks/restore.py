@@ -19,14 +19,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.dumps import build
-from kafka_index.build import BuildSettings
-from kafka_index.execution import ThreadEngine
-from kafka_index.records import BatchFields, Record, write_record_batch
-from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.output_files import Link
-from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.plan import RestoreRequest
-from kafka_index.storage import list_dump
+from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.output_files import Link
+from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.restore_partition import restore_on
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 
 _SEGMENTS = 32
 _SEGMENT_BYTES = 32 << 20

@@ -15,11 +15,14 @@ from pyspark.sql import SparkSession
 from benchmarks.dumps import Statuses
 from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
-from kafka_index.build import BuildSettings, build_logs
-from kafka_index.execution import ThreadEngine, Workers
+from kafka_index.commands.build.local_build import build_logs
+from kafka_index.core.job.engine import Workers
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.spark.session import build_session
 from kafka_index.spark.workers import session_workers
-from kafka_index.storage import SegmentFile, list_dump
 
 _BATCH_BYTES = 1024
 _SEGMENTS = 384

@@ -35,13 +35,13 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.logs import benchmark_log
 from benchmarks.mount import JAVA_OPTIONS, TOPIC, build_seconds, make_dump
 from kafka_index.cli import main
-from kafka_index.export.exporting import export_splits
-from kafka_index.export.planning import plan_export
-from kafka_index.export.settings import ExportSettings
+from kafka_index.commands.export.export_job import export_splits
+from kafka_index.commands.export.plan import plan_export
+from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.core.query.records import list_partitions
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.session import settle
 from kafka_index.spark.workers import session_workers
-from kafka_index.tables.records import list_partitions
 from tests.conformance.broker.broker import Broker
 from tests.conformance.kafka_jars import spark_kafka_jars
 

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from benchmarks.dumps import build
 from benchmarks.logs import varint, warm
-from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
-from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
-from kafka_index.layout.records import RECORD_BATCH_HEADER, TRANSACTIONAL_MASK, field_position
-from kafka_index.storage import SegmentFile, list_dump
+from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
+from kafka_index.core.format.records import RECORD_BATCH_HEADER, TRANSACTIONAL_MASK, field_position
+from kafka_index.core.log.recovery.settings import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.partition_files import SegmentFile
 
 _SEGMENTS = 4
 _SEGMENT_BYTES = 256 << 20

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, HadoopFileSystem
 
-from kafka_index.stores import StorageOptions, Store
-from kafka_index.stores.hdfs_store import HdfsStore
-from kafka_index.stores.object_store import ObjectStore
-from kafka_index.stores.remote_file import MAX_REQUESTS
+from kafka_index.core.fs.hdfs_store import HdfsStore
+from kafka_index.core.fs.object_store import ObjectStore
+from kafka_index.core.fs.remote_file import MAX_REQUESTS
+from kafka_index.core.fs.store import StorageOptions, Store
 from tests.servers.hdfs import running_hdfs
 from tests.servers.s3 import S3Server, running_s3
 

@@ -17,14 +17,17 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.dumps import build
 from benchmarks.logs import warm, write_log
-from kafka_index.build import BuildSettings
-from kafka_index.config import LogConfig
-from kafka_index.execution import ThreadEngine
-from kafka_index.layout.names import CLEAN_SHUTDOWN
-from kafka_index.startup import StartConditions, Verdict, predict_directories
-from kafka_index.storage import list_dump
-from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.verification import VerifySettings, verify_partitions
+from kafka_index.commands.verify.partition import verify_partitions
+from kafka_index.commands.verify.verify_settings import VerifySettings
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.names import CLEAN_SHUTDOWN
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.segment_table import SegmentTable
+from kafka_index.core.startup.conditions import StartConditions
+from kafka_index.core.startup.directories import predict_directories
+from kafka_index.core.startup.prediction import Verdict
 
 BATCH_BYTES = (1024, 16384)
 _ROUNDS = 5

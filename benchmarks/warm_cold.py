@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.picture import Panel, write_picture
-from kafka_index.kernels.search import find_floor
-from kafka_index.layout.integers import Longs
-from kafka_index.layout.records import OFFSET_ENTRY, WARM_BYTES
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.records import OFFSET_ENTRY, WARM_BYTES
+from kafka_index.core.kernels.search import find_floor
 
 _PICTURE = Path(__file__).parent.parent / "docs" / "warm-cold.svg"
 _PAGE_BYTES = 4096

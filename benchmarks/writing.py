@@ -16,16 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.build import build_segment_files
-from kafka_index.build.partition_start import PartitionStart
-from kafka_index.dropping.condition import Condition, Selection
-from kafka_index.dropping.partition_match import match_partition
-from kafka_index.dropping.partition_rewrite import SegmentRewriter
-from kafka_index.writing.import_settings import ImportMode, ImportSettings
-from kafka_index.writing.import_target import ImportTarget
-from kafka_index.writing.local_import import import_sorted
-from kafka_index.writing.rewriting import plan_rewrite
-from kafka_index.writing.table_files import list_table_files, sorted_records
+from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.import_target import ImportTarget
+from kafka_index.commands.import_.local_import import import_sorted
+from kafka_index.commands.import_.table_files import list_table_files, sorted_records
+from kafka_index.commands.rewrite.partition_rewrite import plan_rewrite
+from kafka_index.core.log.filter.condition import Condition, Selection
+from kafka_index.core.log.filter.partition_match import match_partition
+from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
+from kafka_index.core.log.recovery.initial_state import PartitionStart
 
 _RECORDS = 2_000_000
 _KEYS = 100_000

@@ -26,7 +26,7 @@ from kafka_index.cli.terminal import (
     format_seconds,
     print_text,
 )
-from kafka_index.errors import plural
+from kafka_index.core.errors import plural
 
 HERE = Path(__file__).resolve().parent
 DUMP = HERE / "dump"

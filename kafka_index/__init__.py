@@ -38,7 +38,7 @@ Partitions and files, read-only:
     build_segment_files  the index files of one log
 
 Writing logs as a broker does:
-    GrowingPartitionLog, GrowingLogSegment, LogSettings
+    PartitionLogWriter, LogSegmentWriter, LogSettings
     write_record_batch   encode records as a batch, from Record and BatchFields
 
 Settings and errors:
@@ -57,7 +57,6 @@ import importlib as _importlib
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from kafka_index.api.arguments import ArrowStream as ArrowStream
     from kafka_index.api.backups import backup_broker as backup_broker
     from kafka_index.api.backups import open_backup as open_backup
     from kafka_index.api.dumps import Metadata as Metadata
@@ -69,8 +68,6 @@ if TYPE_CHECKING:
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
-    from kafka_index.api.record_results import FoundRecords as FoundRecords
-    from kafka_index.api.record_results import Records as Records
     from kafka_index.api.records import export_records as export_records
     from kafka_index.api.records import find_records as find_records
     from kafka_index.api.records import read_records as read_records
@@ -80,97 +77,112 @@ if TYPE_CHECKING:
     from kafka_index.api.writing import ImportResult as ImportResult
     from kafka_index.api.writing import import_records as import_records
     from kafka_index.api.writing import rewrite_dump as rewrite_dump
-    from kafka_index.backup.checking import Backup as Backup
-    from kafka_index.backup.result import BackedUpPartition as BackedUpPartition
-    from kafka_index.backup.result import BackupResult as BackupResult
-    from kafka_index.backup.result import BackupStatus as BackupStatus
-    from kafka_index.build import SegmentReport as SegmentReport
-    from kafka_index.build import build_segment_files as build_segment_files
-    from kafka_index.build.job import BuildResult as BuildResult
-    from kafka_index.config import IndexConfig as IndexConfig
-    from kafka_index.config import LogConfig as LogConfig
-    from kafka_index.errors import KafkaIndexError as KafkaIndexError
-    from kafka_index.export.report import ExportResult as ExportResult
-    from kafka_index.export.report import ExportStatus as ExportStatus
-    from kafka_index.export.report import PartitionReport as PartitionReport
-    from kafka_index.export.settings import ExportFormat as ExportFormat
-    from kafka_index.export.settings import OnDataLoss as OnDataLoss
-    from kafka_index.growing import GrowingLogSegment as GrowingLogSegment
-    from kafka_index.growing import GrowingPartitionLog as GrowingPartitionLog
-    from kafka_index.growing import LogSettings as LogSettings
-    from kafka_index.index import LazyIndex as LazyIndex
-    from kafka_index.index import OffsetIndex as OffsetIndex
-    from kafka_index.index import TimeIndex as TimeIndex
-    from kafka_index.index import TransactionIndex as TransactionIndex
-    from kafka_index.reading import LogSegment as LogSegment
-    from kafka_index.reading import PartitionLog as PartitionLog
-    from kafka_index.reading import Resolve as Resolve
-    from kafka_index.reading import UpperBound as UpperBound
-    from kafka_index.records import BatchFields as BatchFields
-    from kafka_index.records import Record as Record
-    from kafka_index.records import write_record_batch as write_record_batch
-    from kafka_index.restore.cluster import ClusterMode as ClusterMode
-    from kafka_index.restore.output_files import Link as Link
-    from kafka_index.restore.restored_partition import GroupOffset as GroupOffset
-    from kafka_index.restore.restored_partition import RestoredPartition as RestoredPartition
-    from kafka_index.restore.restored_partition import Salvage as Salvage
-    from kafka_index.restore.result import RestoreResult as RestoreResult
-    from kafka_index.results import Result as Result
-    from kafka_index.results import RunOutcome as RunOutcome
-    from kafka_index.scan import read_batches as read_batches
-    from kafka_index.startup import PartitionPrediction as PartitionPrediction
-    from kafka_index.startup import Prediction as Prediction
-    from kafka_index.startup import Refusal as Refusal
-    from kafka_index.startup import Verdict as Verdict
-    from kafka_index.state import LeaderEpochCache as LeaderEpochCache
-    from kafka_index.tables import Isolation as Isolation
-    from kafka_index.tables import OnDamage as OnDamage
-    from kafka_index.tiered.options import TieredOptions as TieredOptions
-    from kafka_index.verification import Finding as Finding
-    from kafka_index.verification import PartitionFindings as PartitionFindings
-    from kafka_index.verification import Verification as Verification
-    from kafka_index.writing.layouts import ImportLayout as ImportLayout
-    from kafka_index.writing.rewrite_job import RewriteResult as RewriteResult
-    from kafka_index.writing.rewrite_job import RewriteStatus as RewriteStatus
-    from kafka_index.writing.rewrite_job import RewrittenPartition as RewrittenPartition
+    from kafka_index.commands.backup.repository_check import Backup as Backup
+    from kafka_index.commands.backup.result import BackedUpPartition as BackedUpPartition
+    from kafka_index.commands.backup.result import BackupResult as BackupResult
+    from kafka_index.commands.backup.result import BackupStatus as BackupStatus
+    from kafka_index.commands.build.job import BuildResult as BuildResult
+    from kafka_index.commands.build.local_build import build_segment_files as build_segment_files
+    from kafka_index.commands.export.report import ExportResult as ExportResult
+    from kafka_index.commands.export.report import ExportStatus as ExportStatus
+    from kafka_index.commands.export.report import PartitionReport as PartitionReport
+    from kafka_index.commands.export.settings import ExportFormat as ExportFormat
+    from kafka_index.commands.export.settings import OnDataLoss as OnDataLoss
+    from kafka_index.commands.import_.layouts import ImportLayout as ImportLayout
+    from kafka_index.commands.restore.cluster import ClusterMode as ClusterMode
+    from kafka_index.commands.restore.output_files import Link as Link
+    from kafka_index.commands.restore.restored_partition import GroupOffset as GroupOffset
+    from kafka_index.commands.restore.restored_partition import (
+        RestoredPartition as RestoredPartition,
+    )
+    from kafka_index.commands.restore.restored_partition import Salvage as Salvage
+    from kafka_index.commands.restore.result import RestoreResult as RestoreResult
+    from kafka_index.commands.rewrite.job import RewriteResult as RewriteResult
+    from kafka_index.commands.rewrite.job import RewriteStatus as RewriteStatus
+    from kafka_index.commands.rewrite.job import RewrittenPartition as RewrittenPartition
+    from kafka_index.commands.verify.findings import Finding as Finding
+    from kafka_index.commands.verify.findings import PartitionFindings as PartitionFindings
+    from kafka_index.commands.verify.verify_job import Verification as Verification
+    from kafka_index.core.arguments import ArrowStream as ArrowStream
+    from kafka_index.core.cluster.remote.options import TieredOptions as TieredOptions
+    from kafka_index.core.errors import KafkaIndexError as KafkaIndexError
+    from kafka_index.core.format.config import IndexConfig as IndexConfig
+    from kafka_index.core.format.config import LogConfig as LogConfig
+    from kafka_index.core.format.leader_epochs import LeaderEpochCache as LeaderEpochCache
+    from kafka_index.core.index.abstract_index import LazyIndex as LazyIndex
+    from kafka_index.core.index.sparse_indexes import OffsetIndex as OffsetIndex
+    from kafka_index.core.index.sparse_indexes import TimeIndex as TimeIndex
+    from kafka_index.core.index.transaction_index import TransactionIndex as TransactionIndex
+    from kafka_index.core.job.result import Result as Result
+    from kafka_index.core.job.result import RunOutcome as RunOutcome
+    from kafka_index.core.log.append.log_segment_writer import LogSegmentWriter as LogSegmentWriter
+    from kafka_index.core.log.append.partition_log_writer import (
+        PartitionLogWriter as PartitionLogWriter,
+    )
+    from kafka_index.core.log.append.settings import LogSettings as LogSettings
+    from kafka_index.core.log.read.answers import Resolve as Resolve
+    from kafka_index.core.log.read.answers import UpperBound as UpperBound
+    from kafka_index.core.log.read.log_segment import LogSegment as LogSegment
+    from kafka_index.core.log.read.partition_log import PartitionLog as PartitionLog
+    from kafka_index.core.log.recovery.report import SegmentReport as SegmentReport
+    from kafka_index.core.log.scan.segment_scan import read_batches as read_batches
+    from kafka_index.core.query.record_results import FoundRecords as FoundRecords
+    from kafka_index.core.query.record_results import Records as Records
+    from kafka_index.core.query.settings import Isolation as Isolation
+    from kafka_index.core.query.settings import OnDamage as OnDamage
+    from kafka_index.core.records.record_batch import BatchFields as BatchFields
+    from kafka_index.core.records.record_batch import Record as Record
+    from kafka_index.core.records.record_batch import write_record_batch as write_record_batch
+    from kafka_index.core.startup.prediction import PartitionPrediction as PartitionPrediction
+    from kafka_index.core.startup.prediction import Prediction as Prediction
+    from kafka_index.core.startup.prediction import Refusal as Refusal
+    from kafka_index.core.startup.prediction import Verdict as Verdict
 
 __version__ = "0.1.0"
 
 #: The public names, by the modules below that have them.
 _NAMES = {
-    "api.arguments": "ArrowStream",
     "api.backups": "backup_broker open_backup",
     "api.dumps": "Metadata PartitionList list_partitions predict read_metadata verify",
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
-    "api.record_results": "FoundRecords Records",
     "api.records": "export_records find_records read_records",
     "api.repairs": "build_indexes restore_dump",
     "api.writing": "ImportResult ImportedLog import_records rewrite_dump",
-    "backup.checking": "Backup",
-    "backup.result": "BackedUpPartition BackupResult BackupStatus",
-    "build": "SegmentReport build_segment_files",
-    "build.job": "BuildResult",
-    "config": "IndexConfig LogConfig",
-    "errors": "KafkaIndexError",
-    "export.report": "ExportResult ExportStatus PartitionReport",
-    "export.settings": "ExportFormat OnDataLoss",
-    "growing": "GrowingLogSegment GrowingPartitionLog LogSettings",
-    "index": "LazyIndex OffsetIndex TimeIndex TransactionIndex",
-    "reading": "LogSegment PartitionLog Resolve UpperBound",
-    "records": "BatchFields Record write_record_batch",
-    "restore.cluster": "ClusterMode",
-    "restore.output_files": "Link",
-    "restore.restored_partition": "GroupOffset RestoredPartition Salvage",
-    "restore.result": "RestoreResult",
-    "results": "Result RunOutcome",
-    "scan": "read_batches",
-    "startup": "PartitionPrediction Prediction Refusal Verdict",
-    "state": "LeaderEpochCache",
-    "tables": "Isolation OnDamage",
-    "tiered.options": "TieredOptions",
-    "verification": "Finding PartitionFindings Verification",
-    "writing.layouts": "ImportLayout",
-    "writing.rewrite_job": "RewriteResult RewriteStatus RewrittenPartition",
+    "commands.backup.repository_check": "Backup",
+    "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
+    "commands.build.job": "BuildResult",
+    "commands.build.local_build": "build_segment_files",
+    "commands.export.report": "ExportResult ExportStatus PartitionReport",
+    "commands.export.settings": "ExportFormat OnDataLoss",
+    "commands.import_.layouts": "ImportLayout",
+    "commands.restore.cluster": "ClusterMode",
+    "commands.restore.output_files": "Link",
+    "commands.restore.restored_partition": "GroupOffset RestoredPartition Salvage",
+    "commands.restore.result": "RestoreResult",
+    "commands.rewrite.job": "RewriteResult RewriteStatus RewrittenPartition",
+    "commands.verify.findings": "Finding PartitionFindings",
+    "commands.verify.verify_job": "Verification",
+    "core.arguments": "ArrowStream",
+    "core.cluster.remote.options": "TieredOptions",
+    "core.errors": "KafkaIndexError",
+    "core.format.config": "IndexConfig LogConfig",
+    "core.format.leader_epochs": "LeaderEpochCache",
+    "core.index.abstract_index": "LazyIndex",
+    "core.index.sparse_indexes": "OffsetIndex TimeIndex",
+    "core.index.transaction_index": "TransactionIndex",
+    "core.job.result": "Result RunOutcome",
+    "core.log.append.log_segment_writer": "LogSegmentWriter",
+    "core.log.append.partition_log_writer": "PartitionLogWriter",
+    "core.log.append.settings": "LogSettings",
+    "core.log.read.answers": "Resolve UpperBound",
+    "core.log.read.log_segment": "LogSegment",
+    "core.log.read.partition_log": "PartitionLog",
+    "core.log.recovery.report": "SegmentReport",
+    "core.log.scan.segment_scan": "read_batches",
+    "core.query.record_results": "FoundRecords Records",
+    "core.query.settings": "Isolation OnDamage",
+    "core.records.record_batch": "BatchFields Record write_record_batch",
+    "core.startup.prediction": "PartitionPrediction Prediction Refusal Verdict",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

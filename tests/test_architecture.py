@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.layout import names
+from kafka_index.core.format import names
 from tools import docstrings
 from tools.docs import room_picture
 

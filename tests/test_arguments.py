@@ -24,7 +24,7 @@ import pytest
 
 import kafka_index
 from kafka_index import KafkaIndexError, Record
-from kafka_index.storage.paths import repository_of
+from kafka_index.core.fs.paths import repository_of
 from tests.support.command_line import DUMP, copy_partitions
 
 PARTITION = "payments-0"

@@ -13,27 +13,27 @@ import pytest
 import kafka_index
 from kafka_index import (
     BatchFields,
-    GrowingPartitionLog,
     KafkaIndexError,
     LogSegment,
     LogSettings,
     PartitionLog,
+    PartitionLogWriter,
     Record,
     Resolve,
     UpperBound,
     write_record_batch,
 )
-from kafka_index.build.settings import Output
-from kafka_index.export.settings import ExportFormat, OnDataLoss
-from kafka_index.growing import Isolation as FetchIsolation
-from kafka_index.growing import TimestampType
-from kafka_index.restore.cluster import ClusterMode
-from kafka_index.restore.output_files import Link
-from kafka_index.restore.plan import RestoreRequest
-from kafka_index.restore.restored_partition import Salvage
-from kafka_index.state.producer_append import AppendOrigin
-from kafka_index.tables import Isolation, OnDamage
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.commands.export.settings import ExportFormat, OnDataLoss
+from kafka_index.commands.restore.cluster import ClusterMode
+from kafka_index.commands.restore.output_files import Link
+from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.restored_partition import Salvage
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.log.append.incoming_batches import Isolation as FetchIsolation
+from kafka_index.core.log.append.settings import TimestampType
+from kafka_index.core.log.recovery.settings import Output
+from kafka_index.core.log.state.producer_append import AppendOrigin
+from kafka_index.core.query.settings import Isolation, OnDamage
 from tests.support.command_line import DUMP
 
 PARTITION = DUMP / "payments-0"
@@ -53,7 +53,7 @@ def _segment(name: str, **options: Any) -> Any:
 
 
 def _growing(folder: Path, name: str, **options: Any) -> Any:
-    with GrowingPartitionLog(folder) as log:
+    with PartitionLogWriter(folder) as log:
         if name == "append":
             return log.append_as_leader(BATCH, 0, **options)
         log.append_as_leader(BATCH, 0)

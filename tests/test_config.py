@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.config import IndexConfig, LogConfig, choice_of
-from kafka_index.errors import ConfigError
+from kafka_index.core.errors import ConfigError
+from kafka_index.core.format.config import IndexConfig, LogConfig, choice_of
 
 
 def properties(folder: Path, text: str) -> Path:

@@ -14,16 +14,16 @@ import pytest
 
 import kafka_index
 from kafka_index.api import dumps, writing
-from kafka_index.backup.result import BACKUP_REPORT_SCHEMA
-from kafka_index.build.report import REPORT_SCHEMA
-from kafka_index.export.report import EXPORT_REPORT_SCHEMA
-from kafka_index.lookup import LOOKUP_REPORT_SCHEMA
-from kafka_index.metadata.tables import LAG_TABLES, METADATA_TABLES
-from kafka_index.reading.answers import ANSWER_SCHEMA
-from kafka_index.restore.result import RESTORE_SCHEMA
-from kafka_index.startup.prediction import SEGMENT_ROWS
-from kafka_index.verification.findings import VERIFY_SCHEMA
-from kafka_index.writing.rewrite_job import REWRITE_REPORT_SCHEMA
+from kafka_index.commands.backup.result import BACKUP_REPORT_SCHEMA
+from kafka_index.commands.export.report import EXPORT_REPORT_SCHEMA
+from kafka_index.commands.lookup.report import LOOKUP_REPORT_SCHEMA
+from kafka_index.commands.restore.result import RESTORE_SCHEMA
+from kafka_index.commands.rewrite.job import REWRITE_REPORT_SCHEMA
+from kafka_index.commands.verify.findings import VERIFY_SCHEMA
+from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA
+from kafka_index.core.log.recovery.report import REPORT_SCHEMA
+from kafka_index.core.startup.prediction import SEGMENT_ROWS
 from tests.support.command_line import ROOT, run_here
 from tools.docs import api_page
 

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from kafka_index import errors
+from kafka_index.core import errors
 
 KINDS = [
     kind

@@ -21,7 +21,7 @@ import pytest
 import kafka_index
 from kafka_index import KafkaIndexError, LogConfig, Result
 from kafka_index.cli.app import load_command
-from kafka_index.errors import DamageError
+from kafka_index.core.errors import DamageError
 from tests.support.command_line import DUMP, SETTINGS
 
 #: A screen of a terminal.

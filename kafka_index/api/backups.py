@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafka_index.api.arguments import (
+from kafka_index.commands.backup.agent import take
+from kafka_index.commands.backup.repository_check import Backup, list_runs
+from kafka_index.commands.backup.request import BackupRequest
+from kafka_index.commands.backup.result import BackupResult
+from kafka_index.core.arguments import (
     Config,
     Path,
     Paths,
@@ -15,14 +19,10 @@ from kafka_index.api.arguments import (
     whole,
     wrong,
 )
-from kafka_index.backup.agent import take
-from kafka_index.backup.checking import Backup, list_runs
-from kafka_index.backup.request import BackupRequest
-from kafka_index.backup.result import BackupResult
-from kafka_index.config import topics_pattern
-from kafka_index.layout.uri_passwords import path_of
-from kafka_index.storage.paths import absolute_path
-from kafka_index.stores.inputs import reading_inputs
+from kafka_index.core.format.config import topics_pattern
+from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.paths import absolute_path
 
 
 def backup_broker(

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.api.arguments import (
+from kafka_index.commands.verify.findings import Finding, PartitionFindings
+from kafka_index.commands.verify.verify_job import Verification, VerifyJob, VerifyRequest
+from kafka_index.core.arguments import (
     Config,
     Path,
     Paths,
@@ -24,28 +26,27 @@ from kafka_index.api.arguments import (
     with_flags,
     wrong,
 )
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, topics_pattern
-from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable, plural
-from kafka_index.execution import Listener
-from kafka_index.layout.times import Time
-from kafka_index.lookup.lag import read_lag
-from kafka_index.metadata import (
-    LAG_TABLES,
-    METADATA_TABLES,
-    ClusterMetadata,
-    read_for_table,
+from kafka_index.core.cluster.metadata.directory import ClusterMetadata
+from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES, read_for_table
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import ConfigError, KafkaIndexError, is_retriable, plural
+from kafka_index.core.format.config import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    IndexConfig,
+    topics_pattern,
 )
-from kafka_index.reading import PartitionFiles, PartitionLog
-from kafka_index.results import Result, RunOutcome, TableResult
-from kafka_index.startup import Prediction
-from kafka_index.startup.conditions import start_conditions
-from kafka_index.startup.directories import predict_start
-from kafka_index.startup.identity import input_directories
-from kafka_index.stores.inputs import reading_inputs
-from kafka_index.tables.records import list_partitions as list_files
-from kafka_index.tiered.options import TieredOptions
-from kafka_index.verification import Finding, PartitionFindings, Verification
-from kafka_index.verification.verifying import VerifyJob, VerifyRequest
+from kafka_index.core.format.times import Time
+from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.job.engine import Listener
+from kafka_index.core.job.result import Result, RunOutcome, TableResult
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.query.lag import read_lag
+from kafka_index.core.query.records import list_partitions as list_files
+from kafka_index.core.startup.conditions import start_conditions
+from kafka_index.core.startup.directories import predict_start
+from kafka_index.core.startup.identity import input_directories
+from kafka_index.core.startup.prediction import Prediction
 
 _OVERVIEW = pa.schema([("table", pa.string()), ("rows", pa.int64())])
 _PARTITIONS = pa.schema(

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.api.arguments import (
+from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, check_columns
+from kafka_index.commands.lookup.report import behind_gaps, outcome_of
+from kafka_index.core.arguments import (
     Config,
     Path,
     Paths,
@@ -24,17 +26,15 @@ from kafka_index.api.arguments import (
     unread_texts,
     with_flags,
 )
-from kafka_index.config import choice_of
-from kafka_index.layout.times import now_ms
-from kafka_index.lookup.inventory import collect_inventory
-from kafka_index.lookup.keys import By, Keys, plain_array
-from kafka_index.lookup.lookups import Lookups, LookupSettings
-from kafka_index.lookup.query_files import PARTITION, TOPIC, check_columns
-from kafka_index.lookup.report import behind_gaps, outcome_of
-from kafka_index.reading.answers import Resolve, Status, UpperBound
-from kafka_index.results import TableResult
-from kafka_index.stores.inputs import reading_inputs
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.format.config import choice_of
+from kafka_index.core.format.times import now_ms
+from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.job.result import TableResult
+from kafka_index.core.log.read.answers import Resolve, Status, UpperBound
+from kafka_index.core.query.inventory import collect_inventory
+from kafka_index.core.query.keys import By, Keys, plain_array
+from kafka_index.core.query.lookups import Lookups, LookupSettings
 
 
 @dataclass(frozen=True, repr=False)

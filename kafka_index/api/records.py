@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kafka_index.api.arguments import (
+from kafka_index.commands.export.export_job import ExportJob
+from kafka_index.commands.export.report import ExportResult
+from kafka_index.commands.export.settings import ExportFormat, ExportSettings, OnDataLoss
+from kafka_index.core.arguments import (
     Config,
     Path,
     Paths,
@@ -27,23 +30,20 @@ from kafka_index.api.arguments import (
     whole,
     with_flags,
 )
-from kafka_index.api.record_results import FoundRecords, Records
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
-from kafka_index.errors import ConfigError, InputError
-from kafka_index.export.exporting import ExportJob
-from kafka_index.export.report import ExportResult
-from kafka_index.export.settings import ExportFormat, ExportSettings, OnDataLoss
-from kafka_index.layout.times import Time, is_relative, now_ms
-from kafka_index.layout.uri_passwords import path_of
-from kafka_index.reading import UpperBound
-from kafka_index.records.record_table import DEFAULT_COLUMNS
-from kafka_index.storage.paths import absolute_path
-from kafka_index.stores.inputs import LINKED_OUT, reading_inputs
-from kafka_index.tables import Isolation, OnDamage, ReadSettings, plan_read
-from kafka_index.tables.bounds import BoundOptions, Offsets, Times, check_order
-from kafka_index.tables.matches import Search
-from kafka_index.tables.settings import RecordFilter
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import ConfigError, InputError
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
+from kafka_index.core.format.times import Time, is_relative, now_ms
+from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.fs.inputs import LINKED_OUT, reading_inputs
+from kafka_index.core.fs.paths import absolute_path
+from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.query.bounds import BoundOptions, Offsets, Times, check_order
+from kafka_index.core.query.matches import Search
+from kafka_index.core.query.record_results import FoundRecords, Records
+from kafka_index.core.query.records import plan_read
+from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 
 @with_flags

@@ -7,7 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from os import PathLike
 
-from kafka_index.api.arguments import (
+from kafka_index.commands.build.job import BuildJob, BuildRequest, BuildResult, BuiltRows
+from kafka_index.commands.restore.cluster import ClusterMode
+from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.output_files import Link
+from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.point_in_time import Until
+from kafka_index.commands.restore.restore_partition import restore_on
+from kafka_index.commands.restore.restored_partition import Salvage
+from kafka_index.commands.restore.result import RestoreResult
+from kafka_index.core.arguments import (
     Config,
     Path,
     Paths,
@@ -30,26 +39,17 @@ from kafka_index.api.arguments import (
     with_flags,
     wrong,
 )
-from kafka_index.build.job import BuildJob, BuildRequest, BuildResult, BuiltRows
-from kafka_index.build.settings import Output
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
-from kafka_index.dump.listing import list_logs
-from kafka_index.errors import ConfigError, InputError
-from kafka_index.execution.engine import new_run_id
-from kafka_index.layout.names import TopicPartition, parse_partition_directory
-from kafka_index.layout.times import Time, now_ms
-from kafka_index.layout.uri_passwords import path_of
-from kafka_index.restore.cluster import ClusterMode
-from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.output_files import Link
-from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.plan import RestoreRequest
-from kafka_index.restore.restored_partition import Salvage
-from kafka_index.restore.result import RestoreResult
-from kafka_index.restore.until import Until
-from kafka_index.stores import is_remote
-from kafka_index.stores.inputs import reading_inputs
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import ConfigError, InputError
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
+from kafka_index.core.format.names import TopicPartition, parse_partition_directory
+from kafka_index.core.format.times import Time, now_ms
+from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import new_run_id
+from kafka_index.core.log.recovery.settings import Output
 
 _SEGMENT = ["topic", "partition", "segment_base_offset"]
 _SHOWN = [*_SEGMENT, "status", "batch_count", "next_offset", "reason"]

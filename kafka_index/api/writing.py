@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 
 import pyarrow as pa
 
-from kafka_index.api.arguments import (
+from kafka_index.commands.import_.import_manifest import ImportCounts
+from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.import_target import import_root
+from kafka_index.commands.import_.layouts import ImportLayout, list_layout_files
+from kafka_index.commands.import_.local_import import import_files
+from kafka_index.commands.rewrite.job import RewriteJob, RewriteRequest, RewriteResult
+from kafka_index.core.arguments import (
     Config,
     Path,
     Paths,
@@ -24,21 +30,15 @@ from kafka_index.api.arguments import (
     whole,
     with_flags,
 )
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
-from kafka_index.dropping.condition import Condition, Selection
-from kafka_index.errors import ConfigError, InputError, plural
-from kafka_index.layout.message_bytes import uuid_bytes
-from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.uri_passwords import path_of
-from kafka_index.results import Result, RunOutcome
-from kafka_index.stores.inputs import reading_inputs
-from kafka_index.tiered.options import TieredOptions
-from kafka_index.writing.import_record import ImportCounts
-from kafka_index.writing.import_settings import ImportMode, ImportSettings
-from kafka_index.writing.import_target import import_root
-from kafka_index.writing.layouts import ImportLayout, list_layout_files
-from kafka_index.writing.local_import import import_files
-from kafka_index.writing.rewrite_job import RewriteJob, RewriteRequest, RewriteResult
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import ConfigError, InputError, plural
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
+from kafka_index.core.format.message_bytes import uuid_bytes
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.job.result import Result, RunOutcome
+from kafka_index.core.log.filter.condition import Condition, Selection
 
 _IMPORT_SCHEMA = pa.schema(
     [

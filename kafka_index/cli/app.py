@@ -26,10 +26,10 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from kafka_index import __version__
 from kafka_index.cli.completion import complete_paths
-from kafka_index.cli.run_end import TRACEBACK_VARIABLE, ExitCode, RunSummary, error_text
+from kafka_index.cli.exit_status import TRACEBACK_VARIABLE, ExitCode, RunSummary, error_text
 from kafka_index.cli.terminal import print_error
-from kafka_index.errors import KafkaIndexError
-from kafka_index.layout.uri_passwords import hide_passwords
+from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.format.uri_passwords import hide_passwords
 
 PROGRAM = "kafka-index"
 #: Set by the shell that asks, to ``bash_source`` or ``bash_complete``, and so for zsh and fish.
@@ -131,7 +131,7 @@ def _module(command: str) -> ModuleType:
         if command not in _WITHOUT_KERNELS:
             # First, with few frames below it. Deep in a chain of imports, the interpreter maps a
             # piece of its stack for each call of a loop of numba's, and unmaps it again.
-            importlib.import_module("kafka_index.kernels.compile_cache")
+            importlib.import_module("kafka_index.core.kernels.compile_cache")
         module = importlib.import_module(name)
         # Nor will later collections look there.
         gc.freeze()

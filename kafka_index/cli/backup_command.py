@@ -9,15 +9,8 @@ from functools import partial
 
 import click
 
-from kafka_index.backup.agent import Agent, Manners, Monitor, TakenRun, take
-from kafka_index.backup.barrier import DEFAULT_PATIENCE_S
-from kafka_index.backup.high_watermarks import Source
-from kafka_index.backup.looks import Looked
-from kafka_index.backup.politeness import Bandwidth, being_idle
-from kafka_index.backup.request import BackupRequest, Broker
-from kafka_index.backup.result import BACKUP_REPORT_SCHEMA, BackupResult
+from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import Group, Whole, command, moment, option, request_of
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
     config_option,
@@ -34,11 +27,18 @@ from kafka_index.cli.terminal import (
     print_log,
     print_text,
 )
-from kafka_index.config import read_properties
-from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.names import METADATA_LOG
-from kafka_index.layout.times import parse_duration_ms
-from kafka_index.storage.report_file import open_report
+from kafka_index.commands.backup.agent import Agent, CompletedBackup, Manners, Monitor, take
+from kafka_index.commands.backup.barrier import DEFAULT_PATIENCE_S
+from kafka_index.commands.backup.high_watermarks import Source
+from kafka_index.commands.backup.low_impact_io import Bandwidth, idle_io_priority
+from kafka_index.commands.backup.partition_inspector import Looked
+from kafka_index.commands.backup.request import BackupRequest, Broker
+from kafka_index.commands.backup.result import BACKUP_REPORT_SCHEMA, BackupResult
+from kafka_index.core.format.config import read_properties
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.names import METADATA_LOG
+from kafka_index.core.format.times import parse_duration_ms
+from kafka_index.core.output.report_file import open_report
 
 _HELP = """Back up a broker while it runs: what is new since the last run goes into a repository.
 
@@ -197,20 +197,20 @@ def run_backup(options: BackupOptions) -> ExitCode:
     request, manners = options.request, options.manners
     looked: Looked = {}
 
-    def take_one() -> TakenRun:
+    def take_one() -> CompletedBackup:
         with open_report(options.report, BACKUP_REPORT_SCHEMA) as report:
             taken = take(request, manners, looked)
             if report is not None:
                 report.write_table(taken.result.to_arrow())
         return taken
 
-    def show(taken: TakenRun) -> None:
+    def show(taken: CompletedBackup) -> None:
         _print(taken.result, options.detail)
         sys.stdout.flush()
 
     monitor = Monitor(Broker.of(request).node_id, options.metrics, options.health)
     agent = Agent(take_one, monitor)
-    with being_idle():
+    with idle_io_priority():
         if options.every_ms is not None:
             agent.run_every(options.every_ms / _SECOND_MS, show)
         taken = agent.run_once()

@@ -11,12 +11,12 @@ import click
 
 from kafka_index.cli.options import Group, argument, command, flag, option
 from kafka_index.cli.shared_options import Detail, detail_options, report_option
-from kafka_index.errors import help_page
+from kafka_index.core.errors import help_page
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafka_index.results import TableResult
+    from kafka_index.core.job.result import TableResult
 
 _GROUP_HELP = """Look after a repository of backups: list its runs, check what is stored, and expire
     runs.
@@ -152,24 +152,21 @@ class ExpireOptions:
 
 
 def _list(options: ListOptions) -> int:
-    from kafka_index.backup.checking import list_runs  # noqa: PLC0415, slow to import
+    from kafka_index.commands.backup.repository_check import list_runs  # noqa: PLC0415, slow to import
 
     found = list_runs(_root(options.uris), options.last)
     return _show(found, found.rows, options)
 
 
 def _verify(options: VerifyOptions) -> int:
-    from kafka_index.backup.checking import verify_backup  # noqa: PLC0415, slow to import
+    from kafka_index.commands.backup.repository_check import verify_backup  # noqa: PLC0415, slow to import
 
     found = verify_backup(_root(options.uris), options.run, options.sample, repair=options.repair)
     return _show(found, found.faults, options)
 
 
 def _expire(options: ExpireOptions) -> int:
-    from kafka_index.backup.expiring import (  # noqa: PLC0415, slow to import
-        Retention,
-        expire_backup,
-    )
+    from kafka_index.commands.backup.expiration import Retention, expire_backup  # noqa: PLC0415, slow to import
 
     retention = Retention(
         last=options.keep_last,
@@ -182,7 +179,7 @@ def _expire(options: ExpireOptions) -> int:
 
 
 def _root(uris: tuple[str, ...]) -> str:
-    from kafka_index.storage.paths import absolute_path  # noqa: PLC0415, slow to import
+    from kafka_index.core.fs.paths import absolute_path  # noqa: PLC0415, slow to import
 
     if len(uris) != 1:
         raise click.UsageError("give one repository, the --output of kafka-index backup")
@@ -194,9 +191,9 @@ def _show(
 ) -> int:
     """Print rows and the verdict, write the report; return the exit code."""
     from kafka_index.cli.dump_output import DumpOutput  # noqa: PLC0415, slow to import
-    from kafka_index.cli.run_end import run_summary  # noqa: PLC0415, slow to import
-    from kafka_index.results import RunOutcome  # noqa: PLC0415, slow to import
-    from kafka_index.storage.report_file import open_report  # noqa: PLC0415, slow to import
+    from kafka_index.cli.exit_status import run_summary  # noqa: PLC0415, slow to import
+    from kafka_index.core.job.result import RunOutcome  # noqa: PLC0415, slow to import
+    from kafka_index.core.output.report_file import open_report  # noqa: PLC0415, slow to import
 
     run_summary().command = found.command
     as_json, is_done = options.as_json, found.outcome is RunOutcome.DONE

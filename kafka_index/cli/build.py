@@ -11,25 +11,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.build.job import AFTER_FAILURE, BuildJob, BuildRequest
-from kafka_index.build.parquet import SHARES, build_parquet, held_target, settings_of
-from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
-from kafka_index.build.parquet_order import count_segments
-from kafka_index.build.report import (
-    BUILT,
-    FAILED,
-    SEGMENT,
-    SKIPPED,
-    STATUSES,
-    TRUNCATED,
-    UNCHANGED,
-    ReportWriter,
-    SegmentReport,
-    report_rows,
-)
+from kafka_index.cli.exit_status import ExitCode, run_summary
+from kafka_index.cli.html.page import BAD, GOOD, NOTABLE, Explained, Page, Totals, Verdict, explain
+from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.options import request_of
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     SHOWN,
@@ -42,21 +28,31 @@ from kafka_index.cli.terminal import (
     shown_path,
     status_table,
 )
-from kafka_index.dump.listing import list_logs
-from kafka_index.errors import InputError, plural
-from kafka_index.execution import ThreadEngine
-from kafka_index.layout.names import TopicPartition
-from kafka_index.pages.page import BAD, GOOD, NOTABLE, Explained, Page, Totals, Verdict, explain
-from kafka_index.pages.page_writer import PageWriter
-from kafka_index.storage import (
-    Listing,
-    Skipped,
-    expand_input,
+from kafka_index.commands.build.job import AFTER_FAILURE, BuildJob, BuildRequest
+from kafka_index.commands.build.parquet import SHARES, build_parquet, held_target, settings_of
+from kafka_index.commands.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
+from kafka_index.commands.build.parquet_order import count_segments
+from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.errors import InputError, plural
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.fs.inputs import Skipped, list_unread
+from kafka_index.core.fs.paths import absolute_path, expand_input
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.recovery.report import (
+    BUILT,
+    FAILED,
+    SEGMENT,
+    SKIPPED,
+    STATUSES,
+    TRUNCATED,
+    UNCHANGED,
+    ReportWriter,
+    SegmentReport,
+    report_rows,
 )
-from kafka_index.storage.paths import absolute_path
-from kafka_index.storage.report_file import PageMaker
-from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.stores.inputs import list_unread
+from kafka_index.core.logdir.listing import Listing
+from kafka_index.core.logdir.segment_table import SegmentTable
+from kafka_index.core.output.report_file import PageMaker
 
 if TYPE_CHECKING:
     from kafka_index.cli.build_command import BuildOptions

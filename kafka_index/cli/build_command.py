@@ -9,8 +9,6 @@ from functools import partial
 
 import click
 
-from kafka_index.build.report import KINDS, SEGMENT
-from kafka_index.build.settings import Output
 from kafka_index.cli.options import (
     TIME_HELP,
     Group,
@@ -32,10 +30,12 @@ from kafka_index.cli.shared_options import (
     settings_options,
     topics_option,
 )
-from kafka_index.config import LogConfig
-from kafka_index.execution import Engine
-from kafka_index.layout.integers import INT32_MAX
-from kafka_index.stores import is_remote
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import Engine
+from kafka_index.core.log.recovery.report import KINDS, SEGMENT
+from kafka_index.core.log.recovery.settings import Output
 
 _HELP = """Rebuild the files that a broker keeps beside its logs, for every segment below PATH.
 

@@ -22,9 +22,9 @@ from kafka_index.cli.shared_options import (
     tiered_options,
     times_options,
 )
-from kafka_index.layout.integers import INT32_MAX, INT64_MAX
-from kafka_index.layout.names import is_legal_topic
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.format.names import is_legal_topic
 
 _HELP = """Print the records of a TOPIC in the logs below PATH.
 

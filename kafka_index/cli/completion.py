@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kafka_index.layout.names import TopicPartition
+    from kafka_index.core.format.names import TopicPartition
 
 #: The option that names several paths each time it is given.
 PATHS = "inputs"
@@ -54,7 +54,7 @@ def _topics_below(paths: Sequence[str]) -> list[str]:
 
     The names found so far are returned where that takes longer than a shell waits.
     """
-    from kafka_index.layout.names import parse_partition_directory  # noqa: PLC0415, slow to import
+    from kafka_index.core.format.names import parse_partition_directory  # noqa: PLC0415, slow to import
 
     found: set[str] = set()
     folders = [os.path.expanduser(path) for path in paths if "://" not in path]

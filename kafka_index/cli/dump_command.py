@@ -21,10 +21,10 @@ from kafka_index.cli.dump_indexes import (
 )
 from kafka_index.cli.dump_logs import dump_directory, dump_log, dump_records
 from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
+from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import Group, Whole, argument, command, flag, moment, option
 from kafka_index.cli.printed_records import decoder_of
 from kafka_index.cli.record_text import FORMS, RecordText
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
     Times,
@@ -33,9 +33,9 @@ from kafka_index.cli.shared_options import (
     times_options,
 )
 from kafka_index.cli.terminal import escape_on_stdout, print_error
-from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.layout.integers import INT64_MAX
-from kafka_index.layout.names import (
+from kafka_index.core.errors import InputError, KafkaIndexError
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     OFFSET_CHECKPOINTS,
@@ -45,9 +45,9 @@ from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
     parse_segment_file,
 )
-from kafka_index.records.decompression import shared_budget
-from kafka_index.storage import expand_input, local_path
-from kafka_index.stores import is_remote
+from kafka_index.core.fs.paths import expand_input, local_path
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.records.decompression import shared_budget
 
 _HELP = """Print the contents of each FILE: a row per record batch of a .log, or per record with
     --records; per entry of an .index, .timeindex or .txnindex; per producer of a .snapshot; per

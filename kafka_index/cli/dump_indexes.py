@@ -13,8 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.cli.dump_output import DumpedFile, DumpOutput
-from kafka_index.dump.small_files import read_text, read_topic_id
-from kafka_index.errors import (
+from kafka_index.core.errors import (
     CorruptIndexError,
     CorruptSnapshotError,
     InputError,
@@ -22,24 +21,25 @@ from kafka_index.errors import (
     KafkaIndexError,
     plural,
 )
-from kafka_index.index import OffsetIndex, TimeIndex, TransactionIndex
-from kafka_index.index.transaction_index import entry_versions
-from kafka_index.layout.checkpoints import (
+from kafka_index.core.format.checkpoints import (
     EpochEntry,
     parse_leader_epoch_checkpoint,
     parse_offset_checkpoint,
 )
-from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import (
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.names import (
     META_PROPERTIES,
     OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA,
     TIME_INDEX_SUFFIX,
 )
-from kafka_index.layout.records import SNAPSHOT_ENTRY, SNAPSHOT_HEADER, SNAPSHOT_VERSION
-from kafka_index.layout.texts import properties_of
-from kafka_index.state.leader_epochs import LeaderEpochCache
-from kafka_index.state.snapshots import stored_entries
+from kafka_index.core.format.records import SNAPSHOT_ENTRY, SNAPSHOT_HEADER, SNAPSHOT_VERSION
+from kafka_index.core.format.strings import properties_of
+from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.index.transaction_index import TransactionIndex, entry_versions
+from kafka_index.core.log.state.snapshots import stored_entries
+from kafka_index.core.logdir.metadata_files import read_text, read_topic_id
 
 _CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")

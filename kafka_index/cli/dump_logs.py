@@ -12,9 +12,8 @@ from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
 from kafka_index.cli.printed_records import PrintedRecords
 from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.terminal import format_count
-from kafka_index.errors import CorruptLogError, KafkaIndexError, TooLargeError, plural
-from kafka_index.kernels.headers import HEADER_BASE_TIMESTAMP
-from kafka_index.layout.records import (
+from kafka_index.core.errors import CorruptLogError, KafkaIndexError, TooLargeError, plural
+from kafka_index.core.format.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
     CONTROL_MASK,
@@ -23,13 +22,21 @@ from kafka_index.layout.records import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
-from kafka_index.records.batch_table import PREALLOCATED_TAIL, TOO_LARGE, BatchColumns, ScanStop
-from kafka_index.records.batch_walk import BatchDamage, RecordDecoder
-from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_table import WindowBatches
-from kafka_index.scan import LogFileSource, read_batches
-from kafka_index.scan.scanner import BatchOrder
-from kafka_index.storage import Bytes, SegmentFile, list_dump
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.kernels.headers import HEADER_BASE_TIMESTAMP
+from kafka_index.core.log.scan.scanner import BatchOrder
+from kafka_index.core.log.scan.segment_scan import LogFileSource, read_batches
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
+from kafka_index.core.records.batch_table import (
+    PREALLOCATED_TAIL,
+    TOO_LARGE,
+    BatchColumns,
+    ScanStop,
+)
+from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.records.record_table import WindowBatches
 
 _SEGMENT_COLUMNS = ("topic", "partition", "segment_base_offset")
 _FLAGS = (

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from kafka_index.cli.printed_records import Row
 from kafka_index.cli.terminal import Paint, print_log, print_text, terminal_size
-from kafka_index.errors import InputError, KafkaIndexError, plural, printable
-from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.layout.times import TimeSpan, empty_range_text
-from kafka_index.records.batch_table import BatchColumns
-from kafka_index.storage.json_lines import json_lines
-from kafka_index.stores import Bytes, is_remote, store_of
+from kafka_index.core.errors import InputError, KafkaIndexError, plural, printable
+from kafka_index.core.format.records import NO_TIMESTAMP
+from kafka_index.core.format.times import TimeSpan, empty_range_text
+from kafka_index.core.fs.json_lines import json_lines
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Bytes, is_remote
+from kafka_index.core.records.batch_table import BatchColumns
 
 # First and last offset of each kind of row.
 _OFFSETS = (("base_offset", "last_offset"), ("first_offset", "last_offset"))

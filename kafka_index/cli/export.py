@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.progress import Outcome, missing_lines, skipped_lines
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, relative_times
 from kafka_index.cli.terminal import (
     Paint,
@@ -19,24 +19,23 @@ from kafka_index.cli.terminal import (
     shown_path,
     status_table,
 )
-from kafka_index.errors import plural
-from kafka_index.export.exporting import ExportJob
-from kafka_index.export.planning import ExportPlan
-from kafka_index.export.report import (
+from kafka_index.commands.export.export_job import ExportJob
+from kafka_index.commands.export.plan import ExportPlan
+from kafka_index.commands.export.report import (
     EXPORT_REPORT_SCHEMA,
     ExportResult,
     ExportStatus,
     PartitionReport,
     SplitResult,
 )
-from kafka_index.export.settings import ExportFormat, ExportSettings, OnDataLoss
-from kafka_index.layout.times import empty_range_text
-from kafka_index.records.record_table import DEFAULT_COLUMNS
-from kafka_index.storage.paths import absolute_path
-from kafka_index.storage.report_file import open_report
-from kafka_index.tables import Isolation, ReadSettings
-from kafka_index.tables.bounds import read_offsets_file, time_span
-from kafka_index.tables.settings import RecordFilter
+from kafka_index.commands.export.settings import ExportFormat, ExportSettings, OnDataLoss
+from kafka_index.core.errors import plural
+from kafka_index.core.format.times import empty_range_text
+from kafka_index.core.fs.paths import absolute_path
+from kafka_index.core.output.report_file import open_report
+from kafka_index.core.query.bounds import read_offsets_file, time_span
+from kafka_index.core.query.settings import Isolation, ReadSettings, RecordFilter
+from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
     from kafka_index.cli.export_command import ExportOptions

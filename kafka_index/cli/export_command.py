@@ -18,7 +18,7 @@ from kafka_index.cli.shared_options import (
     report_option,
     times_options,
 )
-from kafka_index.execution import Engine
+from kafka_index.core.job.engine import Engine
 
 _HELP = """Export the records of the logs below PATH to Parquet or JSON lines.
 

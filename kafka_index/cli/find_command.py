@@ -17,7 +17,7 @@ from kafka_index.cli.shared_options import (
     isolation_option,
     times_options,
 )
-from kafka_index.execution import Engine
+from kafka_index.core.job.engine import Engine
 
 _HELP = """Find records by key, value and time in the logs below PATH.
 

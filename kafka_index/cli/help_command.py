@@ -8,9 +8,9 @@ from importlib.resources import files
 
 import click
 
+from kafka_index.cli.exit_status import ExitCode
 from kafka_index.cli.options import command, option_group
-from kafka_index.cli.run_end import ExitCode
-from kafka_index.errors import InputError
+from kafka_index.core.errors import InputError
 
 _HELP = """Print a PAGE of the documentation; without one, list the pages.
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from kafka_index.cli.exit_status import ExitCode, run_summary
+from kafka_index.cli.html.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
+from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     damage_lines,
@@ -21,7 +24,6 @@ from kafka_index.cli.lookup_summary import (
     warn_of_unindexed,
 )
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     Table,
@@ -31,29 +33,30 @@ from kafka_index.cli.terminal import (
     print_text,
     status_table,
 )
-from kafka_index.errors import InputError, KafkaIndexError, ReadError, plural
-from kafka_index.execution import Engine, Workers
-from kafka_index.lookup import (
+from kafka_index.commands.lookup.output import answer_target, format_of_answers
+from kafka_index.commands.lookup.queries import open_queries
+from kafka_index.commands.lookup.query_executor import (
+    LookupManifest,
+    Prepare,
+    answer_queries,
+    inputs_digest,
+    written,
+)
+from kafka_index.commands.lookup.query_stats import reset_offsets_csv, starting_offsets_json
+from kafka_index.commands.lookup.report import (
     LOOKUP_REPORT_SCHEMA,
-    By,
-    Inventory,
-    LookupSettings,
     LookupTotals,
     SplitReport,
     StartingOffset,
-    answer_queries,
-    answer_target,
-    collect_inventory,
-    open_queries,
-    reset_offsets_csv,
-    starting_offsets_json,
+    behind_gaps,
 )
-from kafka_index.lookup.answering import AnswerRecord, Prepare, inputs_digest, written
-from kafka_index.lookup.output import format_of_answers
-from kafka_index.lookup.report import behind_gaps
-from kafka_index.pages.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
-from kafka_index.pages.page_writer import PageWriter
-from kafka_index.reading.answers import (
+from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, plural
+from kafka_index.core.fs.inputs import Skipped, list_unread
+from kafka_index.core.fs.paths import absolute_path, refuse_overlap
+from kafka_index.core.fs.registry import whole_file
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import Engine, Workers
+from kafka_index.core.log.read.answers import (
     GAP,
     INDEX_REFUSED,
     NO_INDEX,
@@ -64,17 +67,15 @@ from kafka_index.reading.answers import (
     Status,
     UpperBound,
 )
-from kafka_index.storage import Skipped, refuse_overlap
-from kafka_index.storage.paths import absolute_path
-from kafka_index.storage.report_file import PageMaker, ReportFile, open_report
-from kafka_index.storage.segment_table import PartitionSegments
-from kafka_index.stores import is_remote
-from kafka_index.stores.inputs import list_unread
-from kafka_index.stores.registry import whole_file
+from kafka_index.core.logdir.segment_table import PartitionSegments
+from kafka_index.core.output.report_file import PageMaker, ReportFile, open_report
+from kafka_index.core.query.inventory import Inventory, collect_inventory
+from kafka_index.core.query.keys import By
+from kafka_index.core.query.lookups import LookupSettings
 
 if TYPE_CHECKING:
     from kafka_index.cli.lookup_command import LookupOptions
-    from kafka_index.stores.durable_files import AtomicFile
+    from kafka_index.core.fs.durable_files import AtomicFile
 
 # What a run over the same inputs would end with again.
 _FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
@@ -110,13 +111,13 @@ def run_lookup(paths: str, options: LookupOptions) -> ExitCode:
     others = [
         absolute_path(path) for path in (*(path for path, _ in texts), options.report) if path
     ]
-    done = None if options.overwrite else AnswerRecord.read(output)
+    done = None if options.overwrite else LookupManifest.read(output)
     is_repeat = done is not None and done.is_of(digest, output, others)
     if done is not None and is_repeat and done.exit_code in _FINAL:
         return _print_done(done, output, options)
 
     def announce(sizes: Mapping[str, int]) -> None:
-        AnswerRecord.of_unfinished(digest, sizes).write(output)
+        LookupManifest.of_unfinished(digest, sizes).write(output)
 
     with ExitStack() as stack:
         # A file that cannot be written ends the run before the work.
@@ -174,7 +175,7 @@ def run_lookup(paths: str, options: LookupOptions) -> ExitCode:
         (status.text, count) for status, count in outcome.totals.queries_of_status.items()
     )
     try:
-        AnswerRecord(digest, written(output, others), queries_of_status, code).write(output)
+        LookupManifest(digest, written(output, others), queries_of_status, code).write(output)
     except (KafkaIndexError, OSError) as error:
         # The answers are whole: only a rerun will not know it.
         print_log(f"the run is not recorded: {error}")
@@ -190,7 +191,7 @@ def _prepare(engine: Engine, workers: Workers, unindexed: pa.Table) -> Prepare |
     return partial(build_missing_indexes, workers, unindexed)
 
 
-def _print_done(done: AnswerRecord, output: str, options: LookupOptions) -> ExitCode:
+def _print_done(done: LookupManifest, output: str, options: LookupOptions) -> ExitCode:
     """Print that an earlier run has done the same; return its exit code."""
     for status, count in done.queries:
         run_summary().add_count(f"queries_{status}", count)

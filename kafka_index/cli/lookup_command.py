@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from kafka_index.cli.completion import complete_topic
+from kafka_index.cli.exit_status import option_name
 from kafka_index.cli.options import (
     TIME_HELP,
     Group,
@@ -22,7 +23,6 @@ from kafka_index.cli.options import (
     option,
     parse_moment,
 )
-from kafka_index.cli.run_end import option_name
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -35,10 +35,10 @@ from kafka_index.cli.shared_options import (
     settings_options,
     topics_option,
 )
-from kafka_index.config import LogConfig, parse_integer
-from kafka_index.execution import Engine
-from kafka_index.layout.integers import INT32_MAX, INT64_MAX
-from kafka_index.reading.answers import Status
+from kafka_index.core.format.config import LogConfig, parse_integer
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.job.engine import Engine
+from kafka_index.core.log.read.answers import Status
 
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.
 

@@ -17,6 +17,7 @@ import click
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     exit_code,
@@ -24,30 +25,22 @@ from kafka_index.cli.lookup_summary import (
     warn_of_starts,
     warn_of_unindexed,
 )
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.terminal import Paint, Table, format_count, print_log, print_text, shown_path
-from kafka_index.config import topics_pattern
-from kafka_index.errors import CorruptLogError, InputError, first_of, is_retriable
-from kafka_index.layout.names import (
+from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, QueryBatch
+from kafka_index.commands.lookup.query_stats import starting_offsets_of
+from kafka_index.commands.lookup.report import StartingOffset, behind_gaps
+from kafka_index.core.errors import CorruptLogError, InputError, first_of, is_retriable
+from kafka_index.core.format.config import topics_pattern
+from kafka_index.core.format.names import (
     DirectoryKind,
     TopicPartition,
     is_legal_topic,
     split_directory_name,
 )
-from kafka_index.layout.times import format_time
-from kafka_index.lookup import (
-    By,
-    Inventory,
-    Keys,
-    Lookups,
-    LookupSettings,
-    StartingOffset,
-    collect_inventory,
-)
-from kafka_index.lookup.query_files import PARTITION, TOPIC, QueryBatch
-from kafka_index.lookup.report import behind_gaps
-from kafka_index.lookup.tally import starting_offsets_of
-from kafka_index.reading.answers import (
+from kafka_index.core.format.times import format_time
+from kafka_index.core.fs.directories import directory_exists, scan_directory
+from kafka_index.core.fs.paths import expand_directories
+from kafka_index.core.log.read.answers import (
     Answers,
     Finding,
     Resolve,
@@ -55,9 +48,10 @@ from kafka_index.reading.answers import (
     Status,
     UpperBound,
 )
-from kafka_index.storage import expand_directories
-from kafka_index.storage.directories import directory_exists, scan_directory
-from kafka_index.storage.listing import did_you_mean
+from kafka_index.core.logdir.listing import did_you_mean
+from kafka_index.core.query.inventory import Inventory, collect_inventory
+from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.lookups import Lookups, LookupSettings
 
 if TYPE_CHECKING:
     from kafka_index.cli.lookup_command import LookupOptions
@@ -211,8 +205,8 @@ def _answer_one(question: LookupOptions) -> ExitCode:
     else:
         place = "" if start is None else f"; the log begins at {start} and ends at {end}"
         if by is By.TIMESTAMP and status is Status.NO_RECORD_AT_OR_AFTER and files is not None:
-            from kafka_index.tables.bounds import time_span  # noqa: PLC0415, slow to import
-            from kafka_index.tables.settings import ReadSettings  # noqa: PLC0415, slow to import
+            from kafka_index.core.query.bounds import time_span  # noqa: PLC0415, slow to import
+            from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, slow to import
 
             # A log that has no record as late as was asked for.
             place = f"; {time_span([files], ReadSettings()).text}"
@@ -284,14 +278,14 @@ def _read_record(
 
     Raises `KafkaIndexError` if its batch cannot be read.
     """
-    from kafka_index.cli.printed_records import (  # noqa: PLC0415, slow to import
-        PrintedRecords,
-        decoder_of_topic,
-    )
+    from kafka_index.cli.printed_records import PrintedRecords, decoder_of_topic  # noqa: PLC0415, slow to import
     from kafka_index.cli.record_text import FOUND_COLUMNS, RecordText  # noqa: PLC0415, as above
-    from kafka_index.tables import ReadSettings, plan_read  # noqa: PLC0415, slow to import
-    from kafka_index.tables.bounds import BoundOptions  # noqa: PLC0415, slow to import
-    from kafka_index.tables.records import read_plan  # noqa: PLC0415, slow to import
+    from kafka_index.core.query.bounds import BoundOptions  # noqa: PLC0415, slow to import
+    from kafka_index.core.query.records import (
+        plan_read,  # noqa: PLC0415, slow to import
+        read_plan,  # noqa: PLC0415, slow to import
+    )
+    from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, slow to import
 
     paths: Sequence[str] = question.inputs
     topic, number = partition.topic, partition.partition
@@ -324,10 +318,7 @@ def _answer_several(question: LookupOptions) -> ExitCode:
     with ExitStack() as stack:
         files = None
         if question.has_files:
-            from kafka_index.cli.lookup import (  # noqa: PLC0415, slow to import
-                offsets_files,
-                write_offsets,
-            )
+            from kafka_index.cli.lookup import offsets_files, write_offsets  # noqa: PLC0415, slow to import
 
             # A file that cannot be written ends the run before the work.
             files = stack.enter_context(offsets_files(question, question.folders))

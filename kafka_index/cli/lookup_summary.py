@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from kafka_index.cli.run_end import ExitCode
+from kafka_index.cli.exit_status import ExitCode
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     Paint,
@@ -16,11 +16,9 @@ from kafka_index.cli.terminal import (
     print_log,
     shown_path,
 )
-from kafka_index.errors import plural
-from kafka_index.lookup import By, Inventory
-from kafka_index.lookup.inventory import find_unindexed
-from kafka_index.lookup.report import InvalidQuery, behind_gaps, outcome_of
-from kafka_index.reading.answers import (
+from kafka_index.commands.lookup.report import InvalidQuery, behind_gaps, outcome_of
+from kafka_index.core.errors import plural
+from kafka_index.core.log.read.answers import (
     GAP,
     INDEX_REFUSED,
     NO_INDEX,
@@ -29,6 +27,8 @@ from kafka_index.reading.answers import (
     Finding,
     Status,
 )
+from kafka_index.core.query.inventory import Inventory, find_unindexed
+from kafka_index.core.query.keys import By
 
 _SHOWN_REFUSED = 5
 EXPLAINED: Mapping[Status, str] = {

@@ -16,18 +16,18 @@ import pyarrow as pa
 from pyarrow import types
 
 from kafka_index.cli.dump_output import DumpOutput
+from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import Group, Option, command, flag, option, option_group
 from kafka_index.cli.record_text import readable_time
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail, detail_options, max_decompressed_option
 from kafka_index.cli.terminal import Paint, format_bytes, print_error, print_text
-from kafka_index.dump.future_timestamps import future_segments
-from kafka_index.errors import plural
-from kafka_index.layout.times import now_ms
-from kafka_index.metadata import LAG_TABLES, METADATA_TABLES, ClusterMetadata, read_for_table
-from kafka_index.metadata.directory import Faults
-from kafka_index.storage.listing import list_any
-from kafka_index.storage.report_file import ReportFile, check_report_path
+from kafka_index.core.cluster.metadata.directory import ClusterMetadata, Faults
+from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES, read_for_table
+from kafka_index.core.errors import plural
+from kafka_index.core.format.times import now_ms
+from kafka_index.core.log.future_timestamps import future_segments
+from kafka_index.core.logdir.listing import list_any
+from kafka_index.core.output.report_file import ReportFile, check_report_path
 
 _HELP = """Print what Kafka's own topics say of a cluster: __cluster_metadata (its newest snapshot,
     then its log), __consumer_offsets, __transaction_state and __remote_log_metadata.
@@ -103,7 +103,7 @@ def _run(options: MetadataOptions) -> ExitCode:
     what = options.what
     most = options.max_decompressed_bytes
     if what in LAG_TABLES:
-        from kafka_index.lookup.lag import read_lag  # noqa: PLC0415, slow to import
+        from kafka_index.core.query.lag import read_lag  # noqa: PLC0415, slow to import
 
         table, faults = read_lag(options.paths, what, max_decompressed_bytes=most)
         _put_table(table, options)

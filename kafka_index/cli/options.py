@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafka_index.cli.completion import PATHS
-from kafka_index.cli.run_end import ExitCode, option_name, run_summary
+from kafka_index.cli.exit_status import ExitCode, option_name, run_summary
 from kafka_index.cli.terminal import announce_compilation, print_error
-from kafka_index.config import parse_integer
-from kafka_index.errors import ConfigError, InputError, help_page, plural
-from kafka_index.layout.times import parse_time
-from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.core.errors import ConfigError, InputError, help_page, plural
+from kafka_index.core.format.config import parse_integer
+from kafka_index.core.format.times import parse_time
+from kafka_index.core.format.uri_passwords import refuse_passwords
 
 if TYPE_CHECKING:
-    from kafka_index.stores.inputs import Skipped
+    from kafka_index.core.fs.inputs import Skipped
 
 #: What a time may be, for the help of options.
 TIME_HELP = (
@@ -258,10 +258,7 @@ class Command(click.Command):
         summary.add_paths(ctx)
         if not ctx.params.get("quiet"):
             announce_compilation()
-        from kafka_index.stores.inputs import (  # noqa: PLC0415, slow to import
-            forget_inputs,
-            reading_inputs,
-        )
+        from kafka_index.core.fs.inputs import forget_inputs, reading_inputs  # noqa: PLC0415, slow to import
 
         forget_inputs()
         _pin_runs(ctx)
@@ -297,7 +294,7 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
 
 def _pin_runs(context: click.Context) -> None:
     """Choose the runs of backups that options name, so that all that reads one reads the same."""
-    from kafka_index.stores.backup.run_paths import is_run_input  # noqa: PLC0415, slow to import
+    from kafka_index.core.fs.backup.backup_paths import is_run_input  # noqa: PLC0415, slow to import
 
     for parameter in _places(context.command):
         name = parameter.name or ""
@@ -305,7 +302,7 @@ def _pin_runs(context: click.Context) -> None:
         texts = given if isinstance(given, tuple) else (given,)
         if not any(isinstance(text, str) and is_run_input(text) for text in texts):
             continue
-        from kafka_index.storage.paths import absolute_path  # noqa: PLC0415, slow to import
+        from kafka_index.core.fs.paths import absolute_path  # noqa: PLC0415, slow to import
 
         pinned = tuple(
             absolute_path(text) if isinstance(text, str) and is_run_input(text) else text
@@ -323,12 +320,7 @@ def _places(command: click.Command) -> list[click.Parameter]:
 
 def add_unread(code: int) -> ExitCode:
     """Print the files that were not read, once; return the exit code of a run with them."""
-    from kafka_index.stores.inputs import (  # noqa: PLC0415, slow to import
-        BROKEN_LINK,
-        LINKED_OUT,
-        NOT_A_FILE,
-        drain_unread,
-    )
+    from kafka_index.core.fs.inputs import BROKEN_LINK, LINKED_OUT, NOT_A_FILE, drain_unread  # noqa: PLC0415, slow to import
 
     files = drain_unread()
     if not files:
@@ -364,10 +356,8 @@ def _storage_option() -> click.Option:
         if context.resilient_parsing:
             # A shell asks for completions.
             return
-        from kafka_index.stores import (  # noqa: PLC0415, slow to import
-            configure_stores,
-            parse_storage_options,
-        )
+        from kafka_index.core.fs.registry import configure_stores  # noqa: PLC0415, slow to import
+        from kafka_index.core.fs.store import parse_storage_options  # noqa: PLC0415, slow to import
 
         try:
             configure_stores(parse_storage_options(value))

@@ -12,8 +12,11 @@ from itertools import islice
 import click
 import pyarrow as pa
 
+from kafka_index.cli.exit_status import ExitCode, run_summary
+from kafka_index.cli.html.page import BAD, GOOD, NOTABLE, Explained, Page
+from kafka_index.cli.html.page import Verdict as PageVerdict
+from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.options import Group, command, flag, option
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     config_option,
     input_option,
@@ -21,13 +24,17 @@ from kafka_index.cli.shared_options import (
     report_option,
 )
 from kafka_index.cli.terminal import Paint, format_bytes, print_text
-from kafka_index.config import LogConfig, read_properties
-from kafka_index.errors import KafkaIndexError, plural
-from kafka_index.layout.times import format_time
-from kafka_index.pages.page import BAD, GOOD, NOTABLE, Explained, Page
-from kafka_index.pages.page import Verdict as PageVerdict
-from kafka_index.pages.page_writer import PageWriter
-from kafka_index.startup import (
+from kafka_index.core.errors import KafkaIndexError, plural
+from kafka_index.core.format.config import LogConfig, read_properties
+from kafka_index.core.format.times import format_time
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.segment_table import SegmentTable
+from kafka_index.core.output.report_file import PageMaker, open_report
+from kafka_index.core.startup.conditions import start_conditions
+from kafka_index.core.startup.directories import predict_start
+from kafka_index.core.startup.identity import input_directories
+from kafka_index.core.startup.prediction import (
+    SEGMENT_ROWS,
     LoadedLog,
     Outcome,
     PartitionPrediction,
@@ -36,13 +43,6 @@ from kafka_index.startup import (
     SegmentPrediction,
     Verdict,
 )
-from kafka_index.startup.conditions import start_conditions
-from kafka_index.startup.directories import predict_start
-from kafka_index.startup.identity import input_directories
-from kafka_index.startup.prediction import SEGMENT_ROWS
-from kafka_index.storage import list_dump
-from kafka_index.storage.report_file import PageMaker, open_report
-from kafka_index.storage.segment_table import SegmentTable
 
 _HELP = """Predict what a broker of 4.3.1 does to these log directories when it starts, before
     anyone starts it. Nothing is written; a directory that a running broker holds is refused.

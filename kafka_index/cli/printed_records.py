@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import (
+from kafka_index.core.errors import CorruptRecordError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.names import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_PREFIX,
@@ -25,11 +25,11 @@ from kafka_index.layout.names import (
     TRANSACTION_STATE_TOPIC,
     parse_partition_directory,
 )
-from kafka_index.records.record_chunk import RecordChunk
-from kafka_index.records.record_table import RecordTable, WindowBatches
+from kafka_index.core.records.record_chunk import RecordChunk
+from kafka_index.core.records.record_table import RecordTable, WindowBatches
 
 if TYPE_CHECKING:
-    from kafka_index.metadata.decoding import CoordinatorCodec, ValueCodec
+    from kafka_index.core.cluster.metadata.decoding import CoordinatorCodec, ValueCodec
 #: The columns of numbers of a row, in its order.
 NUMBER_COLUMNS = (
     "position_bytes",
@@ -71,7 +71,7 @@ def decoder_of_topic(topic: str) -> Decode | None:
     """Return the decoder of the records of a topic; None where they are not Kafka's own."""
     if not topic.startswith(INTERNAL_PREFIX):
         return None
-    from kafka_index.metadata import decoding  # noqa: PLC0415, slow to import
+    from kafka_index.core.cluster.metadata import decoding  # noqa: PLC0415, slow to import
 
     codecs = {
         CONSUMER_OFFSETS_TOPIC: decoding.GROUP_CODEC,
@@ -87,7 +87,7 @@ def decoder_of_topic(topic: str) -> Decode | None:
 
 
 def _decode_metadata(codec: ValueCodec, _key: bytes | None, value: bytes | None) -> Decoded:
-    from kafka_index.metadata.decoding import has_secret  # noqa: PLC0415, slow to import
+    from kafka_index.core.cluster.metadata.decoding import has_secret  # noqa: PLC0415, slow to import
 
     try:
         record = codec.decode(value)

@@ -24,10 +24,10 @@ from kafka_index.cli.terminal import (
     shown_path,
     terminal_size,
 )
-from kafka_index.errors import plural
-from kafka_index.kernels.compile_clock import compile_clock
-from kafka_index.results import MissingOffsets
-from kafka_index.storage import Skipped
+from kafka_index.core.errors import plural
+from kafka_index.core.fs.inputs import Skipped
+from kafka_index.core.job.result import MissingOffsets
+from kafka_index.core.kernels.compile_clock import compile_clock
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Display

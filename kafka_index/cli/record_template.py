@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kafka_index.cli.printed_records import MaybeBytes, PrintedRecords, Row, decoder_of_topic
 from kafka_index.cli.record_text import PIECE_BYTES, decoded_row, pieces_of
-from kafka_index.errors import ConfigError, printable
+from kafka_index.core.errors import ConfigError, printable
 
 #: How texts hold bytes.
 BYTES_AS_TEXT = "surrogateescape"

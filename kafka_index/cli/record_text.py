@@ -26,9 +26,9 @@ from kafka_index.cli.printed_records import (
     Row,
     decoder_of_topic,
 )
-from kafka_index.errors import printable
-from kafka_index.layout.records import CONTROL_ABORT, CONTROL_COMMIT, NO_TIMESTAMP
-from kafka_index.layout.times import format_time
+from kafka_index.core.errors import printable
+from kafka_index.core.format.records import CONTROL_ABORT, CONTROL_COMMIT, NO_TIMESTAMP
+from kafka_index.core.format.times import format_time
 
 TEXT, HEX, NONE = "text", "hex", "none"
 #: How keys and values can be shown.

@@ -12,6 +12,7 @@ from functools import partial
 
 import click
 
+from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import (
     TIME_HELP,
     Group,
@@ -24,7 +25,6 @@ from kafka_index.cli.options import (
     request_of,
 )
 from kafka_index.cli.restore_summary import RestoreOutcome, restore_page
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
     detail_options,
@@ -39,23 +39,23 @@ from kafka_index.cli.shared_options import (
     topics_option,
 )
 from kafka_index.cli.terminal import print_log
-from kafka_index.config import LogConfig, parse_integer
-from kafka_index.dropping.condition import read_keys
-from kafka_index.errors import InputError
-from kafka_index.execution import Engine
-from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
-from kafka_index.restore.cluster import ClusterMode
-from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.output_files import Link, sync_directory, write_durably
-from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.plan import RestoreRequest
-from kafka_index.restore.restored_partition import LostRange, Salvage
-from kafka_index.restore.result import RESTORE_SCHEMA, RestoreResult
-from kafka_index.restore.until import Until
-from kafka_index.storage.report_file import open_report
-from kafka_index.stores import is_remote
-from kafka_index.tables.bounds import read_offsets_file
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.commands.restore.cluster import ClusterMode
+from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.output_files import Link, sync_directory, write_durably
+from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.point_in_time import Until
+from kafka_index.commands.restore.restore_partition import restore_on
+from kafka_index.commands.restore.restored_partition import LostRange, Salvage
+from kafka_index.commands.restore.result import RESTORE_SCHEMA, RestoreResult
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.config import LogConfig, parse_integer
+from kafka_index.core.format.names import TopicPartition, is_legal_topic, parse_partition_directory
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import Engine
+from kafka_index.core.log.filter.condition import read_keys
+from kafka_index.core.output.report_file import open_report
+from kafka_index.core.query.bounds import read_offsets_file
 
 _HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it recovers no log,
     and no record of the dump is lost. The input is never changed.

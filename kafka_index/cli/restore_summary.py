@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kafka_index.cli.progress import Outcome, key_lines, skipped_lines
-from kafka_index.cli.run_end import ExitCode, run_summary
-from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Table, first_lines, format_bytes, format_count, status_table
-from kafka_index.dropping.condition import key_counts, records_by_line
-from kafka_index.errors import plural
-from kafka_index.layout.times import time_text
-from kafka_index.pages.page import (
+from kafka_index.cli.exit_status import ExitCode, run_summary
+from kafka_index.cli.html.page import (
     BAD,
     DUMP,
     GOOD,
@@ -23,17 +17,20 @@ from kafka_index.pages.page import (
     Verdict,
     explain,
 )
-from kafka_index.pages.page_writer import PageWriter
-from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.plan import RestorePlan, RestoreRequest
-from kafka_index.restore.restored_partition import (
+from kafka_index.cli.html.page_writer import PageWriter
+from kafka_index.cli.progress import Outcome, key_lines, skipped_lines
+from kafka_index.cli.shared_options import Detail
+from kafka_index.cli.terminal import Table, first_lines, format_bytes, format_count, status_table
+from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.plan import RestorePlan, RestoreRequest
+from kafka_index.commands.restore.restored_partition import (
     BEYOND_END,
     CLAMPED,
     NOT_RENAMED,
     LostRange,
     RestoredPartition,
 )
-from kafka_index.restore.result import (
+from kafka_index.commands.restore.result import (
     LEFT_OUT,
     LOST,
     RESTORED,
@@ -42,9 +39,12 @@ from kafka_index.restore.result import (
     dropped_text,
     status_of,
 )
-from kafka_index.storage.report_file import PageMaker
-from kafka_index.storage.segment_table import PartitionSegments
-from kafka_index.stores.inputs import BROKEN_LINK, NOT_A_FILE
+from kafka_index.core.errors import plural
+from kafka_index.core.format.times import time_text
+from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE
+from kafka_index.core.log.filter.condition import key_counts, records_by_line
+from kafka_index.core.logdir.segment_table import PartitionSegments
+from kafka_index.core.output.report_file import PageMaker
 
 EXPLAINED = {
     RESTORED: "all that the dump has",

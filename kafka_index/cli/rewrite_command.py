@@ -10,9 +10,9 @@ from functools import partial
 
 import click
 
+from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import Group, command, flag, option, request_of
 from kafka_index.cli.progress import Outcome, key_lines, missing_lines, skipped_lines
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -24,19 +24,20 @@ from kafka_index.cli.shared_options import (
     topics_option,
 )
 from kafka_index.cli.terminal import Paint, Table, format_count, print_error, print_log, print_text
-from kafka_index.config import LogConfig
-from kafka_index.dropping.condition import Condition, Selection, read_keys
-from kafka_index.execution import Engine
-from kafka_index.storage import SegmentFile, Skipped
-from kafka_index.storage.report_file import open_report
-from kafka_index.stores import is_remote
-from kafka_index.writing.rewrite_job import (
+from kafka_index.commands.rewrite.job import (
     REWRITE_REPORT_SCHEMA,
     RewriteJob,
     RewriteRequest,
     RewriteResult,
     RewriteStatus,
 )
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.fs.inputs import Skipped
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import Engine
+from kafka_index.core.log.filter.condition import Condition, Selection, read_keys
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.output.report_file import open_report
 
 _HELP = """Copy a dump without some of its records; all others keep their offsets.
 

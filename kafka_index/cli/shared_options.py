@@ -30,12 +30,17 @@ from kafka_index.cli.options import (
     option_group,
 )
 from kafka_index.cli.terminal import print_log
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
-from kafka_index.errors import InputError
-from kafka_index.execution import Engine, Listener, ThreadEngine
-from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.times import is_relative, time_range
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.config import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    LogConfig,
+    read_properties,
+)
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.times import is_relative, time_range
+from kafka_index.core.job.engine import Engine, Listener
+from kafka_index.core.job.threads import ThreadEngine
 
 if TYPE_CHECKING:
     from kafka_index.spark.workers import SparkWorkers
@@ -320,7 +325,7 @@ def _config(help_text: str) -> click.Option:
 def _warn_of_unknown_settings(path: str | None) -> str | None:
     """Warn of properties in a settings file that are not settings of a broker; return its path."""
     if path is not None:
-        from kafka_index.layout.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
+        from kafka_index.core.format.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
 
         for name, other in unknown_settings(read_properties(path)).items():
             hint = f"; is it {other}?" if other else ""
@@ -372,15 +377,12 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
     def checked(value: str | None) -> str | None:
         if value is None:
             return None
-        from kafka_index.storage.report_file import (  # noqa: PLC0415, slow to import
-            PAGE_SUFFIX,
-            check_report_path,
-        )
+        from kafka_index.core.output.report_file import PAGE_SUFFIX, check_report_path  # noqa: PLC0415, slow to import
 
         try:
             path = check_report_path(value, has_page=has_page)
             if path.lower().endswith(PAGE_SUFFIX):
-                from kafka_index.pages.page import bokeh_folder  # noqa: PLC0415
+                from kafka_index.cli.html.page import bokeh_folder  # noqa: PLC0415
 
                 bokeh_folder(path)
         except InputError as error:
@@ -419,7 +421,7 @@ class SparkEngine:
     ) -> Iterator[SparkWorkers]:
         """Start a session, check what executors have, and return its workers.
 
-        Parameters are those of `kafka_index.execution.Engine.start`.
+        Parameters are those of `kafka_index.core.job.Engine.start`.
         """
         from kafka_index.spark.session import open_session  # noqa: PLC0415, PySpark
 

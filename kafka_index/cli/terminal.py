@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from kafka_index.errors import plural, printable
+from kafka_index.core.errors import plural, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -312,6 +312,6 @@ def shown_path(path: str) -> str:
 def announce_compilation() -> None:
     """Let the first compilation print a line, on a terminal; a live line takes its place."""
     if sys.stderr.isatty():
-        from kafka_index.kernels.compile_clock import compile_clock  # noqa: PLC0415, slow to import
+        from kafka_index.core.kernels.compile_clock import compile_clock  # noqa: PLC0415, slow to import
 
         compile_clock.on_first = lambda: print_log(COMPILING)

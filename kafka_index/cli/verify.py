@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_index.cli.exit_status import ExitCode, run_summary
+from kafka_index.cli.html.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
+from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.options import request_of
 from kafka_index.cli.progress import Outcome, skipped_lines
-from kafka_index.cli.run_end import ExitCode, run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     SHOWN,
@@ -24,16 +26,7 @@ from kafka_index.cli.terminal import (
     shown_path,
     status_table,
 )
-from kafka_index.errors import plural
-from kafka_index.metadata.directory import FoundCluster
-from kafka_index.pages.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
-from kafka_index.pages.page_writer import PageWriter
-from kafka_index.results import RunOutcome
-from kafka_index.storage import Skipped
-from kafka_index.storage.report_file import PageMaker, ReportFile, open_report
-from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.stores.inputs import list_unread
-from kafka_index.verification import (
+from kafka_index.commands.verify.findings import (
     VERIFY_SCHEMA,
     FileClass,
     FileKind,
@@ -42,7 +35,13 @@ from kafka_index.verification import (
     PartitionFindings,
     findings_table,
 )
-from kafka_index.verification.verifying import VerifyJob, VerifyRequest, VerifyTally
+from kafka_index.commands.verify.verify_job import VerifyJob, VerifyRequest, VerifyTally
+from kafka_index.core.cluster.metadata.directory import FoundCluster
+from kafka_index.core.errors import plural
+from kafka_index.core.fs.inputs import Skipped, list_unread
+from kafka_index.core.job.result import RunOutcome
+from kafka_index.core.logdir.segment_table import SegmentTable
+from kafka_index.core.output.report_file import PageMaker, ReportFile, open_report
 
 if TYPE_CHECKING:
     from kafka_index.cli.verify_command import VerifyOptions

@@ -20,8 +20,8 @@ from kafka_index.cli.shared_options import (
     settings_options,
     topics_option,
 )
-from kafka_index.config import LogConfig
-from kafka_index.execution import Engine
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.job.engine import Engine
 
 _HELP = """Compare every file of the dump below PATH with what it should be; nothing is changed.
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import click
 
+from kafka_index.cli.exit_status import ExitCode
 from kafka_index.cli.options import Group, command, flag
-from kafka_index.cli.run_end import ExitCode
 from kafka_index.cli.shared_options import Detail, detail_options
 from kafka_index.cli.terminal import format_seconds
 
@@ -42,13 +42,13 @@ class WarmUpOptions:
 
 
 def _run(options: WarmUpOptions) -> ExitCode:
-    from kafka_index.kernels.compile_cache import (  # noqa: PLC0415, slow to import
+    from kafka_index.core.kernels.compile_cache import (  # noqa: PLC0415, slow to import
         are_all_packaged,
         cache_folders,
         keep_in_shared_folder,
     )
-    from kafka_index.kernels.compile_clock import compile_clock  # noqa: PLC0415
-    from kafka_index.kernels.warm_up import warm_up as warm_up_kernels  # noqa: PLC0415
+    from kafka_index.core.kernels.compile_clock import compile_clock  # noqa: PLC0415
+    from kafka_index.core.kernels.warm_up import warm_up as warm_up_kernels  # noqa: PLC0415
 
     if options.shared:
         keep_in_shared_folder()

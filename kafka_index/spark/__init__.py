@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kafka_index.lookup import collect_inventory as list_dump
+    from kafka_index.core.query.inventory import collect_inventory as list_dump
     from kafka_index.spark.data_source import KafkaLogSource
     from kafka_index.spark.indexes import build_indexes
     from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
@@ -27,7 +27,7 @@ __all__ = [
 _PLACES = {
     "KafkaLogSource": ("kafka_index.spark.data_source", "KafkaLogSource"),
     "build_indexes": ("kafka_index.spark.indexes", "build_indexes"),
-    "list_dump": ("kafka_index.lookup", "collect_inventory"),
+    "list_dump": ("kafka_index.commands.lookup", "collect_inventory"),
     "lookup_offsets": ("kafka_index.spark.lookup", "lookup_offsets"),
     "lookup_timestamps": ("kafka_index.spark.lookup", "lookup_timestamps"),
 }

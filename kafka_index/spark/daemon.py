@@ -27,14 +27,14 @@ class _Worker(Protocol):
 _IMPORTED_BY_TASKS = (
     "pyspark.worker",
     "pandas",
-    "kafka_index.build",
+    "kafka_index.commands.build",
     "kafka_index.spark.parquet",
     "kafka_index.spark.lookup",
     "kafka_index.spark.data_source",
     "kafka_index.spark.workers",
-    "kafka_index.export.exporting",
-    "kafka_index.verification",
-    "kafka_index.restore.partition_restoring",
+    "kafka_index.commands.export.export_job",
+    "kafka_index.commands.verify",
+    "kafka_index.commands.restore.restore_partition",
 )
 
 
@@ -58,7 +58,7 @@ def prepare() -> None:
         try:
             for name in _IMPORTED_BY_TASKS:
                 importlib.import_module(name)
-            importlib.import_module("kafka_index.kernels.warm_up").warm_up()
+            importlib.import_module("kafka_index.core.kernels.warm_up").warm_up()
         except Exception as error:  # noqa: BLE001, because tasks can do without
             sys.stderr.write(f"kafka-index: workers start cold: {error!r}\n")
     gc.collect()

@@ -3,7 +3,7 @@
     spark.dataSource.register(KafkaLogSource)
     spark.read.format("kafka-log").option("path", "/dump/broker-1").option("subscribe", "orders")
 
-A thin layer over `kafka_index.tables`: the driver plans, each task reads a group of splits. It uses
+A thin layer over `kafka_index.core.query`: the driver plans, each task reads a group of splits. It uses
 no JVM API, so it works on Spark Connect as well. Filters that Spark pushes
 (``spark.sql.python.filterPushdown.enabled``) narrow the read: offsets to byte ranges, topics and
 partitions to their logs, timestamps and keys to records. Spark evaluates all of them again: the
@@ -12,9 +12,15 @@ meaning of a filter is Spark's to decide.
 
 from __future__ import annotations
 
+import difflib
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import os
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -32,6 +38,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     LessThan,
     LessThanOrEqual,
+    WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
@@ -43,25 +50,519 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from kafka_index.dump.missing_offsets import SeenLog
-from kafka_index.errors import InputError
-from kafka_index.layout.integers import INT64_MAX
-from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.times import now_ms
-from kafka_index.reading import PartitionFiles
-from kafka_index.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
-from kafka_index.results import MissingOffsets
-from kafka_index.spark.source_options import SourceOptions, check_partitions, parse_options
+from kafka_index.commands.import_.import_columns import OrderError, check_columns, partitions_of
+from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.import_target import ImportTarget, check_overwrite
+from kafka_index.commands.import_.partition_import import ImportedPartition, PartitionImport
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import InputError, PublishError, first_of, help_page
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+from kafka_index.core.format.times import now_ms
+from kafka_index.core.format.uri_passwords import refuse_passwords
+from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.paths import expand_directories, local_path, pinned_run
+from kafka_index.core.fs.registry import configure_stores
+from kafka_index.core.fs.store import StorageOptions, is_remote, parse_storage_options
+from kafka_index.core.job.result import MissingOffsets
+from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.output.staging import create_staging, remove_directory, staging_directory
+from kafka_index.core.query.bounds import BoundOptions
+from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, part_of_partition
+from kafka_index.core.query.record_reader import BatchForm, BatchReader, RecordReader, batch_schema
+from kafka_index.core.query.records import gap_rows, list_partitions, plan_partitions
+from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, RECORD_SCHEMA
+from kafka_index.spark.executors import NOT_SHARED_HINT
+from kafka_index.spark.option_values import (
+    malformed,
+    parse_bounds,
+    parse_choice,
+    parse_flag,
+    parse_json,
+    parse_names,
+    parse_number,
+    parse_size,
+)
 from kafka_index.spark.workers import arrow_schema
-from kafka_index.storage import expand_directories
-from kafka_index.storage.paths import pinned_run
-from kafka_index.stores import configure_stores, is_remote
-from kafka_index.stores.inputs import reading_inputs
-from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
-from kafka_index.tables.read_plan import part_of_partition
-from kafka_index.tables.record_reader import BatchReader, batch_schema
-from kafka_index.tables.records import gap_rows, list_partitions, plan_partitions
-from kafka_index.tables.settings import RecordFilter
+
+#: The last two are for the command ``import``, which refuses partitions that are there.
+_OWN = ("path", "orderby", "topicids", "runid", "importmode")
+_SHOWN = 3
+#: A task that writes more partitions at a time has as many logs open.
+_MAX_OPEN = 512
+
+
+@dataclass
+class PartitionsWritten(WriterCommitMessage):
+    """The partitions that a task has written aside."""
+
+    partitions: tuple[ImportedPartition, ...]
+
+
+class KafkaLogWriter(DataSourceArrowWriter):
+    """Writes records to log directories.
+
+    The options are ``path``, ``orderBy``, ``topicIds``, and settings under Kafka's names.
+    `overwrite` replaces the output of an earlier import, instead of continuing it.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        self._root = _root(given)
+        self._settings = _settings(given, overwrite=overwrite)
+        check_columns(arrow_schema(schema), self._settings)
+        self._staging = staging_directory(self._root)
+        os.makedirs(self._root, exist_ok=True)
+        # A broker that runs is refused before the work, and again at the commit.
+        with DirectoryLock.of_data_directories([self._root]):
+            if overwrite:
+                check_overwrite(self._root)
+            create_staging(self._staging)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task aside."""
+        if not os.path.isdir(self._staging):
+            raise PublishError(
+                "the executors do not see the output, or another run has taken it over",
+                path=self._staging,
+                hint=NOT_SHARED_HINT,
+            )
+        folder = os.path.join(self._staging, uuid.uuid4().hex)
+        os.mkdir(folder)
+        logs: dict[TopicPartition, PartitionImport] = {}
+        try:
+            for batch in iterator:
+                for partition, rows in partitions_of(batch):
+                    if partition not in logs:
+                        self._check_count(len(logs))
+                        logs[partition] = PartitionImport(
+                            self._root, folder, partition, self._settings
+                        )
+                    logs[partition].append(rows)
+            written = tuple(logs[partition].finish() for partition in sorted(logs))
+        except BaseException as error:
+            for log in logs.values():
+                log.abort()
+            remove_directory(folder)
+            if isinstance(error, OrderError):
+                error.hint = f"sort the rows: df.{self._remedy()}"
+            raise
+        return PartitionsWritten(written)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish the partitions of all tasks.
+
+        Raises `InputError` if a partition came from two tasks. Nothing has been published then.
+        """
+        partitions = [
+            partition
+            for message in messages
+            if isinstance(message, PartitionsWritten)
+            for partition in message.partitions
+        ]
+        with ImportTarget(self._root, self._settings.mode, staging=self._staging) as target:
+            counts = Counter(each.staged.partition for each in partitions)
+            torn = sorted(each for each, count in counts.items() if count > 1)
+            if torn:
+                names = first_of([each.directory_name for each in torn], _SHOWN)
+                raise InputError(
+                    f"the rows of a partition came from several tasks: {names}; nothing was "
+                    "written",
+                    path=self._root,
+                    hint=f"write df.{self._remedy()}",
+                )
+            for each in partitions:
+                target.publish(each)
+            target.remove_others()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002, because Spark passes it
+        """Remove what was written aside."""
+        remove_directory(self._staging)
+
+    def _remedy(self) -> str:
+        by = self._settings.order_by or "offset"
+        return (
+            'repartition("topic", "partition")'
+            f'.sortWithinPartitions("topic", "partition", {json.dumps(by)})'
+        )
+
+    def _check_count(self, count: int) -> None:
+        if count == _MAX_OPEN:
+            raise InputError(
+                "a task has the rows of too many partitions",
+                expected=f"{_MAX_OPEN} or less",
+                hint=f"use more tasks: df.repartition(n, ...) instead of df.{self._remedy()}",
+            )
+
+
+def _root(options: Mapping[str, str]) -> str:
+    if "path" not in options:
+        raise InputError("the option path is missing", hint="name a data directory")
+    if is_remote(options["path"]):
+        raise InputError(
+            "logs are written to a file system, for a broker to mount",
+            path=options["path"],
+            hint="write to a folder that driver and executors share, and copy it",
+        )
+    return os.path.realpath(local_path(options["path"]))
+
+
+def _settings(options: Mapping[str, str], *, overwrite: bool) -> ImportSettings:
+    unknown = [name for name in options if name not in _OWN and "." not in name]
+    if unknown:
+        raise InputError(
+            "kafka-log has no such option for writing",
+            found=unknown[0],
+            hint=f"see {help_page('import')}",
+        )
+    try:
+        topic_ids = json.loads(options.get("topicids", "{}"))
+    except ValueError:
+        topic_ids = None
+    if not isinstance(topic_ids, dict):
+        raise InputError(
+            "topicIds is not JSON", expected='{"TOPIC": "ID"}', found=options.get("topicids")
+        )
+    mode = ImportMode.OVERWRITE if overwrite else ImportMode.APPEND
+    settings = ImportSettings.of_properties(
+        {name: value for name, value in options.items() if name not in _OWN},
+        mode=ImportMode(options.get("importmode", mode.value)),
+        order_by=options.get("orderby"),
+        topic_ids=topic_ids,
+    )
+    run_id = options.get("runid")
+    return settings if run_id is None else replace(settings, run_id=run_id)
+
+
+_MODES = {
+    "FAILFAST": OnDamage.FAILFAST,
+    "PERMISSIVE": OnDamage.PERMISSIVE,
+    "DROPMALFORMED": OnDamage.DROP,
+}
+#: Kafka's own topics, which a pattern does not subscribe to.
+_INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
+_FLAGS = re.compile(r"\(\?([imsx]+)\)")
+_TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
+
+#: About the most bytes of logs that a task reads, unless it is told otherwise.
+TASK_BYTES = 128 << 20
+#: The options that choose topics or partitions, one of them at a time.
+SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+#: The prefix of options of the stores.
+STORAGE_PREFIX = "storage."
+# Names of the commands' options, which Spark's Kafka source does not have.
+_MEANT = {
+    "topics": "subscribePattern",
+    "topic": "subscribe",
+    "input": "path",
+    "isolation": "kafka.isolation.level",
+}
+_KNOWN = frozenset(
+    name.lower()
+    for name in (
+        "path",
+        "indexes",
+        *SUBSCRIPTIONS,
+        "startingOffsets",
+        "endingOffsets",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp",
+        "startingTimestamp",
+        "endingTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "failOnDataLoss",
+        "includeHeaders",
+        "minPartitions",
+        "maxPartitionBytes",
+        "maxRecordsPerPartition",
+        "kafka.isolation.level",
+        "tiered",
+        "tieredFormat",
+        "keyPrefix",
+        "tieredKeys",
+        "topicIds",
+        "columns",
+        "includeControlRecords",
+        "rows",
+        "mode",
+        "pushFilters",
+        "followLinks",
+        "maxDecompressedBytes",
+    )
+)
+#: What Spark's Kafka source refuses too: they change rows, or where a read begins.
+_REFUSED = frozenset(
+    f"kafka.{name}"
+    for name in (
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "interceptor.classes",
+        "key.deserializer",
+        "value.deserializer",
+    )
+)
+#: Options of Spark's Kafka source that change no rows of a batch read.
+_IGNORED = frozenset(
+    name.lower()
+    for name in (
+        "groupIdPrefix",
+        "kafka.group.id",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of a read of ``kafka-log``.
+
+    `topics` is a pattern; `topic_names` and `partitions` have to be there. `rows` is None for
+    records. There are at least `min_partitions` tasks where the logs allow it, and a task reads
+    about `max_bytes` of logs and `max_records` offsets at most. `follow_links`: files are read also
+    where they are links that lead out of the paths. `ignored` are options that have no effect.
+    """
+
+    paths: tuple[str, ...] = ()
+    tiered: TieredOptions | None = None
+    storage: StorageOptions = field(default_factory=StorageOptions)
+    indexes: str | None = None
+    topics: str | None = None
+    topic_names: tuple[str, ...] = ()
+    partitions: Mapping[str, list[int]] | None = None
+    bounds: BoundOptions = field(default_factory=BoundOptions)
+    settings: ReadSettings = field(default_factory=ReadSettings)
+    rows: BatchForm | None = None
+    min_partitions: int = 1
+    max_bytes: int = TASK_BYTES
+    max_records: int | None = None
+    push_filters: bool = False
+    follow_links: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+def parse_options(given: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
+    """Parse the options of a read, with names in any case.
+
+    Times are relative to `now`, in ms, by default the instant of the call.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    ignored = check_names(options)
+    paths = parse_names(options, "path")
+    refuse_passwords([*paths, options.get("indexes")])
+    tiered = _tiered(options)
+    if not paths and tiered is None:
+        raise InputError("the option path is missing", hint="name a data directory")
+    topics, topic_names, partitions = _subscription(options)
+    rows = parse_choice(
+        options, "rows", {"records": None, **{form.value: form for form in BatchForm}}
+    )
+    _refuse_of_records(options, rows)
+    return SourceOptions(
+        paths=paths,
+        tiered=tiered,
+        storage=_storage(given),
+        indexes=options.get("indexes"),
+        topics=topics,
+        topic_names=topic_names,
+        partitions=partitions,
+        bounds=parse_bounds(options, now_ms() if now is None else now),
+        settings=ReadSettings(
+            columns=_columns(options),
+            isolation=parse_choice(
+                options, "kafka.isolation.level", {one.value: one for one in Isolation}
+            ),
+            include_control=parse_flag(options, "includecontrolrecords", default=False),
+            on_damage=parse_choice(options, "mode", _MODES),
+            max_decompressed_bytes=parse_number(
+                options, "maxdecompressedbytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=1
+            ),
+        ),
+        rows=rows,
+        min_partitions=parse_number(options, "minpartitions", 1, least=1),
+        max_bytes=_max_bytes(options),
+        max_records=_max_records(options),
+        push_filters=parse_flag(options, "pushfilters", default=False),
+        follow_links=parse_flag(options, "followlinks", default=False),
+        ignored=tuple(ignored),
+    )
+
+
+def _max_bytes(options: Mapping[str, str]) -> int:
+    text = options.get("maxpartitionbytes")
+    if text is None:
+        return TASK_BYTES
+    size_bytes = parse_size(text)
+    if size_bytes < 1:
+        raise malformed(options, "maxpartitionbytes", "a size, such as 64m")
+    return size_bytes
+
+
+def _max_records(options: Mapping[str, str]) -> int | None:
+    name = "maxrecordsperpartition"
+    return parse_number(options, name, 1, least=1) if name in options else None
+
+
+def _tiered(options: Mapping[str, str]) -> TieredOptions | None:
+    uris = parse_names(options, "tiered")
+    if not uris:
+        given = [name for name in _TIERED_COMPANIONS if name in options]
+        if given:
+            raise InputError(f"the option {given[0]} requires tiered")
+        return None
+    keys = []
+    for text in parse_names(options, "tieredkeys"):
+        key_id, separator, path = text.partition("=")
+        if not (key_id and separator and path):
+            raise malformed(options, "tieredkeys", "KEYID=FILE")
+        keys.append((key_id, os.path.abspath(path)))
+    layout = parse_choice(
+        options, "tieredformat", {"auto": None, "aiven": "aiven", "local": "local"}
+    )
+    return TieredOptions(
+        uris, layout, options.get("keyprefix"), parse_names(options, "topicids"), tuple(keys)
+    )
+
+
+def _storage(given: Mapping[str, str]) -> StorageOptions:
+    """Return the options of stores, ``storage.KEY``."""
+    return parse_storage_options(
+        f"{name[len(STORAGE_PREFIX) :]}={value}"
+        for name, value in given.items()
+        if name.lower().startswith(STORAGE_PREFIX)
+    )
+
+
+def _refuse_of_records(options: Mapping[str, str], rows: BatchForm | None) -> None:
+    """Refuse options about records where rows are batches."""
+    if rows is None:
+        return
+    for name in ("columns", "includeheaders", "includecontrolrecords", "kafka.isolation.level"):
+        if name in options:
+            raise InputError(f"the option {name} is about records, not about rows={rows.value}")
+
+
+def _subscription(
+    options: Mapping[str, str],
+) -> tuple[str | None, tuple[str, ...], Mapping[str, list[int]] | None]:
+    """Return a pattern of topics, topics by name, and partitions."""
+    named = [name for name in SUBSCRIPTIONS if name.lower() in options]
+    if len(named) > 1:
+        raise InputError(f"give one of {', '.join(SUBSCRIPTIONS)}", found=", ".join(named))
+    if "subscribe" in options:
+        names = parse_names(options, "subscribe")
+        if not names:
+            raise malformed(options, "subscribe", "names of topics")
+        return "|".join(map(re.escape, names)), names, None
+    if "assign" in options:
+        return None, (), _assigned(options)
+    pattern = options.get("subscribepattern")
+    if pattern is None:
+        return None, (), None
+    pattern = pattern.strip()
+    if not pattern:
+        raise malformed(options, "subscribepattern", "a regular expression")
+    # Flags that apply to all of it are only allowed at its start.
+    flags = _FLAGS.match(pattern)
+    if flags is not None:
+        pattern = f"(?{flags[1]}:{pattern[flags.end() :]})"
+    internal = "|".join(_INTERNAL)
+    # As there, the pattern has to match some part of a name.
+    found = rf"(?!(?:{internal})\Z).*(?:{pattern}).*"
+    try:
+        re.compile(found)
+    except re.error as error:
+        raise malformed(options, "subscribepattern", "a regular expression") from error
+    return found, (), None
+
+
+def _assigned(options: Mapping[str, str]) -> dict[str, list[int]]:
+    assigned = parse_json(options, "assign")
+    try:
+        return {topic: [int(number) for number in numbers] for topic, numbers in assigned.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise malformed(options, "assign", '{"topic": [0, 1]}') from error
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    if "columns" in options:
+        return tuple(name.strip() for name in options["columns"].split(","))
+    # As in Spark's Kafka source, headers are a column on request.
+    with_headers = parse_flag(options, "includeheaders", default=False)
+    return DEFAULT_COLUMNS if with_headers else DEFAULT_COLUMNS[:-1]
+
+
+def check_names(names: Iterable[str]) -> list[str]:
+    """Return the options without effect, by their names in lower case."""
+    ignored = []
+    for name in names:
+        if name in _KNOWN or name.startswith(STORAGE_PREFIX):
+            continue
+        if name in _REFUSED:
+            raise InputError(
+                "logs at rest cannot honour this option, nor does Spark's Kafka source", found=name
+            )
+        if name in _IGNORED or name.startswith("kafka."):
+            ignored.append(name)
+            continue
+        near = _MEANT.get(name) or next(iter(difflib.get_close_matches(name, _KNOWN, n=1)), None)
+        meant = "" if near is None else f"did you mean {near}? "
+        raise InputError(
+            "kafka-log has no such option", found=name, hint=f"{meant}see {help_page('records')}"
+        )
+    return sorted(ignored)
+
+
+def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) -> None:
+    """Refuse names of partitions that the dump does not have, as Spark's Kafka source does."""
+    found = {(one.topic, one.partition) for one in files}
+    topics = {topic for topic, _ in found}
+    where = ", ".join(options.paths)
+    for name in options.topic_names:
+        if name not in topics:
+            raise InputError("the topic is not in the logs", path=where, found=name)
+    assigned = {
+        (topic, number)
+        for topic, numbers in (options.partitions or {}).items()
+        for number in numbers
+    }
+    _refuse_difference(assigned - found, "assigned partitions that are not in the logs", where)
+    bounds = options.bounds
+    for bound in (
+        bounds.starting_offsets,
+        bounds.ending_offsets,
+        bounds.starting_timestamp,
+        bounds.ending_timestamp,
+    ):
+        if isinstance(bound, Mapping):
+            named = {(topic, number) for topic, numbers in bound.items() for number in numbers}
+            _refuse_difference(named - found, "bounds of partitions that are not read", where)
+            _refuse_difference(found - named, "bounds by partition leave some out", where)
+
+
+def _refuse_difference(partitions: set[tuple[str, int]], what: str, where: str) -> None:
+    if partitions:
+        names = [TopicPartition(*one).directory_name for one in sorted(partitions)[:5]]
+        raise InputError(
+            what,
+            path=where,
+            found=", ".join(names),
+            hint="name all partitions that are read, and no others",
+        )
+
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +619,7 @@ class KafkaLogSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, because Spark calls it so
         """Return the writer of rows; without `overwrite` they continue the logs."""
         # Tasks that read need nothing of it.
-        from kafka_index.spark.log_writer import KafkaLogWriter  # noqa: PLC0415
+        from kafka_index.spark.data_source import KafkaLogWriter  # noqa: PLC0415
 
         return KafkaLogWriter(self.options, schema, overwrite=overwrite)
 

@@ -21,13 +21,12 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from kafka_index.errors import ExecutorError, help_page
-from kafka_index.execution.engine import new_run_id
+from kafka_index.core.errors import ExecutorError, help_page
+from kafka_index.core.fs.durable_files import publishing
+from kafka_index.core.fs.store import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of
+from kafka_index.core.job.engine import new_run_id
 from kafka_index.spark.jobs import LACKS
 from kafka_index.spark.session import runs_here
-from kafka_index.stores import is_remote, scheme_of
-from kafka_index.stores.durable_files import publishing
-from kafka_index.stores.store import HDFS_SCHEME, OBJECT_SCHEMES
 
 # What tasks import besides this package, always and for the stores of some paths.
 _MODULES = (

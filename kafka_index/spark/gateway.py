@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
-from kafka_index.errors import EngineError
-from kafka_index.signals import deferred_signals
+from kafka_index.core.errors import EngineError
+from kafka_index.core.signals import deferred_signals
 from kafka_index.spark.jobs import without_package
 
 if TYPE_CHECKING:

@@ -10,21 +10,26 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.execution import Engine, Workers
-from kafka_index.spark.data_source import KafkaLogSource
-from kafka_index.spark.workers import spark_schema, spark_workers, task
-from kafka_index.storage import DirectoryLock
-from kafka_index.writing.import_columns import check_columns
-from kafka_index.writing.import_record import (
+from kafka_index.commands.import_.import_columns import check_columns
+from kafka_index.commands.import_.import_manifest import (
     digest_of_import,
     finished_import,
     imported_by,
     journal,
 )
-from kafka_index.writing.import_settings import ImportMode, ImportSettings
-from kafka_index.writing.local_import import AFTER_FAILURE, OnPartition
-from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema
+from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.local_import import AFTER_FAILURE, OnPartition
+from kafka_index.commands.import_.table_files import (
+    ROW_NUMBER,
+    TableFile,
+    read_tables,
+    table_schema,
+)
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.job.engine import Engine, Workers
+from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.spark.workers import spark_schema, spark_workers, task
 
 #: Rows of a file are numbered from this times its number on.
 _FILE_ROWS = 1 << 40

@@ -9,12 +9,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.api.arguments import Config, Path, config_of, optional_path, outputs_of
-from kafka_index.build.job import AFTER_FAILURE, BuildRequest, BuildResult, BuiltRows
-from kafka_index.build.parquet import held_target
-from kafka_index.build.parquet_input import input_of_schemas
-from kafka_index.errors import ConfigError
-from kafka_index.execution.engine import new_run_id
+from kafka_index.commands.build.job import AFTER_FAILURE, BuildRequest, BuildResult, BuiltRows
+from kafka_index.commands.build.parquet import held_target
+from kafka_index.commands.build.parquet_input import input_of_schemas
+from kafka_index.core.arguments import Config, Path, config_of, optional_path, outputs_of
+from kafka_index.core.errors import ConfigError
+from kafka_index.core.job.engine import new_run_id
 from kafka_index.spark.jobs import job_failure
 from kafka_index.spark.package import ship_package
 from kafka_index.spark.parquet import Rows, build_rows

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from kafka_index import errors
-from kafka_index.errors import EngineError, KafkaIndexError, help_page
-from kafka_index.execution.engine import new_run_id
+from kafka_index.core import errors
+from kafka_index.core.errors import EngineError, KafkaIndexError, help_page
+from kafka_index.core.job.engine import new_run_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,26 +30,25 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_index.api.arguments import Config, Paths, config_of, paths_of
-from kafka_index.config import choice_of
-from kafka_index.errors import InputError
-from kafka_index.execution import Workers
-from kafka_index.layout.integers import Longs
-from kafka_index.lookup import (
-    By,
-    Inventory,
-    Keys,
-    Lookups,
-    LookupSettings,
-    QueryBatch,
-    collect_inventory,
-    read_split,
+from kafka_index.commands.lookup.queries import read_split
+from kafka_index.commands.lookup.query_executor import SplitWork
+from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, QueryBatch, check_names
+from kafka_index.core.arguments import Config, Paths, config_of, paths_of
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.config import choice_of
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.job.engine import Workers
+from kafka_index.core.log.read.answers import (
+    ANSWER_SCHEMA,
+    NULL,
+    VALUE_COLUMNS,
+    Answers,
+    Resolve,
+    Status,
 )
-from kafka_index.lookup.answering import SplitWork
-from kafka_index.lookup.keys import NO_PARTITION, integers
-from kafka_index.lookup.lookups import SharedLookups
-from kafka_index.lookup.query_files import PARTITION, TOPIC, check_names
-from kafka_index.reading.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Resolve, Status
+from kafka_index.core.query.inventory import Inventory, collect_inventory
+from kafka_index.core.query.keys import NO_PARTITION, By, Keys, integers
+from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
 from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task
 
 # The more queries are answered together, the more of them share what a segment costs.
@@ -102,7 +101,7 @@ def lookup_offsets(
         Columns topic (string), partition and offset (integers); others pass through.
     inventory : path, list of path, or Inventory
         The logs, under paths that executors know, too; or what
-        `kafka_index.lookup.collect_inventory` returns, to list them once for several lookups.
+        `kafka_index.commands.lookup.collect_inventory` returns, to list them once for several lookups.
     resolve : Resolve or str
         How far to go: ``index``, ``batch`` or ``record``.
     config : path, mapping or LogConfig, optional

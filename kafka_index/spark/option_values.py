@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from kafka_index.errors import InputError
-from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
-from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.times import Time
-from kafka_index.tables.bounds import (
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, parse_java_integer
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.times import Time
+from kafka_index.core.query.bounds import (
     EARLIEST,
     LATEST,
     BoundOptions,

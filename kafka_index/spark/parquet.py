@@ -19,8 +19,14 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.build.building import BuildListener
-from kafka_index.build.parquet import (
+from kafka_index.commands.build.job_stages import (
+    WAVE_SEGMENTS,
+    build_waves,
+    failed_rows,
+    stage_works,
+)
+from kafka_index.commands.build.local_build import BuildListener
+from kafka_index.commands.build.parquet import (
     COUNT_SHARES,
     SHARES,
     PathListener,
@@ -29,7 +35,7 @@ from kafka_index.build.parquet import (
     stage_bin,
     stage_stream,
 )
-from kafka_index.build.parquet_input import (
+from kafka_index.commands.build.parquet_input import (
     BATCH,
     KEY_COLUMNS,
     POSITION,
@@ -38,7 +44,7 @@ from kafka_index.build.parquet_input import (
     ParquetForm,
     ParquetInput,
 )
-from kafka_index.build.parquet_order import (
+from kafka_index.commands.build.parquet_order import (
     METADATA_ROW_BYTES,
     PART_SCHEMA,
     SEGMENTS_QUERY,
@@ -53,13 +59,11 @@ from kafka_index.build.parquet_order import (
     segment_counts,
     why_no_segment,
 )
-from kafka_index.build.report import FAILED, SegmentReport
-from kafka_index.build.settings import BuildSettings
-from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.build.waves import WAVE_SEGMENTS, build_waves, failed_rows, stage_works
-from kafka_index.errors import InputError
-from kafka_index.execution import Workers
-from kafka_index.execution.engine import BIN, COST_BYTES, balance, count_bins, wave_bytes
+from kafka_index.core.errors import InputError
+from kafka_index.core.job.engine import BIN, COST_BYTES, Workers, balance, count_bins, wave_bytes
+from kafka_index.core.log.recovery.report import FAILED, SegmentReport
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.spark.workers import (
     SparkWorkers,
     check_results,

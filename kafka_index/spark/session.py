@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafka_index
-from kafka_index.errors import EngineError
-from kafka_index.layout.integers import INT32_MAX
+from kafka_index.core.errors import EngineError
+from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.spark.gateway import CONNECT_SCHEME, check_java, check_master, owned_jvm
 from kafka_index.spark.jobs import failure_reason, is_connect, job_failure
 

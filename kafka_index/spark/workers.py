@@ -17,20 +17,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kafka_index.errors import EngineError, KafkaIndexError, RetriableError, is_retriable
-from kafka_index.execution import Listener, Parts, Waves, Workers
-from kafka_index.execution.engine import (
+from kafka_index.core.errors import EngineError, KafkaIndexError, RetriableError, is_retriable
+from kafka_index.core.fs.registry import configure_stores, storage_options
+from kafka_index.core.fs.store import StorageOptions
+from kafka_index.core.job.engine import (
     BIN,
     COST_BYTES,
+    Listener,
+    SplittableTask,
+    Waves,
+    Workers,
     balance,
     count_bins,
     split_waves,
 )
-from kafka_index.execution.overlap import Overlap
+from kafka_index.core.job.overlap import Overlap
 from kafka_index.spark.executors import ExecutorCheck, executor_check
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.option_values import parse_size
-from kafka_index.stores import StorageOptions, configure_stores, storage_options
 
 _Work = TypeVar("_Work")
 _Result = TypeVar("_Result")
@@ -109,7 +113,7 @@ class SparkWorkers:
     ) -> Generator[_Result, None, None]:
         """Yield the results of a function over works, job by job and in order.
 
-        Parameters are those of `kafka_index.execution.Workers.run`. A wave has several jobs where
+        Parameters are those of `kafka_index.core.job.Workers.run`. A wave has several jobs where
         its works or results are too large for the driver. Waves whose results are kept overlap, so
         that no core waits for the end of one.
         """
@@ -153,7 +157,7 @@ class SparkWorkers:
     def run_parts(
         self,
         works: Sequence[_Work],
-        divide: Callable[[_Work], Parts[_Result]],
+        divide: Callable[[_Work], SplittableTask[_Result]],
         *,
         sizes: Sequence[int],
         what: str,
@@ -284,7 +288,7 @@ def _run(
 
 
 def _run_parts(
-    work: _Work, attempt_id: str, *, divide: Callable[[_Work], Parts[_Result]]
+    work: _Work, attempt_id: str, *, divide: Callable[[_Work], SplittableTask[_Result]]
 ) -> _Result:
     return divide(work).run(attempt_id)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from kafka_index.reading.answers import ANSWER_SCHEMA
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from tests.support.command_line import DUMP, Argument, lookup
 
 Row = tuple[str | None, int | None, int | None]

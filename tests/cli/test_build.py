@@ -6,8 +6,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.build.report import FILE_SCHEMA
-from kafka_index.storage import DirectoryLock
+from kafka_index.core.log.recovery.report import FILE_SCHEMA
+from kafka_index.core.output.locks import DirectoryLock
 from tests.support.command_line import (
     DUMP,
     SETTINGS,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import kafka_index
-from kafka_index.errors import CorruptLogError
+from kafka_index.core.errors import CorruptLogError
 from tests.support.child_processes import without_override
 from tests.support.command_line import COMMAND, DUMP, Argument, environment, run_here
 from tests.support.metadata import cluster_record, log_batch, write_log
@@ -214,8 +214,8 @@ def test_a_tail_is_the_last_records_of_each_partition(
 def test_records_by_time_keep_the_order_of_each_partition(
     held_bytes: int, isolation: str, dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_index.tables.topic_records._SORTED_BYTES", held_bytes)
-    monkeypatch.setattr("kafka_index.tables.topic_records._MIN_SORTED_BYTES", 1)
+    monkeypatch.setattr("kafka_index.core.query.topic_records._SORTED_BYTES", held_bytes)
+    monkeypatch.setattr("kafka_index.core.query.topic_records._MIN_SORTED_BYTES", 1)
     latest: dict[int, int] = {}
     order = []
     for row in expected(dump, isolation):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.records.batch_table import BATCH_SCHEMA
+from kafka_index.core.records.batch_table import BATCH_SCHEMA
 from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows
 
 PARTITION = DUMP / "payments-0"

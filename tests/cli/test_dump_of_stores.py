@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.stores import StorageOptions, configure_stores, store_of
+from kafka_index.core.fs.registry import configure_stores, store_of
+from kafka_index.core.fs.store import StorageOptions
+from tests.core.fs.stores import s3_environment
 from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
-from tests.stores.stores import s3_environment
 from tests.support.command_line import DUMP, dump
 from tests.support.remote import upload
 

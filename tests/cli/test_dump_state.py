@@ -9,7 +9,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from kafka_index.layout.times import format_time
+from kafka_index.core.format.times import format_time
 from tests.support.command_line import DUMP, dump, json_rows
 
 PARTITION = DUMP / "payments-0"

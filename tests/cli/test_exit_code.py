@@ -20,8 +20,8 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.cli import job_main, main
-from kafka_index.cli.run_end import ExitCode
-from kafka_index.errors import (
+from kafka_index.cli.exit_status import ExitCode
+from kafka_index.core.errors import (
     ConfigError,
     CorruptLogError,
     EngineError,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.cli.terminal import Paint, Table, print_text
-from kafka_index.errors import InputError, printable
+from kafka_index.core.errors import InputError, printable
 from tests.support.command_line import DUMP, run_here
 from tests.support.terminals import shown_on_a_terminal
 

@@ -62,7 +62,7 @@ def test_kernels_that_are_kept_are_loaded_without_what_compiling_them_needs() ->
 
 
 def test_a_dump_of_records_imports_the_metadata_room_for_kafkas_own_topics_alone() -> None:
-    codecs = "kafka_index.metadata.decoding"
+    codecs = "kafka_index.core.cluster.metadata.decoding"
     own = next(DUMP.glob("__consumer_offsets-0/*.log"))
     assert codecs not in imported("dump", "--records", LOG)
     assert codecs in imported("dump", "--records", own)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.stores import store_of
+from kafka_index.core.fs.registry import store_of
 from tests.servers.hdfs import HdfsServer
 from tests.support.command_line import DUMP, copy_partitions, lookup
 from tests.support.remote import download, upload

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.layout.times import format_time
+from kafka_index.core.format.times import format_time
 from tests.support.command_line import DUMP, copy_partitions, lookup
 from tests.support.segments import GZIP, batch, packed_batch
 

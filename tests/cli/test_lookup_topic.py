@@ -11,7 +11,7 @@ import pytest
 from click import unstyle
 
 import kafka_index
-from kafka_index.errors import InputError
+from kafka_index.core.errors import InputError
 from tests.support.command_line import DUMP, Argument, copy_partitions, json_rows, lookup
 from tests.support.record_tables import write_partition
 from tests.support.segments import batch

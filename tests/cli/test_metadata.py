@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import kafka_index
-from kafka_index.layout.message_schemas import Value
-from kafka_index.layout.messages import GROUP_RECORDS, TRANSACTION_RECORDS
-from kafka_index.layout.times import format_time
-from kafka_index.metadata import LAG_TABLES, METADATA_TABLES
+from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES
+from kafka_index.core.format.message_schemas import Value
+from kafka_index.core.format.messages import GROUP_RECORDS, TRANSACTION_RECORDS
+from kafka_index.core.format.times import format_time
 from tests.servers.s3 import S3Server
 from tests.support.command_line import DUMP, copy_partitions, run_here
 from tests.support.metadata import (

@@ -15,8 +15,9 @@ import pytest
 
 from kafka_index.cli.predict_command import prediction_lines
 from kafka_index.cli.terminal import Paint, print_text
-from kafka_index.config import LogConfig
-from kafka_index.startup import StartConditions, predict_directories
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.startup.conditions import StartConditions
+from kafka_index.core.startup.directories import predict_directories
 from tests.support.builds import finish, start
 from tests.support.child_processes import open_to_all
 from tests.support.command_line import DUMP, run_here

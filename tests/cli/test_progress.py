@@ -14,10 +14,10 @@ import pytest
 
 from kafka_index.cli import progress as progress_module
 from kafka_index.cli.progress import Progress
-from kafka_index.dropping.condition import Condition, Selection
-from kafka_index.execution import ThreadEngine
-from kafka_index.storage import SegmentFile
-from kafka_index.writing.rewrite_job import RewriteJob, RewriteRequest
+from kafka_index.commands.rewrite.job import RewriteJob, RewriteRequest
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.filter.condition import Condition, Selection
+from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.command_line import COMMAND, DUMP, environment, run_here
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import TIMEOUT_SECONDS

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.build.report import (
+from kafka_index.core.errors import InputError, PublishError
+from kafka_index.core.log.recovery.report import (
     FILE_SCHEMA,
     ReportWriter,
     SegmentCounts,
@@ -19,7 +20,6 @@ from kafka_index.build.report import (
     report_rows,
     report_table,
 )
-from kafka_index.errors import InputError, PublishError
 from tests.support.builds import small_disk
 from tests.support.command_line import DUMP, build_here, kafka_index, lookup, run_here
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from kafka_index.cli.app import COMMANDS
-from kafka_index.stores import StorageOptions, configure_stores, storage_options
+from kafka_index.core.fs.registry import configure_stores, storage_options
+from kafka_index.core.fs.store import StorageOptions
+from tests.core.fs.stores import s3_environment
 from tests.servers.s3 import S3Server
-from tests.stores.stores import s3_environment
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.remote import upload
 

@@ -16,7 +16,7 @@ from kafka_index.cli.terminal import (
     format_seconds,
     print_text,
 )
-from kafka_index.errors import plural
+from kafka_index.core.errors import plural
 from tests.support.terminals import shown_on_a_terminal
 
 

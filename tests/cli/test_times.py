@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kafka_index
-from kafka_index.errors import InputError
+from kafka_index.core.errors import InputError
 from tests.support.command_line import DUMP, Argument, run_here
 
 SEGMENT = DUMP / "payments-0" / "00000000000000000000.log"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_index.stores.backup.manifest import run_time
+from kafka_index.core.fs.backup.manifest import run_time
 from tests.conformance.broker.backups import Backed, Point, back_up, restored
 from tests.conformance.broker.three_brokers import NODES
 from tests.conformance.kafka_jars import class_path, needing_kafka, tool

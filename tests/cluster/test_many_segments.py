@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
+from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from tests.cluster.conftest import event_log, finish, run, start
 from tests.support.builds import rubbish
 from tests.support.command_line import Argument, build_here

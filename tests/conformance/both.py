@@ -6,9 +6,9 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafka_index.config import IndexConfig
-from kafka_index.reading.answers import Resolve, UpperBound
-from kafka_index.reading.partition_log import PartitionLog
+from kafka_index.core.format.config import IndexConfig
+from kafka_index.core.log.read.answers import Resolve, UpperBound
+from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.partitions import DIRECTORY, Row, ask_offsets, ask_times
 
 from .judged_partition import NEVER_MS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafka_index.reading.answers import Finding
+    from kafka_index.core.log.read.answers import Finding
 
     from .judge import Judge
     from .judged_partition import JudgedPartition

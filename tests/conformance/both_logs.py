@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_index.errors import KafkaIndexError
-from kafka_index.growing import GrowingPartitionLog, Isolation, LogSettings
-from kafka_index.state import AppendOrigin
+from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.log.append.incoming_batches import Isolation
+from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
+from kafka_index.core.log.append.settings import LogSettings
+from kafka_index.core.log.state.producer_append import AppendOrigin
 from tests.support.golden_segments import PARTITION
 
 from .judge import KafkaRefusal
@@ -85,11 +87,11 @@ class BothLogs:
         )
         self.ours = self._open_ours(was_clean=was_clean)
 
-    def _open_ours(self, *, was_clean: bool) -> GrowingPartitionLog:
+    def _open_ours(self, *, was_clean: bool) -> PartitionLogWriter:
         properties = {
             name.removeprefix("internal."): str(value) for name, value in self._settings.items()
         }
-        return GrowingPartitionLog(
+        return PartitionLogWriter(
             self._directories[1],
             LogSettings.of_properties(properties),
             was_clean=was_clean,

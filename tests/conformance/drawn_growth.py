@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka_index.growing import Isolation
-from kafka_index.records import (
+from kafka_index.core.log.append.incoming_batches import Isolation
+from kafka_index.core.records.record_batch import (
     BatchFields,
     Record,
     write_end_transaction_marker,

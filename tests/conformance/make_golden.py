@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.layout.checkpoints import parse_offset_checkpoint
-from kafka_index.layout.names import TopicPartition
-from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.core.format.checkpoints import parse_offset_checkpoint
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Resolve
 from tests.support.command_line import DUMP, ROOT
 from tests.support.golden_segments import (
     FOUND,
@@ -131,7 +131,7 @@ def _chosen(drawn: list[tuple[set[str], Segment]]) -> Iterator[Segment]:
 
 # ------------------------------------------------------------------------------- answered lookups
 
-_TARGET = ROOT / "tests" / "reading" / "golden_lookups"
+_TARGET = ROOT / "tests" / "core" / "log" / "read" / "golden_lookups"
 _SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
+from kafka_index.core.format.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from tests.support.damage import damage
 from tests.support.drawn_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.odd_entries import ORDERLY_ODDITIES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index import read_records
-from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 from tests.support.campaign import drawn
 from tests.support.segments import CODEC_GZIP, CONTROL, batch, message, packed, record
 

@@ -18,8 +18,8 @@ from kafka_index import (
     restore_dump,
     verify,
 )
-from kafka_index.startup import Outcome, PartitionPrediction
-from tests.backup.repositories import take_run
+from kafka_index.core.startup.prediction import Outcome, PartitionPrediction
+from tests.commands.backup.repositories import take_run
 from tests.support.segments import GZIP, batch, marker, message, wrapper
 
 from .kafka_loading import PartitionFiles, partition_files

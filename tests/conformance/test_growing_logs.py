@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.build import build_segment_files
-from kafka_index.config import IndexConfig
-from kafka_index.growing import Isolation
-from kafka_index.records import (
+from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.core.format.config import IndexConfig
+from kafka_index.core.log.append.incoming_batches import Isolation
+from kafka_index.core.records.record_batch import (
     BatchFields,
     Record,
     write_end_transaction_marker,

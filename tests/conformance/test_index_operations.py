@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.errors import (
+from kafka_index.core.errors import (
     ConfigError,
     CorruptIndexError,
     IndexFullError,
@@ -22,7 +22,7 @@ from kafka_index.errors import (
     InvalidOffsetError,
     InvalidTimestampError,
 )
-from kafka_index.index import OffsetIndex, OffsetPosition, TimeIndex
+from kafka_index.core.index.sparse_indexes import OffsetIndex, OffsetPosition, TimeIndex
 
 from .campaign import drawn_cases
 from .judged_files import index_operations

@@ -9,9 +9,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from kafka_index.build import BuildSettings
-from kafka_index.state.snapshots import decode_snapshot
-from kafka_index.storage import list_dump
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.state.snapshots import decode_snapshot
+from kafka_index.core.logdir.listing import list_dump
 from tests.support.dumps import built_rows
 from tests.support.segments import CODEC_GZIP, INT32_MAX, batch, message
 
@@ -23,7 +23,7 @@ from .test_partition_state import DIRECTORY, NEVER_MS, StatePartition, by_kafka
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafka_index.build import SegmentReport
+    from kafka_index.core.log.recovery.report import SegmentReport
 
     from .judge import Judge
 

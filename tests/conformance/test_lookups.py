@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from hypothesis import assume, given, note, reject
 from hypothesis import strategies as st
 
-from kafka_index.layout.integers import INT32_MAX
-from kafka_index.reading.answers import GAP, NO_INDEX, TAIL, UNREADABLE, Resolve
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.log.read.answers import GAP, NO_INDEX, TAIL, UNREADABLE, Resolve
 from tests.support.index_files import damaged_indexes
 from tests.support.partitions import DIRECTORY, Row
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.layout.message_bytes import uuid_text
-from kafka_index.layout.message_schemas import STRUCT, Field, MessageSchema, Struct, Value
-from kafka_index.layout.messages import (
+from kafka_index.core.format.message_bytes import uuid_text
+from kafka_index.core.format.message_schemas import STRUCT, Field, MessageSchema, Struct, Value
+from kafka_index.core.format.messages import (
     CLUSTER_METADATA,
     CONSUMER_PROTOCOL,
     GROUP_RECORDS,
@@ -45,7 +45,7 @@ WHOLE = {
     "kafka-share-coordinator": SHARE_RECORDS,
     "kafka-storage": REMOTE_LOG_METADATA,
 }
-#: A file of its own format, which `kafka_index.state` reads.
+#: A file of its own format, which `kafka_index.core.log.state` reads.
 NOT_A_RECORD = {"ProducerSnapshot"}
 
 Ask = Callable[[MessageSchema, int, bytes], tuple[Any, bytes]]

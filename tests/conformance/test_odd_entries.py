@@ -14,9 +14,9 @@ from itertools import product
 from pathlib import Path
 
 from kafka_index import predict
-from kafka_index.dump.small_files import read_topic_id
-from kafka_index.layout.texts import load_properties
-from kafka_index.startup import Verdict
+from kafka_index.core.format.strings import load_properties
+from kafka_index.core.logdir.metadata_files import read_topic_id
+from kafka_index.core.startup.prediction import Verdict
 from tests.support.campaign import drawn
 from tests.support.command_line import DUMP
 from tests.support.restoring import copy_dump

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.records import (
+from kafka_index.core.records.record_batch import (
     BatchFields,
     Record,
     write_empty_batch,

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.build import BuildSettings
-from kafka_index.config import IndexConfig, LogConfig
-from kafka_index.layout.records import PRODUCER_STATE_ENTRY
-from kafka_index.state.partition_state import ProducerExpiration
-from kafka_index.state.snapshots import encode_snapshot
-from kafka_index.storage import list_dump
+from kafka_index.core.format.config import IndexConfig, LogConfig
+from kafka_index.core.format.records import PRODUCER_STATE_ENTRY
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.state.partition_state import ProducerExpiration
+from kafka_index.core.log.state.snapshots import encode_snapshot
+from kafka_index.core.logdir.listing import list_dump
 from tests.support.dumps import built_rows
 from tests.support.segments import batch, control_key, marker_value, message, record
 from tests.support.transactional_logs import histories

@@ -16,7 +16,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 
-from kafka_index.scan import read_batches
+from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.support.command_line import DUMP
 from tests.support.record_tables import read_contents, read_records
 

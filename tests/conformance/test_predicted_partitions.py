@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafka_index.errors import StartRefusedError
-from kafka_index.growing.settings import LogSettings
-from kafka_index.layout.names import TopicPartition
-from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
+from kafka_index.core.errors import StartRefusedError
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.log.append.settings import LogSettings
+from kafka_index.core.startup.partition_loading import LoadedPartition, Loading, load_partition
 from tests.support.segments import batch, marker
 
 from .campaign import drawn_cases

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_index.records import Record, write_record_batch
+from kafka_index.core.records.record_batch import Record, write_record_batch
 from tests.support.builds import xfs_disk
 from tests.support.restoring import contents, copy_dump, logs, restore
 

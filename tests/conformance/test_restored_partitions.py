@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.config import IndexConfig, LogConfig
-from kafka_index.execution import ThreadEngine
-from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.partition_restoring import restore_on
-from kafka_index.restore.plan import RestoreRequest
-from kafka_index.restore.restored_partition import Salvage
-from kafka_index.scan import read_batches
+from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.restore_partition import restore_on
+from kafka_index.commands.restore.restored_partition import Salvage
+from kafka_index.core.format.config import IndexConfig, LogConfig
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.support.golden_segments import PARTITION
 
 from .campaign import drawn_cases
@@ -29,7 +29,7 @@ from .test_predicted_partitions import Case, apply, cases
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafka_index.restore.restored_partition import RestoredPartition
+    from kafka_index.commands.restore.restored_partition import RestoredPartition
 
     from .judge import Judge
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.config import IndexConfig
-from kafka_index.errors import CorruptLogError
-from kafka_index.reading.log_segment import LogSegment
-from kafka_index.storage import SegmentFile
+from kafka_index.core.errors import CorruptLogError
+from kafka_index.core.format.config import IndexConfig
+from kafka_index.core.log.read.log_segment import LogSegment
+from kafka_index.core.logdir.partition_files import SegmentFile
 
 from .campaign import drawn_cases
 from .judged_partition import Refused

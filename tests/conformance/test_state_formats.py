@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.errors import (
+from kafka_index.core.errors import (
     CorruptIndexError,
     CorruptSnapshotError,
     InvalidEpochError,
     InvalidOffsetError,
     KafkaIndexError,
 )
-from kafka_index.index import TransactionIndex
-from kafka_index.index.aborted_txns import compare_aborted_txns
-from kafka_index.layout.records import ABORTED_TXN, PRODUCER_STATE_ENTRY
-from kafka_index.state.leader_epochs import LeaderEpochCache
-from kafka_index.state.snapshots import decode_snapshot, encode_snapshot, order_of_put
+from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.records import ABORTED_TXN, PRODUCER_STATE_ENTRY
+from kafka_index.core.index.aborted_txns import compare_aborted_txns
+from kafka_index.core.index.transaction_index import TransactionIndex
+from kafka_index.core.log.state.snapshots import decode_snapshot, encode_snapshot, order_of_put
 
 from .campaign import drawn_cases
 from .java_program import JavaProgram

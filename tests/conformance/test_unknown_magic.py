@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index import verify
-from kafka_index.config import LogConfig
-from kafka_index.startup import StartConditions, predict_start
-from kafka_index.verification import FileClass, FileKind
+from kafka_index.commands.verify.findings import FileClass, FileKind
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.startup.conditions import StartConditions
+from kafka_index.core.startup.directories import predict_start
 from tests.support.missing_offsets import NAME, checkpoint, write_partition
 from tests.support.restoring import restore
 from tests.support.segments import batch

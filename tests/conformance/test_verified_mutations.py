@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index import verify
-from kafka_index.config import IndexConfig, LogConfig
-from kafka_index.errors import InputError
-from kafka_index.layout.names import CLEAN_SHUTDOWN
-from kafka_index.verification import FileClass, FileKind, Verification
+from kafka_index.commands.verify.findings import FileClass, FileKind
+from kafka_index.commands.verify.verify_job import Verification
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.config import IndexConfig, LogConfig
+from kafka_index.core.format.names import CLEAN_SHUTDOWN
 from tests.support.golden_segments import PARTITION
 
 from .campaign import drawn_cases

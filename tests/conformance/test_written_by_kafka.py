@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.errors import CorruptLogError
+from kafka_index.core.errors import CorruptLogError
 from tests.support.golden_segments import recovered_by_build
 from tests.support.record_tables import read_contents, read_records
 from tests.support.segments import Segment

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kafka_index.kernels.scan import CHUNK_BATCHES
+from kafka_index.core.kernels.scan import CHUNK_BATCHES
 from tests.support.builds import finish, rubbish, start, with_rows
 from tests.support.command_line import Argument, build_here
 from tests.support.dumps import index_files

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.run_end import ExitCode
+from kafka_index.cli.exit_status import ExitCode
 from tests.support.child_processes import without_override
 from tests.support.command_line import Argument, run_here
 from tests.support.restoring import copy_dump

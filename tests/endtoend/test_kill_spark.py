@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.build.partition_record import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
 from tests.support.builds import finish, kill, names, rubbish, session, start, state_files
 from tests.support.command_line import SETTINGS, Argument, build_here, copy_partitions, index_files
 from tests.support.gates import Gate, Step

@@ -15,7 +15,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.lookup import collect_inventory
+from kafka_index.core.query.inventory import collect_inventory
 from tests.support.builds import finish, kill, rubbish, start
 from tests.support.campaign import drawn
 from tests.support.command_line import DUMP, Argument, lookup

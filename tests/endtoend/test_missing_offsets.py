@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kafka_index import verify
-from kafka_index.scan import read_batches
-from kafka_index.verification import FileClass, FileKind, Finding
+from kafka_index.commands.verify.findings import FileClass, FileKind, Finding
+from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.support.campaign import in_turn
 from tests.support.command_line import run_here
 from tests.support.missing_offsets import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.stores import store_of
+from kafka_index.core.fs.registry import store_of
 from tests.servers.faults import fault_proxy
 from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server

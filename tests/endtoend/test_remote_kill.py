@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.build.partition_record import PARTITION_RECORD
-from kafka_index.stores import remote_file
+from kafka_index.core.fs import remote_file
+from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.support.builds import finish, kill, start, with_rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_index.build.partition_record import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
 from tests.support.builds import rubbish, state, with_rows
 from tests.support.command_line import Argument, build_here
 from tests.support.segments import batch

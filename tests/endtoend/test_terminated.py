@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_index.build.partition_record import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
 from tests.support.builds import copy_dump, finish, rubbish, start
 from tests.support.command_line import build_here, index_files
 from tests.support.gates import Gate, Step

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from kafka_index import export_records, find_records, read_records, rewrite_dump
-from kafka_index.errors import KafkaIndexError
+from kafka_index.core.errors import KafkaIndexError
 from tests.support.command_line import run_here
 from tests.support.damaged_dumps import (
     abort_transaction,

@@ -18,15 +18,15 @@ import orjson
 import pytest
 import zstandard
 
-from kafka_index.build import partition_record
-from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError
-from kafka_index.export.export_record import EXPORT_RECORD
-from kafka_index.layout.names import CLEAN_SHUTDOWN
-from kafka_index.restore.restored_partition import JOURNAL_FILE
-from kafka_index.stores.backup.manifest import KeptFile, Manifest, encode, parse_manifest
-from kafka_index.writing.import_record import IMPORT_JOURNAL, IMPORT_RECORD
-from tests.backup.repositories import take_run
-from tests.backup.test_manifest import manifest
+from kafka_index.commands.export.export_state import EXPORT_RECORD
+from kafka_index.commands.import_.import_manifest import IMPORT_JOURNAL, IMPORT_RECORD
+from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
+from kafka_index.core.errors import CorruptObjectError, InputError, KafkaIndexError
+from kafka_index.core.format.names import CLEAN_SHUTDOWN
+from kafka_index.core.fs.backup.manifest import KeptFile, Manifest, encode, parse_manifest
+from kafka_index.core.log.recovery import build_manifest
+from tests.commands.backup.repositories import take_run
+from tests.commands.backup.test_manifest import manifest
 from tests.support.command_line import run_here
 from tests.support.restoring import copy_dump
 
@@ -219,7 +219,7 @@ def build_codec(path: Path) -> tuple[Any, Callable[[Any], bytes]]:
     head, _, body = path.read_bytes().partition(b"\n")
 
     def pack(document: Any) -> bytes:
-        digest = partition_record._digest(json_of(document["record"]) + body)
+        digest = build_manifest._digest(json_of(document["record"]) + body)
         return b"\n".join((json_of(document | {"digest": digest}), body))
 
     return json.loads(head), pack
@@ -258,7 +258,7 @@ def build_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
         return case.run("build", "--input", str(case.dump))
 
     assert run().returncode == 0
-    return next(case.output.rglob(partition_record.PARTITION_RECORD)), run
+    return next(case.output.rglob(build_manifest.PARTITION_RECORD)), run
 
 
 def restore_case(case: _Case) -> tuple[Path, Callable[[], Any]]:

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from kafka_index.stores import object_config, object_errors
+from kafka_index.core.fs import object_config, object_errors
 
 object_errors._FIRST_WAIT_SECONDS = 0.01
 object_config._BACKOFF = {

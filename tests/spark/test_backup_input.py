@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import kafka_index
-from tests.backup.repositories import take_run
+from tests.commands.backup.repositories import take_run
 from tests.support.command_line import DUMP, run_here
 from tests.support.remote import storage_options
 from tests.support.restoring import copy_dump

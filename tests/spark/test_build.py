@@ -14,16 +14,24 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.build import BuildSettings, SegmentReport, build_logs
-from kafka_index.build.publish import publish_partitions
-from kafka_index.build.report import report_table
-from kafka_index.build.scan import stage_segments
-from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.build.waves import LogWave, build_waves, by_partition, partition_groups
+from kafka_index.commands.build.job_stages import (
+    LogWave,
+    build_waves,
+    by_partition,
+    partition_groups,
+)
+from kafka_index.commands.build.local_build import build_logs
+from kafka_index.core.log.recovery.publish import publish_partitions
+from kafka_index.core.log.recovery.report import SegmentReport, report_table
+from kafka_index.core.log.recovery.scan import stage_segments
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.staged_segment import StagedSegment
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.logdir.segment_table import SegmentTable
+from kafka_index.core.output.temporary_files import create_scratch, scratch_path, sweep
 from kafka_index.spark import workers as spark_workers
 from kafka_index.spark.workers import session_workers
-from kafka_index.storage import SegmentFile, create_scratch, list_dump, scratch_path, sweep
-from kafka_index.storage.segment_table import SegmentTable
 from tests.support.dumps import (
     CollectedRows,
     built_rows,

@@ -18,14 +18,18 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from pyspark.sql.types import LongType, StructType
 
 import kafka_index
-from kafka_index.errors import InputError
-from kafka_index.scan import read_batches
-from kafka_index.spark.data_source import FilteringReader, KafkaLogReader, KafkaLogSource
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import InputError
+from kafka_index.core.log.scan.segment_scan import read_batches
+from kafka_index.core.query.bounds import EARLIEST
+from kafka_index.core.query.settings import Isolation, OnDamage
+from kafka_index.spark.data_source import (
+    FilteringReader,
+    KafkaLogReader,
+    KafkaLogSource,
+    parse_options,
+)
 from kafka_index.spark.option_values import parse_by_partition, parse_number
-from kafka_index.spark.source_options import parse_options
-from kafka_index.tables import Isolation, OnDamage
-from kafka_index.tables.bounds import EARLIEST
-from kafka_index.tiered.options import TieredOptions
 from tests.support.command_line import DUMP, build_here, copy_partitions, index_files
 from tests.support.damaged_dumps import (
     remove_segment,

@@ -1,6 +1,6 @@
 """Restores on Spark whose tasks fail or are killed at a call: nothing mounts, a rerun completes it.
 
-The driver's own calls are those of a restore on threads (tests/restore/test_failing_calls.py).
+The driver's own calls are those of a restore on threads (tests/commands/restore/test_failing_calls.py).
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from kafka_index.execution import Listener, Parts, ThreadEngine
-from kafka_index.restore import partition_restoring as units
-from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.output_files import STAGING
-from kafka_index.restore.partition_restoring import PartitionSettings, divide, restore_on
-from kafka_index.restore.plan import PartitionPlan, RestoreRequest
-from kafka_index.restore.restored_partition import LostRange, RestoredPartition
-from kafka_index.restore.result import RestoreResult
+from kafka_index.commands.restore import restore_partition as units
+from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.output_files import STAGING
+from kafka_index.commands.restore.plan import PartitionPlan, RestoreRequest
+from kafka_index.commands.restore.restore_partition import PartitionSettings, divide, restore_on
+from kafka_index.commands.restore.restored_partition import LostRange, RestoredPartition
+from kafka_index.commands.restore.result import RestoreResult
+from kafka_index.core.job.engine import Listener, SplittableTask
+from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.spark.workers import SparkWorkers, session_workers
 from tests.support.builds import kill, start
 from tests.support.campaign import drawn
@@ -111,7 +112,7 @@ def _each_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def failing_at(
     step: int, failure: Failure, folder: str, counted: str
-) -> Callable[..., Parts[list[RestoredPartition]]]:
+) -> Callable[..., SplittableTask[list[RestoredPartition]]]:
     """Return works of which the n-th call below a folder fails, in whichever worker it is."""
     number, stays = failure.value
 
@@ -160,7 +161,7 @@ def failing_at(
             for name, call in kept.items():
                 setattr(os, name, call)
 
-    return lambda group, *, settings: Parts(
+    return lambda group, *, settings: SplittableTask(
         [partial(restore, group, settings)], lambda pieces, _: pieces[0]
     )
 

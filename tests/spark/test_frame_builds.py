@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_index.build import BuildSettings
-from kafka_index.errors import ConfigError, InputError
+from kafka_index.core.errors import ConfigError, InputError
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.logdir.listing import list_dump
 from kafka_index.spark import build_indexes
-from kafka_index.storage import list_dump
 from tests.support.command_line import build_here
 from tests.support.dumps import batch_table, built_rows, leftovers, raw_batch_table, write_parquet
 from tests.support.transactional_logs import built_files, segments, write

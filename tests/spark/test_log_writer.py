@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
 import kafka_index
-from kafka_index.errors import InputError
+from kafka_index.commands.import_.import_manifest import counts_of_run
+from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.table_files import list_table_files
+from kafka_index.core.errors import InputError
+from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.import_tables import import_tables
 from kafka_index.spark.workers import session_workers
-from kafka_index.storage import DirectoryLock
-from kafka_index.writing.import_record import counts_of_run
-from kafka_index.writing.import_settings import ImportMode, ImportSettings
-from kafka_index.writing.table_files import list_table_files
 from tests.support.command_line import DUMP, copy_partitions
 from tests.support.record_tables import rows_of
 

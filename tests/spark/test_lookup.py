@@ -11,18 +11,15 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from kafka_index.errors import InputError
-from kafka_index.lookup import (
-    AnswerTarget,
-    By,
-    LookupSettings,
-    LookupTotals,
-    answer_queries,
-    answer_target,
-    collect_inventory,
-    open_queries,
-)
-from kafka_index.reading.answers import Resolve, Status
+from kafka_index.commands.lookup.output import AnswerTarget, answer_target
+from kafka_index.commands.lookup.queries import open_queries
+from kafka_index.commands.lookup.query_executor import answer_queries
+from kafka_index.commands.lookup.report import LookupTotals
+from kafka_index.core.errors import InputError
+from kafka_index.core.log.read.answers import Resolve, Status
+from kafka_index.core.query.inventory import collect_inventory
+from kafka_index.core.query.keys import By
+from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark.workers import session_workers
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.dumps import dump, leftovers

@@ -11,9 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.core.errors import InputError, KafkaIndexError
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.core.query.inventory import Inventory, collect_inventory
+from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.lookups import Lookups, LookupSettings
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
 from kafka_index.spark.workers import spark_schema
 from tests.spark.lookups import make_dump, make_queries

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_index.errors import EngineError
+from kafka_index.core.errors import EngineError
 from kafka_index.spark import gateway
 from kafka_index.spark.gateway import check_master
 

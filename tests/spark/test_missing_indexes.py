@@ -11,25 +11,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.lookup import (
-    AnswerTarget,
-    By,
-    Keys,
-    LookupSettings,
-    LookupTotals,
-    Queries,
-    answer_queries,
-    answer_split,
-    answer_target,
-    collect_inventory,
-    open_queries,
-)
-from kafka_index.lookup.answering import SplitWork
-from kafka_index.lookup.inventory import find_unindexed
-from kafka_index.lookup.lookups import SharedLookups
-from kafka_index.lookup.query_files import QueryBatch
-from kafka_index.reading.answers import Resolve
-from kafka_index.reading.segment_indexes import SegmentIndexes
+from kafka_index.commands.lookup.output import AnswerTarget, answer_target
+from kafka_index.commands.lookup.queries import Queries, open_queries
+from kafka_index.commands.lookup.query_executor import SplitWork, answer_queries, answer_split
+from kafka_index.commands.lookup.query_files import QueryBatch
+from kafka_index.commands.lookup.report import LookupTotals
+from kafka_index.core.log.read.answers import Resolve
+from kafka_index.core.log.read.segment_indexes import SegmentIndexes
+from kafka_index.core.query.inventory import collect_inventory, find_unindexed
+from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.lookups import LookupSettings, SharedLookups
 from kafka_index.spark import lookup
 from kafka_index.spark.lookup import build_missing_indexes, build_needed, find_needs
 from kafka_index.spark.workers import pack_together, session_workers

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.build import INDEX_OUTPUTS, BuildSettings, SegmentReport
-from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
-from kafka_index.build.report import report_table
-from kafka_index.errors import InputError
+from kafka_index.commands.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
+from kafka_index.core.errors import InputError
+from kafka_index.core.log.recovery.report import SegmentReport, report_table
+from kafka_index.core.log.recovery.settings import INDEX_OUTPUTS, BuildSettings
+from kafka_index.core.logdir.listing import list_dump
 from kafka_index.spark.parquet import build_rows, files_as_rows, read_staged, stage_rows
 from kafka_index.spark.workers import session_workers
-from kafka_index.storage import list_dump
 from tests.servers.s3 import S3Server
 from tests.support.dumps import (
     CollectedRows,

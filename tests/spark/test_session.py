@@ -14,8 +14,8 @@ from pyspark import SparkConf, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from kafka_index.cli.run_end import ExitCode
-from kafka_index.errors import CorruptLogError, InputError, PublishError, StartRefusedError
+from kafka_index.cli.exit_status import ExitCode
+from kafka_index.core.errors import CorruptLogError, InputError, PublishError, StartRefusedError
 from kafka_index.spark.jobs import job_failure
 from kafka_index.spark.session import launch_settings, refuse_speculation, settle
 from kafka_index.spark.workers import task

@@ -19,18 +19,14 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_index.errors import EngineError, ExecutorError, PublishError
-from kafka_index.execution import Parts, Waves
+from kafka_index.core.errors import EngineError, ExecutorError, PublishError
+from kafka_index.core.fs.registry import configure_stores, storage_options
+from kafka_index.core.fs.store import StorageOptions, parse_storage_options
+from kafka_index.core.job.engine import SplittableTask, Waves
 from kafka_index.spark import workers as module
 from kafka_index.spark.executors import ExecutorCheck, marked_folders
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.workers import SparkJob, SparkWorkers, session_workers, task
-from kafka_index.stores import (
-    StorageOptions,
-    configure_stores,
-    parse_storage_options,
-    storage_options,
-)
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
 
@@ -49,7 +45,7 @@ def test_works_without_bytes_are_spread_over_all_tasks(spark: SparkSession) -> N
 
 
 def test_a_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
-    def divide(work: int) -> Parts[tuple[int, list[int], set[str]]]:
+    def divide(work: int) -> SplittableTask[tuple[int, list[int], set[str]]]:
         def part(number: int, attempt_id: str) -> tuple[int, str]:
             return number, attempt_id
 
@@ -57,7 +53,7 @@ def test_a_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
             attempts = {attempt_id, *(attempt for _, attempt in pieces)}
             return work, [number for number, _ in pieces], attempts
 
-        return Parts([partial(part, number) for number in range(3)], join)
+        return SplittableTask([partial(part, number) for number in range(3)], join)
 
     with session_workers(spark) as workers:
         found = list(workers.run_parts([0, 1], divide, sizes=[1, 1], what="{:,} works"))

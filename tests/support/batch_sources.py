@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.records import BatchColumns, BatchSource, ScanStop
-from kafka_index.scan import ByteStreamSource, IndexBuilder, LogFileSource
-from kafka_index.state.segment_state import ProducerTable
-from kafka_index.storage import Bytes
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.log.scan.index_builder import IndexBuilder
+from kafka_index.core.log.scan.segment_scan import ByteStreamSource, LogFileSource
+from kafka_index.core.log.state.segment_state import ProducerTable
+from kafka_index.core.records.batch_table import BatchColumns, BatchSource, ScanStop
 
 Cell = tuple[int, ...]
 
@@ -79,7 +80,7 @@ def stored(
     path = f"s3://bucket/some-topic-3/{base_offset:020d}.log"
     with pytest.MonkeyPatch.context() as patch:
         file = CutFile(path, log, cuts)
-        patch.setattr("kafka_index.scan.segment_scan.open_log", lambda *_: file)
+        patch.setattr("kafka_index.core.log.scan.segment_scan.open_log", lambda *_: file)
         yield LogFileSource(path, verify_crc=verify_crc)
 
 

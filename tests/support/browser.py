@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from kafka_index.build.report import FILE_SCHEMA
 from kafka_index.cli.build import build_page
-from kafka_index.storage.report_file import ReportFile
+from kafka_index.core.log.recovery.report import FILE_SCHEMA
+from kafka_index.core.output.report_file import ReportFile
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")

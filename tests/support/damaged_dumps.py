@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafka_index.layout.names import METADATA_LOG
-from kafka_index.metadata.decoding import TOPIC_RESOURCE
+from kafka_index.core.cluster.metadata.decoding import TOPIC_RESOURCE
+from kafka_index.core.format.names import METADATA_LOG
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
 from tests.support.segments import batch, marker, record
 

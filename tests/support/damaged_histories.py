@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_index import build_indexes
-from kafka_index.layout.names import TopicPartition
+from kafka_index.core.format.names import TopicPartition
 from tests.support.restoring import logs
 from tests.support.transaction_histories import PARTITIONS, Append, History
 

@@ -9,13 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output, SegmentReport, build_logs
-from kafka_index.build.parquet import build_parquet
-from kafka_index.build.parquet_input import ParquetInput
-from kafka_index.config import LogConfig
-from kafka_index.execution import ThreadEngine
-from kafka_index.scan import LogFileSource
-from kafka_index.storage import SegmentFile, list_dump
+from kafka_index.commands.build.local_build import build_logs
+from kafka_index.commands.build.parquet import build_parquet
+from kafka_index.commands.build.parquet_input import ParquetInput
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.recovery.report import SegmentReport
+from kafka_index.core.log.recovery.settings import ALL_OUTPUTS, BuildSettings, Output
+from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.segments import batch
 
 Segment = tuple[str, int, int]

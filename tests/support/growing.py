@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from kafka_index.growing import GrowingPartitionLog, LogSettings
-from kafka_index.records import (
+from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
+from kafka_index.core.log.append.settings import LogSettings
+from kafka_index.core.records.record_batch import (
     BatchFields,
     Record,
     write_end_transaction_marker,
@@ -69,9 +70,9 @@ def open_log(
     clock: Clock | None = None,
     was_clean: bool = True,
     random_source: random.Random | None = None,
-) -> GrowingPartitionLog:
+) -> PartitionLogWriter:
     """The log of a partition in a folder."""
-    return GrowingPartitionLog(
+    return PartitionLogWriter(
         folder / "topic-0",
         settings,
         clock=clock or Clock(),

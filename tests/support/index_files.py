@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from kafka_index.reading.answers import Finding, Resolve
+from kafka_index.core.log.read.answers import Finding, Resolve
 from tests.support.partition_twin import Twin
 from tests.support.partitions import (
     Partition,

@@ -6,12 +6,16 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from kafka_index.layout.message_bytes import MessageWriter, uuid_text
-from kafka_index.layout.message_schemas import MessageSchema, Struct, Value
-from kafka_index.layout.messages import CLUSTER_METADATA, REMOTE_LOG_METADATA, TRANSACTION_RECORDS
-from kafka_index.metadata.decoding import TopicLog
-from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.storage import SegmentFile
+from kafka_index.core.cluster.metadata.decoding import TopicLog
+from kafka_index.core.format.message_bytes import MessageWriter, uuid_text
+from kafka_index.core.format.message_schemas import MessageSchema, Struct, Value
+from kafka_index.core.format.messages import (
+    CLUSTER_METADATA,
+    REMOTE_LOG_METADATA,
+    TRANSACTION_RECORDS,
+)
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.decompression import DecompressionBudget
 from tests.support.segments import batch, control_batch, control_key, marker, record
 
 Pair = tuple[bytes | None, bytes | None]

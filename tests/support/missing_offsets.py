@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index import find_records, read_records, verify
-from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
 from tests.support.command_line import run_here
 from tests.support.golden_segments import GOLDEN
 

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from kafka_index.config import IndexConfig
-from kafka_index.reading.answers import GAP, Finding, Resolve, UpperBound
-from kafka_index.reading.partition_log import PartitionLog
-from kafka_index.storage import SegmentFile
+from kafka_index.core.format.config import IndexConfig
+from kafka_index.core.log.read.answers import GAP, Finding, Resolve, UpperBound
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support import segments as build
 from tests.support import walk_twin
 from tests.support.segments import CODECS, WRAPPER_CODECS, packed_batch

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.stores import StorageOptions, configure_stores, parse_storage_options, store_of
+from kafka_index.core.fs.registry import configure_stores, store_of
+from kafka_index.core.fs.store import StorageOptions, parse_storage_options
 from tests.servers.s3 import S3Server
 
 

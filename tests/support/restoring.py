@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka_index.restore.restored_partition import JOURNAL_FILE
-from kafka_index.scan import read_batches
+from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
+from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.support.command_line import DUMP, SETTINGS, Argument, run_here
 
 MARKER = ".kafka_cleanshutdown"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kafka_index.layout.message_schemas import Struct
-from kafka_index.layout.messages import TRANSACTION_RECORDS
-from kafka_index.layout.names import TopicPartition
+from kafka_index.core.format.message_schemas import Struct
+from kafka_index.core.format.messages import TRANSACTION_RECORDS
+from kafka_index.core.format.names import TopicPartition
 from tests.support.metadata import coordinator_record
 from tests.support.segments import batch, marker, record
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kafka_index.layout.message_schemas import Value
+    from kafka_index.core.format.message_schemas import Value
 
 _EMPTY, _ONGOING, _COMMIT, _ABORT, _COMMITTED, _ABORTED = range(6)
 _LAST_EPOCH = 2**15 - 1

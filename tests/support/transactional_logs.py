@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from kafka_index.build.partition_record import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
 from tests.support.segments import batch, marker
 from tests.support.twins import (
     ABORT,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from kafka_index.kernels import headers, scan
-from kafka_index.layout.records import ABORTED_TXN
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.core.format.records import ABORTED_TXN
+from kafka_index.core.kernels import headers, scan
+from kafka_index.core.records.batch_table import BatchColumns
 
 INT32_MAX = 2**31 - 1
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")

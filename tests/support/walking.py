@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kafka_index.kernels import batch_header, walk
+from kafka_index.core.kernels import batch_header, batch_seek
 from tests.support import walk_twin
 from tests.support.segments import batch, message
 from tests.support.walk_twin import Damage, Header, OffsetEntry, TimeEntry
@@ -97,7 +97,7 @@ def longs(values: Iterable[int]) -> NDArray[np.int64]:
 
 @dataclass
 class Walked:
-    """The result of a walk, where it stopped, and the messages that had to be unpacked for it."""
+    """The result of a batch_seek, where it stopped, and the messages that had to be unpacked for it."""
 
     code: int
     query: int
@@ -109,10 +109,10 @@ def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]
     """Walk as a segment does, and supply first offsets when they are asked for."""
     data = log.array
     batches = np.full(len(targets), UNTOUCHED, np.int64)
-    state = walk.new_state()
+    state = batch_seek.new_state()
     unpacked: list[int] = []
     while True:
-        code = walk.walk_to_offsets(
+        code = batch_seek.walk_to_offsets(
             address_of(data),
             len(data),
             longs(targets),
@@ -121,16 +121,16 @@ def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]
             state,
             batches,
         )
-        if code != walk.WALK_NEEDS_FIRST_OFFSET:
-            return Walked(code, int(state[walk.STATE_QUERY]), batches.tolist(), unpacked)
-        position = int(state[walk.STATE_POSITION])
+        if code != batch_seek.WALK_NEEDS_FIRST_OFFSET:
+            return Walked(code, int(state[batch_seek.STATE_QUERY]), batches.tolist(), unpacked)
+        position = int(state[batch_seek.STATE_POSITION])
         unpacked.append(position)
         first = log.first_offsets[position]
         if first is None:
-            state[walk.STATE_DAMAGE] = position
+            state[batch_seek.STATE_DAMAGE] = position
         else:
-            state[walk.STATE_UNPACKED_POSITION] = position
-            state[walk.STATE_UNPACKED_FIRST_OFFSET] = first
+            state[batch_seek.STATE_UNPACKED_POSITION] = position
+            state[batch_seek.STATE_UNPACKED_FIRST_OFFSET] = first
 
 
 def walk_times(
@@ -142,8 +142,8 @@ def walk_times(
 ) -> Walked:
     data = log.array
     batches = np.full(len(targets), UNTOUCHED, np.int64)
-    state = walk.new_state()
-    code = walk.walk_to_timestamps(
+    state = batch_seek.new_state()
+    code = batch_seek.walk_to_timestamps(
         address_of(data),
         len(data),
         starting_offset,
@@ -156,7 +156,7 @@ def walk_times(
         state,
         batches,
     )
-    return Walked(code, int(state[walk.STATE_QUERY]), batches.tolist(), [])
+    return Walked(code, int(state[batch_seek.STATE_QUERY]), batches.tolist(), [])
 
 
 def offset_answer(log: Log, start: int, target: int) -> int:

@@ -28,7 +28,7 @@ PLATFORMS = ("manylinux_2_17_{}", "manylinux2014_{}")
 _EXTRA = "compiled"
 _PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 _ABI = f"{_PYTHON}{sys.abiflags}"
-_KERNELS = "kafka_index/kernels"
+_KERNELS = "kafka_index/core/kernels"
 _LINKED = "-linked-"
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 

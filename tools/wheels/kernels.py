@@ -23,7 +23,7 @@ from typing import Any
 
 import llvmlite.binding
 
-_KERNELS = "kafka_index.kernels"
+_KERNELS = "kafka_index.core.kernels"
 #: What machine code may call: four functions of every C library; numba's runtime, and Python, which
 #: it serves; and functions that the modules of the kernels register.
 _CALLED = re.compile(r"mem(cpy|move|set|cmp)|(NRT_|numba_|_?Py|_Z|kafka_index_)\w+|\.numba\..*")

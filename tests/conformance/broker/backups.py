@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kafka_index.storage.paths import repository_of
+from kafka_index.core.fs.paths import repository_of
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home

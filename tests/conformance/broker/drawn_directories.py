@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kafka_index.layout.names import INDEX_SUFFIXES
+from kafka_index.core.format.names import INDEX_SUFFIXES
 
 from .broker import CLEAN_SHUTDOWN
 

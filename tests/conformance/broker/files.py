@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
-from kafka_index.layout.names import (
+from kafka_index.core.format.checkpoints import parse_leader_epoch_checkpoint
+from kafka_index.core.format.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -16,7 +16,7 @@ from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
     parse_partition_directory,
 )
-from kafka_index.reading import PartitionLog
+from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.builds import with_rows
 from tests.support.command_line import build_here
 

@@ -11,8 +11,8 @@ from typing import Self
 
 import google_crc32c
 
-from kafka_index.layout.checkpoints import java_lines
-from kafka_index.metadata import ClusterImage
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.format.checkpoints import java_lines
 
 # Java's \s.
 _ENTRY = re.compile(r"(\S+)[ \t\v\f]+(\d+)[ \t\v\f]+([+-]?\d+)")

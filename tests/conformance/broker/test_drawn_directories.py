@@ -17,11 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.config import LogConfig
-from kafka_index.errors import KafkaIndexError
-from kafka_index.metadata import ClusterImage, read_cluster
-from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.startup import StartConditions, Verdict, predict_directories
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.cluster.metadata.directory import read_cluster
+from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.startup.conditions import StartConditions
+from kafka_index.core.startup.directories import predict_directories
+from kafka_index.core.startup.prediction import Verdict
 from tests.conformance.campaign import SEED
 from tests.conformance.judge import Judge
 from tests.support.campaign import drawn

@@ -24,18 +24,18 @@ import numpy as np
 
 import kafka_index
 from kafka_index import build_indexes
-from kafka_index.layout.names import (
+from kafka_index.commands.verify.findings import FileClass, FileKind
+from kafka_index.core.format.names import (
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_partition_directory,
 )
-from kafka_index.layout.records import ABORTED_TXN
-from kafka_index.reading import PartitionLog
-from kafka_index.startup import Verdict
-from kafka_index.state.snapshots import decode_snapshot
-from kafka_index.verification import FileClass, FileKind
+from kafka_index.core.format.records import ABORTED_TXN
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.log.state.snapshots import decode_snapshot
+from kafka_index.core.startup.prediction import Verdict
 
 from .files import (
     build,

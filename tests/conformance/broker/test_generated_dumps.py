@@ -14,9 +14,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from kafka_index import restore_dump
+from tests.commands.restore.generated_dumps import Batch, Dump, draw_dump, kept_batches
 from tests.conformance.campaign import SEED
 from tests.conformance.test_generated_dumps import committed_offsets, consumed
-from tests.restore.generated_dumps import Batch, Dump, draw_dump, kept_batches
 from tests.support.campaign import drawn
 from tests.support.missing_offsets import NAME, write_partition
 

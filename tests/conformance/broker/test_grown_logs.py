@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kafka_index.growing import GrowingPartitionLog, LogSettings
-from kafka_index.records import (
+from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
+from kafka_index.core.log.append.settings import LogSettings
+from kafka_index.core.log.state.producer_append import AppendOrigin
+from kafka_index.core.records.record_batch import (
     BatchFields,
     Record,
     write_end_transaction_marker,
     write_record_batch,
 )
-from kafka_index.state import AppendOrigin
 
 from .broker import Broker, Home
 from .client import Client
@@ -38,7 +39,7 @@ _CODECS = ("none", "gzip", "lz4", "zstd", "snappy")
 def write_on(directory: Path) -> tuple[int, int]:
     """Append batches of a producer and an aborted transaction; offset of the end, and segments."""
     now_ms = int(time.time() * 1000)
-    with GrowingPartitionLog(directory, _SETTINGS) as log:
+    with PartitionLogWriter(directory, _SETTINGS) as log:
         epoch = log.leader_epochs[-1].epoch
         for number in range(_BATCHES):
             fields = BatchFields(
@@ -74,7 +75,7 @@ def test_a_broker_appends_to_a_log_that_we_appended_to(room: Path) -> None:
         before = client.digests("read_uncommitted", ["grown"])["grown-0"]
     directory = home.data / "grown-0"
     files = {path.name: path.read_bytes() for path in directory.iterdir()}
-    with GrowingPartitionLog(directory, _SETTINGS):
+    with PartitionLogWriter(directory, _SETTINGS):
         pass
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == files
     end_offset, segments = write_on(directory)
@@ -90,5 +91,5 @@ def test_a_broker_appends_to_a_log_that_we_appended_to(room: Path) -> None:
     assert committed.records == every.records - 1
     assert {_PRODUCER, _ABORTED} <= known
     assert not [line for line in text.splitlines() if "grown-0" in line and is_doubt(line)]
-    with GrowingPartitionLog(directory, _SETTINGS) as log:
+    with PartitionLogWriter(directory, _SETTINGS) as log:
         assert log.log_end_offset > end_offset

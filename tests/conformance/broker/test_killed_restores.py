@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.metadata import ClusterImage, read_cluster
-from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.cluster.metadata.directory import read_cluster
+from kafka_index.core.records.decompression import DecompressionBudget
 from tests.conformance.judge import Judge
 from tests.support.campaign import drawn
 from tests.support.command_line import COMMAND, environment

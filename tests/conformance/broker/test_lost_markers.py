@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index import predict, restore_dump
-from kafka_index.layout.names import TopicPartition
+from kafka_index.core.format.names import TopicPartition
 from tests.support.damaged_histories import USERS, DamagedHistory
 from tests.support.restoring import batches, logs
 
@@ -25,7 +25,7 @@ from .client import Client, run_program
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafka_index.restore.result import RestoreResult
+    from kafka_index.commands.restore.result import RestoreResult
 
 _SETTINGS = {"transaction.state.log.num.partitions": "2"}
 # The coordinator looks for transactions that have timed out every ten seconds.

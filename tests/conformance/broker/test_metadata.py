@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import kafka_index
-from kafka_index.metadata import ClusterImage, ClusterMetadata, read_metadata
-from kafka_index.metadata.decoding import (
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.cluster.metadata.decoding import (
     GROUP_CODEC,
     HIDDEN,
     METADATA_CODEC,
@@ -24,8 +24,9 @@ from kafka_index.metadata.decoding import (
     TopicLog,
     is_public_config,
 )
-from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.storage import list_dump
+from kafka_index.core.cluster.metadata.directory import ClusterMetadata, read_metadata
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.records.decompression import DecompressionBudget
 from tests.conformance.java_program import JavaProgram
 from tests.conformance.kafka_jars import class_path, tool
 

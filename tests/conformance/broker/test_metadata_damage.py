@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import kafka_index
-from kafka_index.startup import Verdict
-from kafka_index.startup.metadata_log import why_not_quorum_state
+from kafka_index.core.startup.metadata_log import why_not_quorum_state
+from kafka_index.core.startup.prediction import Verdict
 from tests.conformance.judge import Judge
 from tests.support.campaign import drawn
 from tests.support.command_line import run_here

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.layout.names import (
+from kafka_index.core.format.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     parse_partition_directory,
 )
-from kafka_index.reading import PartitionLog
-from kafka_index.scan import read_batches
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.conformance.kafka_answers import INT64_MAX, SPECIAL_TIMES
 from tests.support.command_line import run_here
 

@@ -16,9 +16,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 import kafka_index
-from kafka_index.backup.high_watermarks import INTERVAL_SETTING
-from kafka_index.storage.paths import repository_of
-from kafka_index.stores.backup.manifest import PartitionBackup
+from kafka_index.commands.backup.high_watermarks import INTERVAL_SETTING
+from kafka_index.core.fs.backup.manifest import PartitionBackup
+from kafka_index.core.fs.paths import repository_of
 
 from .broker import Broker, Home
 

@@ -14,18 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.config import LogConfig
-from kafka_index.metadata import read_metadata
-from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.startup import (
-    Outcome,
-    PartitionPrediction,
-    Prediction,
-    StartConditions,
-    Verdict,
-    predict_directories,
-)
-from kafka_index.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
+from kafka_index.core.cluster.metadata.directory import read_metadata
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.log.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
+from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.startup.conditions import StartConditions
+from kafka_index.core.startup.directories import predict_directories
+from kafka_index.core.startup.prediction import Outcome, PartitionPrediction, Prediction, Verdict
 from tests.support.campaign import drawn
 from tests.support.timeouts import wait_for
 

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import kafka_index
-from kafka_index.reading import PartitionLog
+from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.command_line import ROOT, environment
 
 from .broker import Broker

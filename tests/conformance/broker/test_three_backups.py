@@ -24,9 +24,9 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
-from kafka_index.storage.paths import repository_of
-from kafka_index.stores.backup.manifest import Manifest, PartitionBackup, content_of, is_consistent
-from kafka_index.stores.backup.repository import Repository
+from kafka_index.core.fs.backup.manifest import Manifest, PartitionBackup, content_of, is_consistent
+from kafka_index.core.fs.backup.repository import Repository
+from kafka_index.core.fs.paths import repository_of
 from tests.support.campaign import drawn
 from tests.support.command_line import COMMAND, environment
 from tests.support.timeouts import TIMEOUT_SECONDS

@@ -15,12 +15,14 @@ import pyarrow.compute as pc
 import pytest
 
 import kafka_index
-from kafka_index.config import LogConfig
-from kafka_index.dump.listing import list_logs
-from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.reading.answers import Resolve
-from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.tiered.options import TieredOptions
+from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.log.read.answers import Resolve
+from kafka_index.core.query.inventory import collect_inventory
+from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.conformance.kafka_jars import tiered_storage_jar
 from tests.support.command_line import build_here, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS

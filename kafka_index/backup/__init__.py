@@ -1,1 +1,0 @@
-"""Backups of running brokers: cuts, pieces, runs, and what is kept of them."""

@@ -1,0 +1,307 @@
+"""The end of a run: its exit code, the error that ends it in a line, and its summary for programs.
+
+``--summary FILE`` writes one JSON object, whatever the command. A command adds what it counted to
+`run_summary`. The entry point adds the rest, the exit code and the error included, and writes the
+object when the run ends, also when it fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, redirect_stdout
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import TYPE_CHECKING, Self
+
+import click
+
+from kafka_index import __version__
+from kafka_index.core.errors import (
+    OPEN_FILES_HINT,
+    ConfigError,
+    InputError,
+    KafkaIndexError,
+    LinkedOutError,
+    is_retriable,
+    lacks_open_files,
+)
+from kafka_index.core.format.uri_passwords import hide_passwords
+
+if TYPE_CHECKING:
+    from kafka_index.core.fs.durable_files import AtomicFile
+    from kafka_index.core.job.result import MissingOffsets, Result
+
+#: Set to anything: print the traceback of the error that ends a run, as --verbose does.
+TRACEBACK_VARIABLE = "KAFKA_INDEX_TRACEBACK"
+# Libraries whose own errors mean that Spark or the way to it failed.
+_CLUSTER_LIBRARIES = frozenset({"grpc", "py4j", "pyspark"})
+STDOUT = "-"
+# No path is known of a value that is or holds something else, such as TIME|FILE or KEYID=FILE.
+_PATHS = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
+# The versions that matter are those of what a run has loaded.
+_LIBRARIES = ("numba", "pyarrow", "pyspark")
+
+
+class ExitCode(IntEnum):
+    """The codes, in the order of precedence: a run with several causes takes the first."""
+
+    INTERRUPTED = 130
+    TERMINATED = 143
+    NO_READER = 141
+    INTERNAL = 70
+    USAGE = 2
+    ENVIRONMENT = 3
+    DAMAGE = 1
+    DONE = 0
+
+    @classmethod
+    def first(cls, codes: Iterable[ExitCode]) -> ExitCode:
+        """Return the code that takes precedence; DONE when there is none."""
+        given = set(codes)
+        return next((code for code in cls if code in given), cls.DONE)
+
+    @classmethod
+    def of_run(cls, error: BaseException) -> ExitCode:
+        """Return the code of an error that ended a whole run."""
+        if isinstance(error, click.ClickException):
+            return cls.USAGE
+        if is_retriable(error):
+            return cls.ENVIRONMENT
+        if isinstance(error, LinkedOutError):
+            return cls.DAMAGE
+        if isinstance(error, KafkaIndexError):
+            is_usage = isinstance(error, InputError | ConfigError)
+            return cls.USAGE if is_usage else cls.DAMAGE
+        if _is_environment(error):
+            return cls.ENVIRONMENT
+        return cls.INTERNAL
+
+    @classmethod
+    def of_faults(cls, errors: Iterable[BaseException]) -> ExitCode:
+        """Return the code of failures that left the rest of the run intact; DONE for none."""
+        return cls.first(cls.ENVIRONMENT if is_retriable(each) else cls.DAMAGE for each in errors)
+
+
+def _is_environment(error: BaseException) -> bool:
+    """Return whether an error that is not of this package's tree comes from the environment."""
+    if isinstance(error, ModuleNotFoundError):
+        # A dependency is missing; a module of this package that is missing is an error of ours.
+        return (error.name or "").partition(".")[0] != "kafka_index"
+    is_foreign = type(error).__module__.partition(".")[0] in _CLUSTER_LIBRARIES
+    return is_foreign or (isinstance(error, OSError) and not isinstance(error, ValueError))
+
+
+def error_text(error: BaseException, program: str) -> str:
+    """Return an error as one line, without passwords of URIs: a mistyped one is quoted."""
+    return hide_passwords(_error_text(error, program))
+
+
+def _error_text(error: BaseException, program: str) -> str:
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = program if context is None else context.command_path
+        return f"{' '.join(error.format_message().split())} (see {path} --help)"
+    if isinstance(error, KafkaIndexError):
+        return str(error)
+    if ExitCode.of_run(error) is ExitCode.ENVIRONMENT:
+        return _environment_text(error)
+    return _internal_text(error, program)
+
+
+def _environment_text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        hint = OPEN_FILES_HINT if lacks_open_files(error) else "fix that and run again"
+        return f"{place}{error.strerror}; {hint}"
+    if isinstance(error, MemoryError):
+        return "out of memory; give the process more memory or use fewer --threads"
+    if isinstance(error, ModuleNotFoundError):
+        return f"the Python package {error.name} is not installed; install it and run again"
+    return f"{_first_line(error)}; check the cluster and run again"
+
+
+def _internal_text(error: BaseException, program: str) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return (
+        f"internal error in {program} {__version__}{place}: {_first_line(error)}; this is a bug: "
+        f"run again with {TRACEBACK_VARIABLE}=1 (or --verbose), and report the command and its "
+        "output"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+class RunSummary:
+    """The summary of a run; a context manager around the run.
+
+    The run id, 16 hexadecimal digits, is in reports and in the names of scratch files. `error`
+    ended the run; `outcome` is the result where the name of the exit code does not tell it.
+    """
+
+    def __init__(self, command: str = "") -> None:
+        self.command = command
+        self.run_id = os.urandom(8).hex()
+        self.error: str | None = None
+        self.outcome: str | None = None
+        self._counts: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+        self._missing_offsets: dict[str, object] = {"count": 0, "ranges": []}
+        self._paths: dict[str, str | list[str]] = {}
+        self._started_at = datetime.now(UTC)
+        self._started = time.monotonic()
+        self._file: AtomicFile | None = None
+        self._to_stdout = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        global _current  # noqa: PLW0603, because a process runs one command at a time
+        _current = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def started_ms(self) -> int:
+        """The start of the run, in ms since the epoch: the one instant that is now in all of it."""
+        return int(self._started_at.timestamp() * 1000)
+
+    def about(self) -> dict[str, str]:
+        """Return what a page says of the run: version, id, start, and paths."""
+        paths = {
+            name: value if isinstance(value, str) else "\n".join(value)
+            for name, value in self._paths.items()
+            if value
+        }
+        return {
+            "kafka-index": __version__,
+            "run id": self.run_id,
+            "started": _iso_time(self._started_at),
+            **paths,
+        }
+
+    def add_count(self, name: str, count: int) -> None:
+        """Add to a count, such as ``segments_built``."""
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def add_counts(self, counts: Mapping[str, int]) -> None:
+        """Add to counts by their names."""
+        for name, count in counts.items():
+            self.add_count(name, count)
+
+    def add_bytes(self, name: str, size_bytes: int) -> None:
+        """Add to a number of bytes, such as ``log_read``."""
+        self._bytes[name] = self._bytes.get(name, 0) + size_bytes
+
+    def add_result(self, result: Result) -> None:
+        """Add the counts and bytes of a result."""
+        self.add_counts(result.counts)
+        for name, size_bytes in result.sizes_bytes.items():
+            self.add_bytes(name, size_bytes)
+        self.add_missing_offsets(result.missing_offsets)
+
+    def add_missing_offsets(self, missing: MissingOffsets) -> None:
+        """Set the missing offsets of the logs that were read."""
+        self._missing_offsets = missing.as_object()
+
+    def add_paths(self, context: click.Context) -> None:
+        """Add the paths among the parameters of a command, under the names of their options."""
+        for parameter in context.command.params:
+            value = context.params.get(parameter.name or "")
+            name = option_name(parameter).lstrip("-")
+            if not _PATHS.fullmatch(parameter.metavar or ""):
+                continue
+            if isinstance(value, str):
+                self._paths[name] = _absolute(value)
+            elif isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+                self._paths[name] = [_absolute(path) for path in value]
+
+    def open(self, path: str) -> None:
+        """Open the file that the summary is written to; ``-`` is stdout.
+
+        Then all other output to stdout goes to stderr. Raises `PublishError` if the file cannot be
+        written, before any work is done.
+        """
+        if path == STDOUT:
+            self._to_stdout = True
+            self._stack.enter_context(redirect_stdout(sys.stderr))
+            return
+        from kafka_index.core.fs.paths import absolute_path  # noqa: PLC0415, slow to import
+        from kafka_index.core.fs.registry import whole_file  # noqa: PLC0415, slow to import
+
+        self._file = self._stack.enter_context(whole_file(absolute_path(path), what="summary"))
+
+    def write(self, exit_code: int, outcome: str) -> None:
+        """Write the summary, if it was asked for, and was not written yet.
+
+        The outcome is the name of the exit code. Raises `OSError` or `PublishError` if it cannot be
+        written.
+        """
+        file, to_stdout = self._file, self._to_stdout
+        self._file, self._to_stdout = None, False
+        if file is None and not to_stdout:
+            self._stack.close()
+            return
+        line = json.dumps(self._as_object(exit_code, self.outcome or outcome)) + "\n"
+        if file is not None:
+            file.write(line.encode())
+            file.commit()
+        self._stack.close()
+        if to_stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+    def _as_object(self, exit_code: int, outcome: str) -> dict[str, object]:
+        from importlib.metadata import version  # noqa: PLC0415, slow to import
+
+        return {
+            "command": self.command,
+            "run_id": self.run_id,
+            "outcome": outcome,
+            "exit_code": exit_code,
+            "error": self.error,
+            "started_at": _iso_time(self._started_at),
+            "ended_at": _iso_time(datetime.now(UTC)),
+            "seconds": round(time.monotonic() - self._started, 3),
+            "counts": self._counts,
+            "bytes": self._bytes,
+            "missing_offsets": self._missing_offsets,
+            "paths": self._paths,
+            "versions": {
+                "kafka_index": __version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in _LIBRARIES if name in sys.modules},
+            },
+        }
+
+
+_current = RunSummary()
+
+
+def run_summary() -> RunSummary:
+    """Return the summary of the command that is running."""
+    return _current
+
+
+def option_name(parameter: click.Parameter) -> str:
+    """Return the name of an option in messages and summaries: the first long one."""
+    return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
+
+
+def _iso_time(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path or path == STDOUT else os.path.abspath(path)

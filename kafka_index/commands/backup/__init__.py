@@ -1,0 +1,1 @@
+"""`kafka-index backup` and `kafka-index backups`."""

@@ -1,0 +1,253 @@
+"""A log as it was cut: opened, measured, and walked over by the headers of its batches."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+import numpy as np
+
+from kafka_index.commands.backup.low_impact_io import Bandwidth, LowImpactReader, open_noatime
+from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.names import DELETED_SUFFIX
+from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.fs.backup.manifest import SeenSegment
+from kafka_index.core.kernels.scan import (
+    CHUNK_BATCHES,
+    SCAN_COLUMNS,
+    SCAN_NEED_BYTES,
+    BatchColumns,
+    scan_batches,
+)
+from kafka_index.core.log.scan.batch_search import entry_length
+from kafka_index.core.log.scan.scanner import last_offset_of
+
+_END_LOOKS, _BETWEEN_END_LOOKS_S = 5, 0.001
+# A message of magic 0 without key and value.
+_LEAST_BATCH_BYTES = LOG_OVERHEAD_BYTES + 14
+_HEADERS_BYTES = 1 << 20
+_FREE_DESCRIPTORS = 256
+_DESCRIPTORS = "/dev/fd"
+
+
+class SkippedError(Exception):
+    """A partition is not in this run; `is_fault`: no later run will have it either."""
+
+    def __init__(self, reason: str, *, is_fault: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_fault = is_fault
+
+
+def unreadable(path: str, error: OSError) -> SkippedError:
+    """Return the reason for a partition that the disk or a permission keeps from being read."""
+    return SkippedError(f"{path}: cannot be read: {error.strerror}", is_fault=True)
+
+
+class CapturedLog(msgspec.Struct, gc=False):
+    """A log, as it was cut.
+
+    `end_bytes`: the batches end there, before the zeros of a preallocated log. `settled_bytes` were
+    there before anything was cut. The descriptor is -1 for a log that is not open: nothing of it
+    has to be read, or the process may not open more.
+    """
+
+    path: str
+    base_offset: int
+    device: int
+    inode: int
+    ctime_ns: int
+    size_bytes: int
+    end_bytes: int
+    settled_bytes: int = 0
+    descriptor: int = -1
+
+    def is_as(self, seen: SeenSegment | None) -> bool:
+        """Return whether an earlier run has seen the same, and stored all of it."""
+        return seen is not None and seen.is_done and self.is_file_of(seen)
+
+    def is_file_of(self, seen: SeenSegment | None) -> bool:
+        """Return whether an earlier run has seen the same file, and it is unchanged."""
+        return seen is not None and (
+            (self.device, self.inode, self.ctime_ns, self.size_bytes)
+            == (seen.device, seen.inode, seen.ctime_ns, seen.size_bytes)
+        )
+
+    def opened(self) -> int:
+        """Return the descriptor, opening the log if it is not open.
+
+        Raises `SkippedError` if it is another file now, or cannot be opened.
+        """
+        if self.descriptor >= 0:
+            return self.descriptor
+        for path in (self.path, self.path + DELETED_SUFFIX):
+            try:
+                descriptor = open_noatime(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise unreadable(path, error) from error
+            found = os.fstat(descriptor)
+            if (found.st_dev, found.st_ino) == (self.device, self.inode):
+                self.descriptor = descriptor
+                return descriptor
+            os.close(descriptor)
+        raise SkippedError(f"{self.path}: it was deleted or replaced before it was read")
+
+    def find_end(self, start_bytes: int) -> None:
+        """Find the end of the batches, by their headers from one of them on.
+
+        What cannot be read, or is damaged, is for the reading to say.
+        """
+        self.end_bytes = self.size_bytes
+        was_open = self.descriptor >= 0
+        with suppress(SkippedError, OSError):
+            last = max(self.size_bytes - RECORD_BATCH_OVERHEAD_BYTES, 0)
+            if not any(os.pread(self.opened(), RECORD_BATCH_OVERHEAD_BYTES, last)):
+                for start in (start_bytes, 0):
+                    end = _end_of_batches(self.descriptor, start, self.size_bytes)
+                    if end is not None:
+                        self.end_bytes = end
+                        break
+        if not was_open:
+            self.close()
+
+    @property
+    def is_preallocated(self) -> bool:
+        """Whether it can grow without another size."""
+        return self.end_bytes < self.size_bytes
+
+    def close(self) -> None:
+        """Close the log."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class OpenFiles:
+    """The number of logs that may be open: what the process may open, but for some."""
+
+    def __init__(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                soft = hard
+        self._left = max(soft - _FREE_DESCRIPTORS - len(os.listdir(_DESCRIPTORS)), 0)
+        if soft == resource.RLIM_INFINITY:
+            self._left = 1 << 30
+
+    def hold(self, log: CapturedLog) -> None:
+        """Open a log that is not open; where no more may be open it is opened when it is read."""
+        if log.descriptor < 0 and self._left:
+            with suppress(SkippedError):
+                log.opened()
+                self._left -= 1
+
+    def open(self, name: str, dir_fd: int) -> int:
+        """Open a file; return -1 where no more may be open."""
+        if not self._left:
+            return -1
+        try:
+            descriptor = open_noatime(name, dir_fd=dir_fd)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._left = 0
+                return -1
+            raise
+        self._left -= 1
+        return descriptor
+
+
+@contextmanager
+def reading(log: CapturedLog, end_bytes: int, bandwidth: Bandwidth) -> Iterator[LowImpactReader]:
+    """Open a log to be read up to a position; raises `SkippedError` if it cannot be read."""
+    try:
+        with LowImpactReader(log.opened(), log.path, end_bytes, bandwidth) as file:
+            yield file
+    except OSError as error:
+        raise unreadable(log.path, error) from error
+    except KafkaIndexError as error:
+        raise SkippedError(str(error), is_fault=True) from error
+
+
+def find_batch(
+    log: CapturedLog, last_offset: int, header: bytes, near_bytes: int, bandwidth: Bandwidth
+) -> int | None:
+    """Return where in a log the batch with a header ends; None if it is not there.
+
+    `near_bytes`: where it ended when an earlier run saw it; other places are looked for by a walk
+    over headers. Raises `SkippedError` if the log cannot be read.
+    """
+    size = LOG_OVERHEAD_BYTES + entry_length(np.frombuffer(header, np.uint8))
+    with reading(log, log.size_bytes, bandwidth) as file:
+        if size <= near_bytes <= log.size_bytes:
+            there = np.zeros(len(header), np.uint8)
+            file.read_into(near_bytes - size, there.data)
+            if there.tobytes() == header:
+                return near_bytes
+        return _walk_to(file, log, last_offset, header)
+
+
+def _walk_to(
+    file: LowImpactReader, log: CapturedLog, last_offset: int, header: bytes
+) -> int | None:
+    columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
+    position, wanted = 0, _HEADERS_BYTES
+    while position < log.size_bytes:
+        window = np.empty(min(wanted, log.size_bytes - position), np.uint8)
+        filled = file.read_into(position, window.data)
+        is_over, window = filled < len(window), window[:filled]
+        code, after, count = scan_batches(
+            window,
+            position,
+            log.size_bytes,
+            position,
+            log.base_offset,
+            False,  # noqa: FBT003, because kernels take arguments by position
+            columns,
+            0,
+        )
+        lasts: Longs = BatchColumns(*columns[:, :count]).last_offset
+        row = int(np.searchsorted(lasts, last_offset))
+        if row < count:
+            start = int(columns[0, row]) - position
+            is_same = window[start : start + len(header)].tobytes() == header
+            return position + start + int(columns[1, row]) if is_same else None
+        if not count:
+            # A log may be shorter than it was cut.
+            if code != SCAN_NEED_BYTES or is_over:
+                return None
+            wanted = max(2 * wanted, LOG_OVERHEAD_BYTES + entry_length(window))
+            continue
+        position = int(after)
+    return None
+
+
+def last_offset_in(header: bytes) -> int:
+    """Return the last offset of the batch with a header."""
+    return last_offset_of(np.frombuffer(header, np.uint8))
+
+
+def _end_of_batches(descriptor: int, position: int, size_bytes: int) -> int | None:
+    """Return where zeros follow the batches from one of them on; None if something else does."""
+    if position > size_bytes:
+        return None
+    for _ in range(_END_LOOKS):
+        while True:
+            header = os.pread(descriptor, RECORD_BATCH_OVERHEAD_BYTES, position)
+            if not any(header):
+                return position
+            after = position + LOG_OVERHEAD_BYTES + int.from_bytes(header[8:12], "big", signed=True)
+            if after - position < _LEAST_BATCH_BYTES or after > size_bytes:
+                break
+            position = after
+        # The header may be just being written.
+        time.sleep(_BETWEEN_END_LOOKS_S)
+    return None

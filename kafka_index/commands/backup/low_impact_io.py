@@ -1,0 +1,210 @@
+"""Reads that leave a broker its disk, its processors, and its page cache.
+
+Pages that a read brought into memory are dropped again; pages that were there before stay, as
+consumers may be reading them. A bandwidth is a bound on reads, whatever they are for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from kafka_index.core.fs.local_store import fill
+
+# ioprio_set(2), which libc does not wrap.
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_WHO_PROCESS, _CLASS_NONE, _CLASS_IDLE, _CLASS_SHIFT = 1, 0, 3, 13
+_NICENESS = 19
+# A read is allowed at once while the bucket is not in debt; a full one lasts for this long.
+_BURST_SECONDS = 0.25
+_IS_RESIDENT = 1
+# O_NONBLOCK so that a named pipe is not waited for.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_UNMARKED_FLAGS = _READ_FLAGS | getattr(os, "O_NOATIME", 0)
+_SMALL_BYTES = 1 << 16
+# So much is read ahead, and a bandwidth is kept this finely.
+_STEP_BYTES = 4 << 20
+
+
+def open_noatime(path: str, *, dir_fd: int | None = None, flags: int = 0) -> int:
+    """Open a file or directory to be read; its time of access stays, where that is allowed."""
+    try:
+        return os.open(path, flags | _UNMARKED_FLAGS, dir_fd=dir_fd)
+    except PermissionError:
+        return os.open(path, flags | _READ_FLAGS, dir_fd=dir_fd)
+
+
+def read_unmarked(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.stat_result]:
+    """Return the bytes of a small file, and what it is."""
+    descriptor = open_noatime(path, dir_fd=dir_fd)
+    try:
+        data = b""
+        while more := os.read(descriptor, _SMALL_BYTES):
+            data += more
+        return data, os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def idle_io_priority() -> Iterator[None]:
+    """Give this thread, and all that it starts, the idle class of I/O and the least of the CPU.
+
+    A platform without classes of I/O has none set, and a disk whose scheduler is ``none`` ignores
+    them. Afterwards this thread is what it was, as far as it may be.
+    """
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    _set_io_class(_CLASS_IDLE)
+    try:
+        yield
+    finally:
+        _set_io_class(_CLASS_NONE)
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+def _set_io_class(io_class: int) -> None:
+    call = _IOPRIO_SET.get(platform.machine())
+    if call is not None and sys.platform == "linux":
+        _libc().syscall(call, _WHO_PROCESS, 0, io_class << _CLASS_SHIFT)
+
+
+class Bandwidth:
+    """A token bucket over the bytes that all threads read; without a rate it lets all pass."""
+
+    def __init__(
+        self,
+        bytes_per_second: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = bytes_per_second
+        self._clock, self._sleep = clock, sleep
+        self._lock = threading.Lock()
+        self._filled_at = clock()
+        self._tokens = 0.0
+
+    def spend(self, size_bytes: int) -> None:
+        """Wait until so many bytes may have been read."""
+        if self._rate is None:
+            return
+        with self._lock:
+            now = self._clock()
+            gained = (now - self._filled_at) * self._rate
+            self._tokens = min(self._tokens + gained, self._rate * _BURST_SECONDS) - size_bytes
+            self._filled_at = now
+            debt = -self._tokens
+        if debt > 0:
+            self._sleep(debt / self._rate)
+
+
+class LowImpactReader:
+    """A part of an open file that is read in large reads; a context manager.
+
+    The descriptor stays the caller's, and nobody else reads by it meanwhile.
+    """
+
+    def __init__(self, descriptor: int, path: str, end_bytes: int, bandwidth: Bandwidth) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._end_bytes = end_bytes
+        self._bandwidth = bandwidth
+
+    def __enter__(self) -> Self:
+        # Nothing is read ahead, so that pages of this reader are known from those of others.
+        self._advise(os.POSIX_FADV_RANDOM, 0, 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the descriptor as it was."""
+        self._advise(os.POSIX_FADV_NORMAL, 0, 0)
+
+    def read_into(self, position_bytes: int, buffer: memoryview) -> int:
+        """Fill a buffer; return the number of bytes, fewer where the part ends.
+
+        Raises `InputError` if the disk or the file system fails.
+        """
+        wanted = max(min(len(buffer), self._end_bytes - position_bytes), 0)
+        filled = 0
+        step = min(wanted, _STEP_BYTES)
+        resident = _residency(self._descriptor, position_bytes, step)
+        while step:
+            self._bandwidth.spend(step)
+            start = position_bytes + filled
+            # The next step is read while this one is copied.
+            next_step = min(wanted - filled - step, _STEP_BYTES)
+            next_resident = None
+            if next_step:
+                next_resident = _residency(self._descriptor, start + step, next_step)
+                self._advise(os.POSIX_FADV_WILLNEED, start + step, next_step)
+            more = fill(self._descriptor, self._path, start, buffer[filled : filled + step])
+            self._drop(start, resident)
+            filled += more
+            if more < step:
+                self._drop(start + step, next_resident)
+                break
+            step, resident = next_step, next_resident
+        return filled
+
+    def _drop(self, position_bytes: int, was_resident: npt.NDArray[np.bool_] | None) -> None:
+        if was_resident is None or was_resident.all():
+            return
+        first = position_bytes // mmap.PAGESIZE
+        for start, stop in _runs(~was_resident):
+            size = (stop - start) * mmap.PAGESIZE
+            self._advise(os.POSIX_FADV_DONTNEED, (first + start) * mmap.PAGESIZE, size)
+
+    def _advise(self, advice: int, start_bytes: int, size_bytes: int) -> None:
+        # A file system that takes no advice is read all the same.
+        with suppress(OSError):
+            os.posix_fadvise(self._descriptor, start_bytes, size_bytes, advice)
+
+
+def _residency(
+    descriptor: int, position_bytes: int, size_bytes: int
+) -> npt.NDArray[np.bool_] | None:
+    """Return for each page of a part of a file whether it is in memory; None if not known.
+
+    The kernel says so to the owner of a file, and to whoever may write to it; to others it says
+    of every page that it is.
+    """
+    first = position_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+    size_bytes += position_bytes - first
+    try:
+        with mmap.mmap(
+            descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=first
+        ) as mapped:
+            array = np.frombuffer(mapped, np.uint8)
+            pages = np.zeros(-(-size_bytes // mmap.PAGESIZE), np.uint8)
+            address, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(size_bytes)
+            failed = _libc().mincore(address, size, ctypes.c_void_p(pages.ctypes.data))
+            del array
+    except (OSError, ValueError, AttributeError):
+        # The file is shorter now, or the platform does not say.
+        return None
+    return None if failed else (pages & _IS_RESIDENT).astype(np.bool_)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _runs(flags: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return where flags are set, as ranges of positions, end exclusive."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]

@@ -1,0 +1,401 @@
+"""A look at a partition: its logs, opened and measured, and the small files beside them.
+
+A broker appends, rolls, cleans, deletes and moves logs meanwhile, so a partition is looked at until
+a look meets no change. Another look asks for two things alone: that the directory has not changed
+since, and where its last log ends, as no other grows: its size, or, in a preallocated one, the
+zeros after its last batch. Nothing is written, locked or linked, and the files that are read keep
+their times of access where the platform allows that.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_index.commands.backup.captured_log import (
+    CapturedLog,
+    OpenFiles,
+    SkippedError,
+    unreadable,
+)
+from kafka_index.commands.backup.low_impact_io import open_noatime, read_unmarked
+from kafka_index.core.errors import KafkaIndexError, plural
+from kafka_index.core.format.checkpoints import parse_leader_epoch_checkpoint
+from kafka_index.core.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    QUORUM_STATE,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TopicPartition,
+    is_metadata_snapshot,
+    parse_segment_file,
+    segment_file_name,
+)
+from kafka_index.core.fs.backup.manifest import PartitionBackup, SeenSegment
+from kafka_index.core.logdir.metadata_files import topic_id_in
+
+#: How often what does not stay the same is looked at.
+LOOKS = 60
+_BETWEEN_LOOKS_S = 0.02
+# A directory that changed no longer ago may change again without a later time: clocks of file
+# systems tick every few milliseconds.
+_TICK_NS = 100_000_000
+
+
+class RemovedError(Exception):
+    """A directory or a file is no longer there."""
+
+
+@dataclass(slots=True)
+class CapturedPartition:
+    """A partition, as it was looked at and cut.
+
+    The logs ascend; of a partition whose files are all as an earlier run has stored them, `known`,
+    there is only the last one. `seen_directory` is a `seen_state`. `id_ns` is the time at which its
+    id was written: a checkpoint that was written earlier can name another topic. The files are
+    those of the metadata log that are kept whole. `is_cleaned` is only known of what was looked at
+    for an earlier run.
+    """
+
+    partition: TopicPartition
+    path: str
+    directory: int
+    topic_id: str
+    device: int
+    inode: int
+    seen_directory: tuple[int, int, int] | None
+    id_ns: int
+    logs: list[CapturedLog]
+    epochs: tuple[tuple[int, int], ...] = ()
+    snapshot: bytes | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+    known: PartitionBackup | None = None
+    is_cleaned: bool = False
+
+    @property
+    def bases(self) -> list[int]:
+        """The base offsets of all its logs."""
+        return [each.base_offset for each in (self.known.segments if self.known else self.logs)]
+
+    def close(self) -> None:
+        """Close its logs."""
+        for log in self.logs:
+            log.close()
+
+    def is_at(self, found: os.stat_result) -> bool:
+        """Return whether it is this directory, whatever is in it."""
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
+
+#: Partitions, as they were looked at.
+Looked = dict[TopicPartition, CapturedPartition]
+
+
+def seen_state(directory: os.stat_result, looked_ns: int) -> tuple[int, int, int] | None:
+    """Return device, inode and ctime of a directory; None if it may change without another ctime.
+
+    The time is that before the look.
+    """
+    is_settled = looked_ns - directory.st_ctime_ns > _TICK_NS
+    return (directory.st_dev, directory.st_ino, directory.st_ctime_ns) if is_settled else None
+
+
+def looks(at_once: int) -> Iterator[int]:
+    """Count looks at what changes meanwhile, with a pause between two after the first ones."""
+    for number in range(LOOKS):
+        if number >= at_once:
+            time.sleep(_BETWEEN_LOOKS_S)
+        yield number
+
+
+class PartitionInspector:
+    """Looks at the partitions of data directories.
+
+    `known` is what an earlier run has of partitions: a directory that is as it was is not listed,
+    and a log that is as it was not opened.
+    """
+
+    def __init__(
+        self, directories: Sequence[str], known: Mapping[TopicPartition, PartitionBackup]
+    ) -> None:
+        self._directories = directories
+        self._known = known
+        self._open_files = OpenFiles()
+        # Where batches of last logs ended, by device and inode.
+        self._ends: dict[tuple[int, int], int] = {}
+
+    def again(
+        self, partition: TopicPartition, directory: int, before: CapturedPartition | None
+    ) -> CapturedPartition:
+        """Return a partition as it is now: as it was looked at before, if nothing has changed."""
+        after = None
+        try:
+            if before and before.directory == directory and self._is_unchanged(before):
+                after = before
+                if before.known is None:
+                    for log in before.logs if before.is_cleaned else before.logs[-1:]:
+                        self._open_files.hold(log)
+            else:
+                after = self._look_at(partition, directory)
+                _settle(after, before)
+            return after
+        finally:
+            # Not earlier: the number of a file that is open is no other file's.
+            if before is not None and after is not before:
+                before.close()
+
+    def _is_unchanged(self, before: CapturedPartition) -> bool:
+        """Return whether a partition is as it was looked at, but for the end of its last log."""
+        try:
+            at = os.stat(before.path)
+        except FileNotFoundError:
+            return False
+        # If so, no name in the directory can have changed.
+        is_same = (at.st_dev, at.st_ino, at.st_ctime_ns) == before.seen_directory
+        return is_same and self._measure(before)
+
+    def _measure(self, found: CapturedPartition) -> bool:
+        """Take the size of the last log; return whether no log was replaced since the look."""
+        log = found.logs[-1] if found.logs else None
+        if log is None:
+            return True
+        try:
+            now = os.stat(log.path) if log.descriptor < 0 else os.fstat(log.descriptor)
+        except OSError:
+            return False
+        if (now.st_dev, now.st_ino) != (log.device, log.inode):
+            return False
+        is_grown = (now.st_size, now.st_ctime_ns) != (log.size_bytes, log.ctime_ns)
+        if is_grown and found.known is not None:
+            return False
+        if now.st_size < log.settled_bytes:
+            log.settled_bytes = 0
+        is_preallocated = log.is_preallocated
+        log.size_bytes, log.ctime_ns = now.st_size, now.st_ctime_ns
+        if is_grown:
+            self._open_files.hold(log)
+        if is_grown or is_preallocated:
+            self._find_end(log, log.end_bytes)
+        return True
+
+    def _find_end(self, log: CapturedLog, start_bytes: int) -> None:
+        key = log.device, log.inode
+        log.find_end(self._ends.get(key, start_bytes))
+        self._ends[key] = log.end_bytes
+
+    def _look_at(self, partition: TopicPartition, directory: int) -> CapturedPartition:
+        """Return a partition by a look that met no change."""
+        path = os.path.join(self._directories[directory], partition.directory_name)
+        reason = ""
+        for number in looks(at_once=1):
+            try:
+                found = self._known_at(partition, path, directory) if not number else None
+                return found or self._look_once(partition, path, directory)
+            except _ChangedError as error:
+                reason = str(error)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                reason = "a file was gone"
+                if not os.path.isdir(path):
+                    raise RemovedError from error
+            except OSError as error:
+                raise unreadable(path, error) from error
+            except KafkaIndexError as error:
+                raise SkippedError(str(error), is_fault=True) from error
+        raise SkippedError(f"{reason} at each of {plural(LOOKS, 'look')}")
+
+    def _known_at(
+        self, partition: TopicPartition, path: str, directory: int
+    ) -> CapturedPartition | None:
+        """Return a partition whose directory is as an earlier run has seen it; None for others."""
+        known = self._known.get(partition)
+        if known is None or known.seen_directory is None:
+            return None
+        at = os.stat(path)
+        if (at.st_dev, at.st_ino, at.st_ctime_ns) != known.seen_directory:
+            return None
+        last = known.segments[-1:]
+        found = CapturedPartition(
+            partition,
+            path,
+            directory,
+            known.topic_id,
+            at.st_dev,
+            at.st_ino,
+            known.seen_directory,
+            os.stat(f"{path}/{PARTITION_METADATA}").st_mtime_ns,
+            [_log_of_seen(path, each) for each in last],
+            known.epochs,
+            known.snapshot,
+        )
+        if not self._measure(found):
+            return None
+        if all(log.is_as(each) for log, each in zip(found.logs, last, strict=True)):
+            found.known = known
+            return found
+        # No log before the last one has anything that is not stored.
+        found.logs = [*(_log_of_seen(path, each) for each in known.segments[:-1]), *found.logs]
+        self._open_files.hold(found.logs[-1])
+        return found
+
+    def _look_once(self, partition: TopicPartition, path: str, directory: int) -> CapturedPartition:
+        looked_ns = time.time_ns()
+        held = open_noatime(path, flags=os.O_DIRECTORY)
+        logs: list[CapturedLog] = []
+        try:
+            before = os.fstat(held)
+            names = os.listdir(held)
+            try:
+                id_text, id_file = read_unmarked(PARTITION_METADATA, dir_fd=held)
+            except FileNotFoundError:
+                raise SkippedError("it has no topic id yet") from None
+            topic_id = topic_id_in(id_text.decode(errors="replace"), f"{path}/{PARTITION_METADATA}")
+            known = self._known.get(partition)
+            is_known = known is not None and known.topic_id == topic_id
+            seen = {each.base_offset: each for each in known.segments} if known and is_known else {}
+            bases = _bases(names)
+            for base, name in bases.items():
+                # One by one: logs that are open are closed if the next one fails.
+                logs.append(self._log(held, f"{path}/{name}", name, base, seen.get(base)))
+            earlier = seen.get(logs[-1].base_offset) if logs else None
+            if logs and not logs[-1].is_as(earlier):
+                self._find_end(logs[-1], earlier.covered_bytes if earlier else 0)
+            epochs = _read_epochs(held, names, path)
+            snapshot = _read_snapshot(held, names, logs)
+            files = {}
+            if partition.topic == CLUSTER_METADATA_TOPIC:
+                files = _read_metadata_files(held, names)
+            seen_directory = seen_state(before, looked_ns)
+            _refuse_changes(held, path, before, names, logs, is_settled=seen_directory is not None)
+        except BaseException:
+            for log in logs:
+                log.close()
+            raise
+        finally:
+            os.close(held)
+        return CapturedPartition(
+            partition,
+            path,
+            directory,
+            topic_id,
+            before.st_dev,
+            before.st_ino,
+            seen_directory,
+            id_file.st_mtime_ns,
+            logs,
+            epochs,
+            snapshot,
+            files,
+        )
+
+    def _log(
+        self, held: int, path: str, name: str, base: int, seen: SeenSegment | None
+    ) -> CapturedLog:
+        if seen is not None:
+            log = _log_of(path, base, os.stat(name, dir_fd=held))
+            if log.is_as(seen):
+                return log
+        descriptor = self._open_files.open(name, held)
+        if descriptor < 0:
+            return _log_of(path, base, os.stat(name, dir_fd=held))
+        try:
+            return _log_of(path, base, os.fstat(descriptor), descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+class _ChangedError(Exception):
+    """A look met a change, and has to be repeated."""
+
+
+def _bases(names: Sequence[str]) -> dict[int, str]:
+    """Return the base offsets of the logs, ascending, and the names.
+
+    Raises `_ChangedError` while a cleaner renames some.
+    """
+    found = {}
+    for name in sorted(names):
+        if name.endswith(LOG_SUFFIX):
+            parsed = parse_segment_file(name)
+            if parsed is not None:
+                found[parsed.base_offset] = name
+        elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            raise _ChangedError("a cleaned log was about to replace others")
+    return found
+
+
+def _log_of(path: str, base: int, found: os.stat_result, descriptor: int = -1) -> CapturedLog:
+    if not stat.S_ISREG(found.st_mode):
+        raise SkippedError(f"{path}: not a regular file", is_fault=True)
+    size = found.st_size
+    file = found.st_dev, found.st_ino, found.st_ctime_ns, size
+    return CapturedLog(path, base, *file, end_bytes=size, descriptor=descriptor)
+
+
+def _log_of_seen(path: str, seen: SeenSegment) -> CapturedLog:
+    name = segment_file_name(seen.base_offset, LOG_SUFFIX)
+    file = seen.device, seen.inode, seen.ctime_ns, seen.size_bytes
+    return CapturedLog(f"{path}/{name}", seen.base_offset, *file, end_bytes=seen.size_bytes)
+
+
+def _read_epochs(held: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:
+    if LEADER_EPOCH_CHECKPOINT not in names:
+        return ()
+    data, _ = read_unmarked(LEADER_EPOCH_CHECKPOINT, dir_fd=held)
+    file = f"{path}/{LEADER_EPOCH_CHECKPOINT}"
+    entries = parse_leader_epoch_checkpoint(data.decode(errors="replace"), path=file)
+    return tuple((each.epoch, each.start_offset) for each in entries)
+
+
+def _read_snapshot(held: int, names: Sequence[str], logs: Sequence[CapturedLog]) -> bytes | None:
+    """Return the snapshot of the producers before the first log."""
+    name = segment_file_name(logs[0].base_offset, SNAPSHOT_SUFFIX) if logs else ""
+    return read_unmarked(name, dir_fd=held)[0] if name in names else None
+
+
+def _read_metadata_files(held: int, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the newest snapshot of the metadata log, and the state of its quorum."""
+    snapshots = sorted(name for name in names if is_metadata_snapshot(name))
+    kept = [*snapshots[-1:], *([QUORUM_STATE] if QUORUM_STATE in names else [])]
+    return {name: read_unmarked(name, dir_fd=held)[0] for name in kept}
+
+
+def _refuse_changes(
+    held: int,
+    path: str,
+    before: os.stat_result,
+    names: Sequence[str],
+    logs: Sequence[CapturedLog],
+    *,
+    is_settled: bool,
+) -> None:
+    """Raise `_ChangedError` if the directory is not what it was before its files were looked at."""
+    named = os.stat(path)
+    if (named.st_dev, named.st_ino) != (before.st_dev, before.st_ino):
+        raise _ChangedError("the directory was replaced")
+    if named.st_ctime_ns != before.st_ctime_ns:
+        raise _ChangedError("its files changed")
+    if is_settled:
+        return
+    if sorted(os.listdir(held)) != sorted(names):
+        raise _ChangedError("its files changed")
+    for log in logs:
+        now = os.stat(os.path.basename(log.path), dir_fd=held)
+        if (now.st_dev, now.st_ino) != (log.device, log.inode):
+            raise _ChangedError("a log was replaced")
+
+
+def _settle(after: CapturedPartition, before: CapturedPartition | None) -> None:
+    """Say of each log how much of it was there before anything was cut."""
+    if before is None or before.topic_id != after.topic_id:
+        return
+    sizes = {(log.path, log.device, log.inode): log.settled_bytes for log in before.logs}
+    for log in after.logs:
+        settled = sizes.get((log.path, log.device, log.inode), 0)
+        log.settled_bytes = settled if settled <= log.size_bytes else 0

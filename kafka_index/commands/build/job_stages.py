@@ -1,0 +1,270 @@
+"""Building in other processes: a wave of whole partitions is scanned, then folded and published.
+
+Segments are scanned in any order, wherever there is room; what the scans wrote waits in files
+beside the target until all of their partition is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any, Protocol, TypeVar
+
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.job.engine import COST_BYTES, Workers, count_bins, wave_bytes
+from kafka_index.core.job.overlap import Overlap
+from kafka_index.core.log.recovery.publish import publish_partitions
+from kafka_index.core.log.recovery.report import BUILT, FAILED, SegmentReport
+from kafka_index.core.log.recovery.scan import keep_segment, stage_segments
+from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.staged_segment import StagedSegment
+from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
+
+#: Segments of a wave: their rows are objects of the driver, however small the logs are.
+WAVE_SEGMENTS = 50_000
+# Segments that are published together: so many that the groups of a small wave keep several cores
+# busy, and that one of a large wave costs about what a bin does.
+_GROUPS = 64
+_FEWEST_TOGETHER, _MOST_TOGETHER = 8, 64
+
+_Segment = TypeVar("_Segment")
+
+
+class Wave(Protocol):
+    """Whole partitions that are scanned, and then published."""
+
+    @property
+    def bins(self) -> int:
+        """About the number of bins of the scan."""
+
+    def stage(
+        self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
+    ) -> list[StagedSegment]:
+        """Scan the segments; with `fail_fast` maybe not all of them, once one has failed."""
+
+    def kept(self, settings: BuildSettings) -> list[SegmentReport]:
+        """Return the rows of the segments that are right although the scan has failed."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LogWave:
+    """A wave of logs."""
+
+    segments: SegmentTable
+
+    @property
+    def bins(self) -> int:
+        """About the number of bins of the scan."""
+        count = len(self.segments)
+        return count_bins(count, self.segments.total_bytes + COST_BYTES * count)
+
+    def stage(
+        self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
+    ) -> list[StagedSegment]:
+        """Scan the segments."""
+        segments = list(self.segments)
+        return stage_works(
+            workers,
+            [[segment] for segment in segments],
+            stage_segments,
+            settings,
+            fail_fast=fail_fast,
+            sizes=[segment.log_size_bytes for segment in segments],
+            what="scan {:,} segments, {size}",
+        )
+
+    def kept(self, settings: BuildSettings) -> list[SegmentReport]:
+        """Return the rows of the segments that are right as they are."""
+        kept = [keep_segment(segment, settings) for segment in self.segments]
+        rows = [each.report for each in kept if each is not None]
+        if settings.force:
+            # What was there before is not what was asked for.
+            rows = [row for row in rows if row.status == BUILT]
+        return rows
+
+
+def plan_waves(segments: SegmentTable) -> list[LogWave]:
+    """Split segments into waves of whole partitions, for an engine that builds wave by wave.
+
+    A wave is what a killed run loses at most: a small share of a large run.
+    """
+    max_bytes = wave_bytes(segments.total_bytes + COST_BYTES * len(segments))
+    groups = partition_groups(
+        segments, max_bytes=max_bytes, max_segments=WAVE_SEGMENTS, cost_bytes=COST_BYTES
+    )
+    return list(map(LogWave, groups))
+
+
+def partition_groups(
+    segments: SegmentTable, *, max_bytes: int, max_segments: int, cost_bytes: int = 0
+) -> list[SegmentTable]:
+    """Join whole partitions into groups that are scanned and published one after the other.
+
+    A group ends with the partition that reaches one of the two limits, where each segment counts
+    for so many bytes more. The largest partitions come
+    first, so that small ones fill the cores at the end.
+    """
+    groups: list[list[PartitionSegments]] = []
+    size_bytes = count = 0
+    for each in sorted(segments.partitions, key=lambda each: -each.size_bytes):
+        if not groups or size_bytes >= max_bytes or count >= max_segments:
+            groups.append([])
+            size_bytes = count = 0
+        groups[-1].append(each)
+        size_bytes += each.size_bytes + cost_bytes * len(each)
+        count += len(each)
+    return list(map(SegmentTable, groups))
+
+
+def by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
+    """Return the segments of each partition by base offset, of segments in any order."""
+
+    def partition(each: StagedSegment) -> TopicPartition:
+        return each.segment.topic_partition
+
+    ordered = sorted(staged, key=lambda each: (partition(each), each.segment.base_offset))
+    return [list(members) for _, members in groupby(ordered, key=partition)]
+
+
+def join_partitions(
+    partitions: Iterable[Sequence[_Segment]], *, max_segments: int
+) -> list[list[Sequence[_Segment]]]:
+    """Join partitions into groups that are published together, of so many segments at most.
+
+    A larger partition is a group of its own.
+    """
+    groups: list[list[Sequence[_Segment]]] = []
+    count = 0
+    for members in partitions:
+        if not groups or count + len(members) > max_segments:
+            groups.append([])
+            count = 0
+        groups[-1].append(members)
+        count += len(members)
+    return groups
+
+
+def build_waves(
+    workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool = False
+) -> Generator[list[SegmentReport], None, None]:
+    """Build wave after wave and yield the rows of each, once its files are in place.
+
+    Waves overlap: the works of the next fill the cores that the end of the scan, or the publishing
+    of its partitions, leaves idle. With `fail_fast` it is one wave at a time, so that none is begun
+    after a failure. A failure of the engine or of a signal is raised once the rows of all that is
+    in place have been yielded.
+    """
+    # The scan results of the running waves.
+    staged_of: dict[Wave, list[StagedSegment]] = {}
+
+    def build(wave: Wave) -> list[SegmentReport]:
+        staged = wave.stage(workers, settings, fail_fast=fail_fast)
+        if fail_fast and (failed := failed_rows(staged)):
+            return failed
+        staged_of[wave] = staged
+        rows = publish_staged(workers, staged, settings)
+        del staged_of[wave]
+        return rows
+
+    error: BaseException | None = None
+    with Overlap(
+        workers, waves, build, bins_of=lambda wave: wave.bins, one_at_a_time=fail_fast
+    ) as overlap:
+        try:
+            for rows in overlap:
+                yield rows
+                if fail_fast and any(row.status == FAILED for row in rows):
+                    break
+        except GeneratorExit:
+            raise
+        except BaseException as stop:  # noqa: BLE001, because it is raised below
+            error = stop
+    if error is not None:
+        for wave, future in overlap.running:
+            if future.cancelled():
+                continue
+            if future.exception() is None:
+                yield future.result()
+            elif wave in staged_of:
+                sound = [each for each in staged_of[wave] if each.report.status != FAILED]
+                yield [each.report for each in sound if each.is_published()]
+            else:
+                yield wave.kept(settings)
+        raise error
+
+
+def stage_works(
+    workers: Workers,
+    works: Sequence[Any],
+    stage: Callable[..., Iterator[StagedSegment]],
+    settings: BuildSettings,
+    *,
+    fail_fast: bool,
+    sizes: Sequence[int],
+    what: str,
+    shares: int | None = None,
+) -> list[StagedSegment]:
+    """Stage the segments of works in other processes, where their scratch files can be shared.
+
+    `stage` is called as `stage_segments` is; the other parameters are those of `Workers.run`. With
+    `fail_fast`, maybe not all segments are returned, once one has failed.
+    """
+    staging = _Staging(stage, replace(settings, shares_staged=True), fail_fast=fail_fast)
+    found = workers.run(works, staging, sizes=sizes, what=what, shares=shares)
+    return [staged for own in found for staged in own]
+
+
+@dataclass(slots=True)
+class _Staging:
+    """Stages the segments of a work; with `fail_fast`, none after a failed one.
+
+    What runs beside it ends by itself, so that no row is lost.
+    """
+
+    stage: Callable[..., Iterator[StagedSegment]]
+    settings: BuildSettings
+    fail_fast: bool
+    has_failed: bool = False
+
+    def __call__(self, work: Any, attempt_id: str) -> list[StagedSegment]:
+        found: list[StagedSegment] = []
+        if not self.has_failed:
+            for staged in self.stage(work, self.settings, attempt_id=attempt_id):
+                found.append(staged)
+                if self.fail_fast and staged.report.status == FAILED:
+                    self.has_failed = True
+                    break
+        return found
+
+
+def failed_rows(staged: Sequence[StagedSegment]) -> list[SegmentReport]:
+    """Return the rows of the segments whose scan has failed."""
+    return [each.report for each in staged if each.report.status == FAILED]
+
+
+def publish_staged(
+    workers: Workers, staged: Sequence[StagedSegment], settings: BuildSettings
+) -> list[SegmentReport]:
+    """Fold partitions and publish their files; return the rows of their segments.
+
+    Every segment of each is given, staged by other processes.
+    """
+    partitions = by_partition(staged)
+    share = max(-(-len(staged) // _GROUPS), _FEWEST_TOGETHER)
+    groups = join_partitions(partitions, max_segments=min(share, _MOST_TOGETHER))
+    rows = workers.run(
+        groups,
+        partial(_publish_group, settings=replace(settings, shares_staged=True)),
+        sizes=[COST_BYTES * sum(map(len, group)) for group in groups],
+        what=f"{'fold' if settings.needs_state else 'publish'} {len(partitions):,} partitions",
+        shares=0,
+    )
+    return [row for each in rows for row in each]
+
+
+def _publish_group(
+    partitions: Sequence[Sequence[StagedSegment]], attempt_id: str, *, settings: BuildSettings
+) -> list[SegmentReport]:
+    return list(publish_partitions(partitions, settings, attempt_id=attempt_id))

@@ -1,0 +1,268 @@
+"""Building logs: on threads of this process, or by waves of works of other processes.
+
+On threads, the segments of a partition are scanned close together, by whichever are free, and the
+partition is published by the thread that scans the last of them: an interrupted run keeps every
+partition that it has scanned. Small partitions are published in groups, which share the cost of
+making files durable.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from os import PathLike
+from typing import Protocol
+
+from kafka_index.commands.build.job_stages import (
+    build_waves,
+    by_partition,
+    partition_groups,
+    plan_waves,
+)
+from kafka_index.core.errors import InputError, refuse_other_types
+from kafka_index.core.format.config import IndexConfig, LogConfig
+from kafka_index.core.format.names import TopicPartition, parse_partition_directory
+from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.fs.directories import Entry
+from kafka_index.core.job.engine import SplittableTask, Workers
+from kafka_index.core.log.recovery.publish import (
+    GROUP_SEGMENTS,
+    publish_partitions,
+    publish_segment,
+)
+from kafka_index.core.log.recovery.report import FAILED, SegmentReport
+from kafka_index.core.log.recovery.scan import stage_segment, stage_segments
+from kafka_index.core.log.recovery.settings import INDEX_OUTPUTS, BuildSettings
+from kafka_index.core.log.recovery.staged_segment import StagedSegment
+from kafka_index.core.log.scan.segment_scan import LogFileSource, base_offset_of
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.logdir.segment_table import SegmentTable
+
+# A group is at most this, and at most a small share of the run, so that all threads publish.
+_GROUP_BYTES = 256 << 20
+_GROUPS_PER_THREAD = 8
+
+DEFAULT_CONFIG = IndexConfig()
+
+
+class BuildListener(Protocol):
+    """Callbacks of a build; called by one thread at a time."""
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Record that a segment was scanned, or was kept, on threads: Spark counts its tasks."""
+
+    def on_report(self, row: SegmentReport) -> None:
+        """Record the final row of a segment."""
+
+
+def build_logs(
+    workers: Workers,
+    segments: Iterable[SegmentFile],
+    settings: BuildSettings,
+    *,
+    listener: BuildListener,
+    fail_fast: bool = False,
+) -> None:
+    """Build segments, of which every one of each partition is given.
+
+    The listener is called with each segment's row. With `fail_fast`, no further segment begins once
+    one has failed: segments that were not begun have no row, nor have those of partitions that were
+    not finished.
+    """
+    table = SegmentTable.of(segments)
+    if workers.in_process:
+        _build_on_threads(workers, table, settings, listener, fail_fast=fail_fast)
+        return
+    waves = plan_waves(table)
+    with closing(build_waves(workers, waves, settings, fail_fast=fail_fast)) as reports:
+        for rows in reports:
+            for row in rows:
+                listener.on_report(row)
+
+
+def _build_on_threads(
+    workers: Workers,
+    segments: SegmentTable,
+    settings: BuildSettings,
+    listener: BuildListener,
+    *,
+    fail_fast: bool,
+) -> None:
+    planned = _plan(segments, workers.count)
+    listed = {
+        each.partition: each.start_entries
+        for group in planned
+        for each in group.partitions
+        if each.start_entries is not None
+    }
+    publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast, listed=listed)
+
+    def scan(number: int, segment: SegmentFile, attempt_id: str) -> None:
+        if not publisher.stopped.is_set():
+            for staged in stage_segments([segment], settings, attempt_id=attempt_id):
+                publisher.add(number, staged, attempt_id)
+
+    def divide(number: int) -> SplittableTask[None]:
+        # The largest of a group first: the last one, which the others wait for, is short.
+        group = sorted(planned[number], key=lambda segment: -segment.log_size_bytes)
+        return SplittableTask([partial(scan, number, segment) for segment in group], _nothing)
+
+    sizes = [group.total_bytes for group in planned]
+    done = workers.run_parts(range(len(planned)), divide, sizes=sizes, what="build {:,} groups")
+    publisher.finish(done)
+
+
+def _nothing(_pieces: Sequence[None], _attempt_id: str) -> None:
+    """Return that a group is done, which the publisher has reported."""
+
+
+def _plan(segments: SegmentTable, threads: int) -> list[SegmentTable]:
+    """Return the groups of partitions that are published together."""
+    share = _GROUPS_PER_THREAD * threads
+    return partition_groups(
+        segments,
+        max_bytes=min(_GROUP_BYTES, segments.total_bytes // share),
+        max_segments=min(GROUP_SEGMENTS, -(-len(segments) // share)),
+    )
+
+
+class Publisher:
+    """Publishes groups of segments, each once the last of it has been scanned; shared by threads.
+
+    A group holds whole partitions; the counts are those of its segments. With `fail_fast`, a
+    segment that fails sets `stopped`. `listed` is as for `publish_partitions`.
+    """
+
+    def __init__(
+        self,
+        counts: Iterable[int],
+        settings: BuildSettings,
+        listener: BuildListener,
+        *,
+        fail_fast: bool,
+        listed: Mapping[TopicPartition, Sequence[Entry]] | None = None,
+    ) -> None:
+        self._listed = listed
+        self.stopped = threading.Event()
+        self._missing = list(counts)
+        self._groups: list[list[StagedSegment]] = [[] for _ in self._missing]
+        self._settings = settings
+        self._listener = listener
+        self._fail_fast = fail_fast
+        self._lock = threading.Lock()
+
+    def finish(self, done: Generator[object, None, None]) -> None:
+        """Wait for all works that add segments; what they left unfinished is reported."""
+        try:
+            with closing(done):
+                for _ in done:
+                    if self.stopped.is_set():
+                        break
+        finally:
+            # After an interrupt, or an error of our own, the threads finish what they scan.
+            self.stopped.set()
+        self._report_unfinished()
+
+    def add(self, number: int, staged: StagedSegment, attempt_id: str) -> None:
+        """Add a scanned segment to its group, which is published if it is the last one."""
+        group = self._groups[number]
+        with self._lock:
+            self._listener.on_scanned(staged.report)
+            group.append(staged)
+            self._missing[number] -= 1
+            is_complete = self._missing[number] == 0
+        if self._fail_fast and staged.report.status == FAILED:
+            self.stopped.set()
+        if is_complete:
+            self._publish(group, attempt_id)
+
+    def report(self, row: SegmentReport) -> None:
+        """Report the final row of a segment."""
+        with self._lock:
+            self._listener.on_report(row)
+        if self._fail_fast and row.status == FAILED:
+            self.stopped.set()
+
+    def _report_unfinished(self) -> None:
+        """Publish what needs no other segment; of unfinished partitions report what failed."""
+        for group in self._groups:
+            if group and not self._settings.needs_state:
+                self._publish(group, "unfinished")
+                continue
+            for staged in group:
+                staged.remove_scratch(self._settings)
+                if staged.report.status == FAILED:
+                    self.report(staged.report)
+
+    def _publish(self, group: list[StagedSegment], attempt_id: str) -> None:
+        waiting = group.copy()
+        group.clear()
+        rows = publish_partitions(
+            by_partition(waiting), self._settings, attempt_id=attempt_id, listed=self._listed
+        )
+        for row in rows:
+            self.report(row)
+        for staged in waiting:
+            # What was only there for the fold.
+            staged.remove_scratch(self._settings)
+
+
+def build_segment_files(
+    log_path: str | PathLike[str],
+    target_directory: str | PathLike[str],
+    *,
+    config: IndexConfig = DEFAULT_CONFIG,
+    verify_crc: bool = True,
+) -> SegmentReport:
+    """Build the index files of one log into a folder, whatever its own folder is called.
+
+    Parameters
+    ----------
+    log_path : path
+        The ``.log``; its name holds the base offset.
+    target_directory : path
+        An existing folder, which must not be that of the log.
+    config : IndexConfig
+        Kafka's settings.
+    verify_crc : bool
+        Whether checksums are verified.
+
+    Returns
+    -------
+    SegmentReport
+        As a row of a build's report; whatever is wrong with the segment is in there.
+
+    Raises
+    ------
+    InputError
+        The log is missing, its name holds no base offset, or the folder is that of the log.
+    """
+    path = os.path.abspath(path_of(log_path, "log_path"))
+    directory = os.path.abspath(path_of(target_directory, "target_directory"))
+    refuse_other_types(verify_crc=(verify_crc, bool), config=(config, IndexConfig))
+    try:
+        found = os.stat(path)
+        in_place = os.path.samefile(directory, os.path.dirname(path))
+    except OSError as error:
+        raise InputError(f"cannot be found: {error.strerror}", path=error.filename) from error
+    if in_place:
+        raise InputError("the target is the folder of the log", path=directory)
+    name = parse_partition_directory(os.path.basename(os.path.dirname(path)))
+    partition = TopicPartition("", -1) if name is None else name
+    segment = SegmentFile(
+        partition.topic,
+        partition.partition,
+        base_offset_of(path),
+        path,
+        found.st_size,
+        found.st_mtime_ns,
+    )
+    settings = BuildSettings(
+        LogConfig(config), directory, outputs=INDEX_OUTPUTS, verify_crc=verify_crc
+    )
+    source = LogFileSource.of_segment(segment, verify_crc=verify_crc)
+    staged = stage_segment(segment, source, settings, "single", directory)
+    return publish_segment(staged, settings)

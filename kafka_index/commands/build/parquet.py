@@ -1,0 +1,569 @@
+"""Building from Parquet: rows are counted, put in order where they are in none, staged, published.
+
+Whatever runs them, parts of the work read the row groups of their segments themselves, from any
+store, with the credentials that each process finds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kafka_index.commands.build.job import BuildRequest
+from kafka_index.commands.build.job_stages import join_partitions
+from kafka_index.commands.build.local_build import BuildListener, Publisher
+from kafka_index.commands.build.parquet_input import (
+    BATCH,
+    KEY_COLUMNS,
+    METADATA_COLUMNS,
+    POSITION,
+    ROW_COUNT,
+    ParquetForm,
+    ParquetInput,
+)
+from kafka_index.commands.build.parquet_order import (
+    Bin,
+    SegmentCount,
+    SegmentKey,
+    count_segments,
+    key_codes,
+    pack,
+    read_bin,
+    run_starts,
+    sorted_input,
+    why_no_segment,
+)
+from kafka_index.core.errors import InputError, KafkaIndexError
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
+from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition, segment_file_name
+from kafka_index.core.format.records import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    MAGIC_RECORD_BATCH,
+    NO_COORDINATOR_EPOCH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+)
+from kafka_index.core.fs.paths import check_target
+from kafka_index.core.job.engine import Workers
+from kafka_index.core.kernels.headers import CONTROL_COMPRESSED, CONTROL_EMPTY, CONTROL_MESSAGE
+from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS
+from kafka_index.core.log.recovery.report import SegmentReport
+from kafka_index.core.log.recovery.scan import stage_segment
+from kafka_index.core.log.recovery.settings import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings
+from kafka_index.core.log.recovery.staged_segment import StagedSegment
+from kafka_index.core.log.scan.segment_scan import ByteStreamSource
+from kafka_index.core.logdir.partition_files import NO_LOG_MTIME_NS, SegmentFile
+from kafka_index.core.output.locks import lock_of_output
+from kafka_index.core.output.temporary_files import swept_target
+from kafka_index.core.records.batch_table import (
+    CONTROL_NONE,
+    OFFSET_OVERFLOW,
+    BatchColumns,
+    BatchSource,
+    ScanStop,
+)
+
+# What stands for an absent value of an optional column.
+_DEFAULTS = {
+    "leader_epoch": NO_LEADER_EPOCH,
+    "magic": MAGIC_RECORD_BATCH,
+    "attributes": 0,
+    "producer_id": NO_PRODUCER_ID,
+    "control_type": CONTROL_NONE,
+    "producer_epoch": NO_PRODUCER_EPOCH,
+    "base_sequence": NO_SEQUENCE,
+    "coordinator_epoch": NO_COORDINATOR_EPOCH,
+    "control_timestamp_ms": NO_TIMESTAMP,
+}
+
+
+def segment_source(
+    rows: SegmentRows, source: ParquetInput, *, verify_crc: bool
+) -> MetadataSource | RawBatchSource:
+    """Return the source over the rows of one segment."""
+    if source.form is ParquetForm.RAW:
+        return RawBatchSource(rows, verify_crc=verify_crc)
+    return MetadataSource(rows, knows_markers=not source.missing_for_state)
+
+
+class MetadataSource:
+    """A `BatchSource` over the rows of batch metadata of one segment.
+
+    `knows_markers`: a control batch without a control type is one without records.
+    """
+
+    def __init__(self, rows: SegmentRows, *, knows_markers: bool) -> None:
+        self.stop: ScanStop | None = None
+        self._rows = rows
+        self._knows_markers = knows_markers
+
+    @property
+    def log_size_bytes(self) -> int:
+        """End of the last batch met so far."""
+        return self._rows.end_bytes
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the rows as batch columns.
+
+        Raises `InputError` if a log cannot hold a row, or rows are missing.
+        """
+        for columns in self._columns():
+            kept = self._representable(columns)
+            if kept:
+                yield columns.slice(0, kept)
+            if self.stop is not None:
+                break
+        self._rows.skip_rest()
+
+    def _columns(self) -> Iterator[BatchColumns]:
+        first_row = 0
+        for chunk in self._rows:
+            position = _longs(chunk, POSITION, first_row)
+            size, last_offset, max_timestamp = (
+                _longs(chunk, name, first_row) for name in METADATA_COLUMNS
+            )
+            base_offset = _filled(chunk, "base_offset", last_offset)
+            _check_positions(position, size, self._rows)
+            _refuse("last_offset is negative", last_offset < 0, position, last_offset)
+            _refuse("base_offset is negative", base_offset < 0, position, base_offset)
+            backwards = base_offset > last_offset
+            _refuse("base_offset above last_offset", backwards, position, base_offset)
+            optional = {name: _filled(chunk, name, value) for name, value in _DEFAULTS.items()}
+            control_type = self._control_codes(
+                optional["magic"], optional["attributes"], optional.pop("control_type")
+            )
+            yield BatchColumns(
+                position_bytes=position,
+                size_bytes=size,
+                base_offset=base_offset,
+                last_offset=last_offset,
+                max_timestamp_ms=max_timestamp,
+                control_type=control_type,
+                **optional,
+            )
+            first_row += chunk.num_rows
+
+    def _control_codes(self, magic: Longs, attributes: Longs, control_type: Longs) -> Longs:
+        """Return control types, and for what has none the codes of a scan of the log."""
+        # Negative types are findings of a scan, not for an input to claim.
+        codes = np.maximum(control_type, CONTROL_NONE)
+        if self._knows_markers:
+            is_control = attributes & CONTROL_MASK != 0
+            is_compressed = is_control & (attributes & COMPRESSION_MASK != 0)
+            lacks_records = is_control & (codes == CONTROL_NONE)
+            codes[is_compressed] = CONTROL_COMPRESSED
+            codes[lacks_records] = CONTROL_EMPTY
+        codes[magic < MAGIC_RECORD_BATCH] = CONTROL_MESSAGE
+        return codes
+
+    def _representable(self, columns: BatchColumns) -> int:
+        """Return how many batches an index can represent; note where recovery would fail."""
+        base_offset = self._rows.key.base_offset
+        relative = columns.last_offset - base_offset
+        outside = (relative < 0) | (relative > INT32_MAX)
+        if not outside.any():
+            return columns.rows
+        row = int(np.argmax(outside))
+        self.stop = ScanStop(
+            OFFSET_OVERFLOW,
+            int(columns.position_bytes[row]),
+            expected=f"last offset {base_offset} to 2^31 - 1 above it",
+            found=str(columns.last_offset[row]),
+            refused=True,
+        )
+        return row
+
+
+class RawBatchSource:
+    """A `BatchSource` over raw batches, which together are the bytes of the log."""
+
+    def __init__(self, rows: SegmentRows, *, verify_crc: bool) -> None:
+        self._rows = rows
+        self._bytes: BatchSource = ByteStreamSource(
+            self._windows(),
+            segment_base_offset=rows.key.base_offset,
+            verify_crc=verify_crc,
+            whole_batches=True,
+        )
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """The reason why the scan ended before the log did."""
+        return self._bytes.stop
+
+    @property
+    def log_size_bytes(self) -> int:
+        """End of the last batch met so far."""
+        return self._rows.end_bytes
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Scan the bytes; raises as `MetadataSource.chunks` does."""
+        yield from self._bytes.chunks()
+        self._rows.skip_rest()
+
+    def _windows(self) -> Iterator[npt.NDArray[np.uint8]]:
+        first_row = 0
+        for chunk in self._rows:
+            position = _longs(chunk, POSITION, first_row)
+            batch = chunk[BATCH]
+            _refuse_null(batch, BATCH, first_row)
+            _, offsets_buffer, data = batch.buffers()
+            offsets = np.frombuffer(
+                offsets_buffer, np.int64, chunk.num_rows + 1, offset=8 * batch.offset
+            )
+            _check_positions(position, np.diff(offsets), self._rows)
+            start, end = int(offsets[0]), int(offsets[-1])
+            yield np.frombuffer(data, np.uint8, end - start, offset=start)
+            first_row += chunk.num_rows
+
+
+def _check_positions(position: Longs, size: Longs, rows: SegmentRows) -> None:
+    wrong_size = (size <= 0) | (size > INT32_MAX)
+    _refuse(f"size_bytes outside 1..{INT32_MAX}", wrong_size, position, size)
+    expected = np.empty_like(position)
+    expected[0] = rows.end_bytes
+    np.add(position[:-1], size[:-1], out=expected[1:])
+    wrong = np.flatnonzero(position != expected)
+    if wrong.size:
+        row = int(wrong[0])
+        overlaps = position[row] < expected[row]
+        place = position[row] if 0 <= position[row] < expected[row] else expected[row]
+        raise InputError(
+            "overlapping_positions" if overlaps else "position_gap",
+            position_bytes=int(place),
+            expected=f"a batch at {expected[row]}",
+            found=int(position[row]),
+        )
+    rows.end_bytes = int(position[-1] + size[-1])
+    if rows.end_bytes > INT32_MAX:
+        raise InputError(
+            "the log is larger than any broker's", expected=INT32_MAX, found=rows.end_bytes
+        )
+
+
+def _refuse(message: str, wrong: npt.NDArray[np.bool_], position: Longs, value: Longs) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(message, position_bytes=int(position[row]), found=int(value[row]))
+
+
+def _refuse_null(column: pa.Array, name: str, first_row: int) -> None:
+    if column.null_count:
+        row = first_row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise InputError(f"null in column {name}, in row {row} of the segment (from 0)")
+
+
+def _longs(chunk: pa.RecordBatch, name: str, first_row: int) -> Longs:
+    column = chunk[name]
+    _refuse_null(column, name, first_row)
+    return _copied(column)
+
+
+def _filled(chunk: pa.RecordBatch, name: str, default: int | Longs) -> Longs:
+    if name not in chunk.schema.names:
+        return np.broadcast_to(np.asarray(default, np.int64), chunk.num_rows).copy()
+    column = chunk[name]
+    if not column.null_count:
+        return _copied(column)
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(present, column.fill_null(0).to_numpy(zero_copy_only=False), default)
+
+
+def _copied(column: pa.Array) -> Longs:
+    # Arrow's memory cannot be written to; numba compiles a kernel again for each such argument.
+    values: Longs = column.to_numpy().copy()
+    return values
+
+
+@dataclass
+class SegmentRows:
+    """The rows of one segment in position order, readable once.
+
+    `row_count` rows were counted before the work began.
+    """
+
+    key: SegmentKey
+    row_count: int
+    chunks: Iterator[pa.RecordBatch]
+    rows_met: int = field(default=0, init=False)
+    end_bytes: int = field(default=0, init=False)
+    _latest: pa.RecordBatch | None = field(default=None, init=False, repr=False)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; raises `InputError` if fewer or more come than were counted."""
+        for chunk in self.chunks:
+            self.rows_met += chunk.num_rows
+            self._latest = chunk
+            yield chunk
+        if self.rows_met != self.row_count:
+            raise InputError(
+                "the input ended early, or changed since it was counted",
+                position_bytes=self.end_bytes,
+                expected=f"{self.row_count} rows",
+                found=self.rows_met,
+                hint="build again",
+            )
+
+    def skip_rest(self) -> None:
+        """Skip the rows nobody read, and record where the last batch ends."""
+        for chunk in self.chunks:
+            self.rows_met += chunk.num_rows
+            self._latest = chunk
+        if self._latest is not None:
+            self.end_bytes = max(self.end_bytes, _end_of_last(self._latest))
+            self._latest = None
+
+
+def split_segments(
+    batches: Iterator[pa.RecordBatch], counts: Mapping[SegmentKey, int] | None = None
+) -> Iterator[SegmentRows]:
+    """Cut a stream of rows, those of a segment together, into its segments.
+
+    The batches have the canonical columns. `counts` has the number of rows of each wanted segment;
+    by default it is the column `ROW_COUNT`, and all are wanted. Each result is read before the next
+    is asked for; its remaining rows are skipped then.
+    """
+    for key, found in groupby(_runs(batches), key=_key):
+        chunks = iter(found)
+        head = next(chunks)
+        count = head[ROW_COUNT][0].as_py() if counts is None else counts.get(key)
+        rows = SegmentRows(key, count or 0, chain([head], chunks))
+        if count is not None:
+            yield rows
+        rows.skip_rest()
+
+
+def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut record batches where the segment changes, without copying."""
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        starts = run_starts([key_codes(batch, name) for name in KEY_COLUMNS])
+        ends = np.append(starts[1:], batch.num_rows)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            yield batch.slice(start, end - start)
+
+
+def _end_of_last(chunk: pa.RecordBatch) -> int:
+    """Return where the last batch of some rows claims to end; they may be wrong."""
+    last = chunk.slice(chunk.num_rows - 1)
+    position = last[POSITION][0].as_py() or 0
+    if BATCH in last.schema.names:
+        size = len(last[BATCH][0].as_py() or b"")
+    else:
+        size = last["size_bytes"][0].as_py() or 0
+    return min(position + size, INT64_MAX)
+
+
+def _key(batch: pa.RecordBatch) -> SegmentKey:
+    return SegmentKey(*(batch[name][0].as_py() for name in KEY_COLUMNS))
+
+
+#: How far a build in other processes is, in all.
+SHARES = 100
+#: How far it is once the rows have been counted.
+COUNT_SHARES = 10
+#: Reason codes of segments that were not built from their rows.
+NO_SEGMENT = "no_segment"
+INPUT_CHANGED = "input_changed"
+
+_GONE = "the input changed since it was counted: the rows of this segment are gone"
+# So that no worker waits long for the last one.
+_BINS_PER_WORKER = 4
+
+
+def build_parquet(
+    workers: Workers,
+    source: ParquetInput,
+    settings: BuildSettings,
+    *,
+    listener: BuildListener,
+    fail_fast: bool = False,
+) -> None:
+    """Build from a Parquet input of `open_parquet`, on threads.
+
+    A target root is needed, and every segment is built, whatever exists; one is published only
+    where all the rows that were counted have been read. Rows in no order are sorted by DuckDB. With
+    `fail_fast`, no further bin begins once a segment has failed. Raises `InputError` without a
+    target folder, for files that need columns which the input lacks, or if the input as a whole
+    cannot be used (`count_segments`), and `PublishError` if there is no room to sort it.
+    """
+    check_settings(source, settings)
+    named = PathListener(source.path, listener)
+    with sorted_input(count_segments(source, workers), workers) as counted:
+        known, refused = split_refused(source, counted.segments)
+        bins = list(pack(counted, known, workers.count * _BINS_PER_WORKER))
+        planned = _partition_groups(known)
+        publisher = Publisher(map(len, planned), settings, named, fail_fast=fail_fast)
+        for row in refused:
+            publisher.report(row)
+        group_of = {each.key: number for number, group in enumerate(planned) for each in group}
+
+        def build(work: Bin, attempt_id: str) -> None:
+            if publisher.stopped.is_set():
+                return
+            for staged in stage_bin(counted.source, work, settings, attempt_id=attempt_id):
+                publisher.add(group_of[_key_of(staged)], staged, attempt_id)
+                if publisher.stopped.is_set():
+                    return
+
+        sizes = [work.size_bytes for work in bins]
+        publisher.finish(workers.run(bins, build, sizes=sizes, what="build {:,} bins"))
+
+
+def stage_bin(
+    source: ParquetInput, work: Bin, settings: BuildSettings, *, attempt_id: str
+) -> Iterator[StagedSegment]:
+    """Stage the segments of a bin, each of them once, also when reading fails midway."""
+    waiting = {segment.key: segment for segment in work.segments}
+    counts = {segment.key: segment.row_count for segment in work.segments}
+    failure: KafkaIndexError | None = None
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        nonlocal failure
+        try:
+            yield from read_bin(source, work)
+        except KafkaIndexError as error:
+            # Staging makes it the row of the segment that is read, and ends as if all were read.
+            failure = error
+            raise
+
+    try:
+        for staged in stage_stream(rows(), source, settings, counts=counts, attempt_id=attempt_id):
+            # An input that has changed may have it twice.
+            del waiting[_key_of(staged)], counts[_key_of(staged)]
+            yield staged
+    except KafkaIndexError as error:
+        failure = error
+    for segment in waiting.values():
+        file = _segment_file(source, segment.key, settings)
+        row = SegmentReport(*segment.key, file.log_path, segment.size_bytes)
+        gone = row.failed(INPUT_CHANGED, _GONE)
+        yield StagedSegment(file, gone if failure is None else row.failed_by(failure))
+
+
+def stage_stream(
+    batches: Iterator[pa.RecordBatch],
+    source: ParquetInput,
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+    counts: Mapping[SegmentKey, int] | None = None,
+) -> Iterator[StagedSegment]:
+    """Stage segments from rows in segment and position order, counted as for `split_segments`."""
+    for rows in split_segments(batches, counts):
+        batches_of = segment_source(rows, source, verify_crc=settings.verify_crc)
+        segment = _segment_file(source, rows.key, settings)
+        staged = stage_segment(segment, batches_of, settings, attempt_id)
+        rows.skip_rest()
+        report = replace(staged.report, log_size_bytes=batches_of.log_size_bytes)
+        yield replace(staged, report=report)
+
+
+def settings_of(
+    request: BuildRequest, source: ParquetInput, target_root: str | None, run_id: str
+) -> BuildSettings:
+    """Return the settings of a run, by default for all files that the columns allow.
+
+    Raises as `check_settings` does.
+    """
+    outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
+    settings = request.settings(target_root, run_id, outputs)
+    check_settings(source, settings)
+    return settings
+
+
+@contextmanager
+def held_target(
+    request: BuildRequest, source: ParquetInput, output: str, run_id: str
+) -> Iterator[BuildSettings]:
+    """Hold the output, and give the settings of the run.
+
+    Raises `InputError` if the output overlaps the input, or as `check_settings` does, and
+    `PublishError` if the output cannot be made, locked or written.
+    """
+    root = check_target(output, request.inputs)
+    settings = settings_of(request, source, root, run_id)
+    with lock_of_output(root, run_id), swept_target(root, [], run_id=run_id):
+        yield settings
+
+
+def check_settings(source: ParquetInput, settings: BuildSettings) -> None:
+    """Refuse settings without a target folder, or with files for which columns are missing."""
+    if settings.target_root is None:
+        raise InputError("Parquet input cannot be built in place", hint="give --output")
+    if settings.needs_state and source.missing_for_state:
+        raise InputError(
+            "from this batch metadata only index and timeindex are built",
+            path=source.path,
+            expected=f"columns {', '.join(source.missing_for_state)} in every file",
+            hint="add the columns, build from raw batches, or use --what index,timeindex",
+        )
+
+
+def split_refused(
+    source: ParquetInput, counts: Sequence[SegmentCount]
+) -> tuple[list[SegmentCount], list[SegmentReport]]:
+    """Separate the segments that a broker can have from the report rows of the others."""
+    known, refused = [], []
+    for segment in counts:
+        reason = why_no_segment(segment.key)
+        if reason is None:
+            known.append(segment)
+        else:
+            row = SegmentReport(*segment.key, source.path, segment.size_bytes)
+            refused.append(row.failed(NO_SEGMENT, reason))
+    return known, refused
+
+
+@dataclass(frozen=True, slots=True)
+class PathListener:
+    """Reports the input as the log path: the logs have no files."""
+
+    path: str
+    listener: BuildListener
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Pass on a row."""
+        self.listener.on_scanned(replace(row, log_path=self.path))
+
+    def on_report(self, row: SegmentReport) -> None:
+        """Pass on a final row."""
+        self.listener.on_report(replace(row, log_path=self.path))
+
+
+def _partition_groups(segments: Sequence[SegmentCount]) -> list[list[SegmentCount]]:
+    """Join whole partitions into groups that are published together."""
+    partitions: dict[tuple[str, int], list[SegmentCount]] = {}
+    for segment in segments:
+        partitions.setdefault(segment.key[:2], []).append(segment)
+    groups = join_partitions(partitions.values(), max_segments=GROUP_SEGMENTS)
+    return [[segment for members in group for segment in members] for group in groups]
+
+
+def _key_of(staged: StagedSegment) -> SegmentKey:
+    segment = staged.segment
+    return SegmentKey(segment.topic, segment.partition, segment.base_offset)
+
+
+def _segment_file(source: ParquetInput, key: SegmentKey, settings: BuildSettings) -> SegmentFile:
+    """Return a stand-in whose log path names the files as a real log would.
+
+    What an earlier run has recorded does not match it.
+    """
+    folder = TopicPartition(key.topic, key.partition).directory_name
+    log_path = os.path.join(source.path, folder, segment_file_name(key.base_offset, LOG_SUFFIX))
+    run = NO_LOG_MTIME_NS - crc32(settings.run_id.encode())
+    return SegmentFile(*key, log_path, 0, run)

@@ -1,0 +1,386 @@
+"""The order of a Parquet input: the segments that it holds, and where their rows lie.
+
+One pass over the key and position columns counts the rows of each segment, and finds out whether
+the rows of each lie together, in position order. They are read in that order, several bins of
+segments at a time; rows in any other order are sorted first, by DuckDB.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, chain
+from operator import attrgetter
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kafka_index.commands.build.parquet_input import (
+    KEY_COLUMNS,
+    POSITION,
+    NumberedGroup,
+    ParquetForm,
+    ParquetInput,
+    RowGroup,
+    for_each_footer,
+    open_file,
+    read_row_group,
+)
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.names import is_legal_topic
+from kafka_index.core.fs.durable_files import publish_error
+from kafka_index.core.fs.local_work import query_batches, sorted_batches, workspace
+from kafka_index.core.fs.store import FileInfo
+from kafka_index.core.job.engine import Workers
+
+Codes = npt.NDArray[np.integer[Any]]
+
+#: About the bytes of a row of batch metadata.
+METADATA_ROW_BYTES = 128
+_COUNT_ROWS = 256 * 1024
+_CHUNK_ROWS = 64 * 1024
+_CHUNK_BYTES = 16 << 20
+
+
+class SegmentKey(NamedTuple):
+    """The name of a segment in an input."""
+
+    topic: str
+    partition: int
+    base_offset: int
+
+
+#: Rows of a segment that lie in one batch of the input: where they begin in the whole input, the
+#: positions of the first and the last one, and about the size of the log up to there. `in_order`:
+#: they follow each other, in position order, as do those of all segments in the batch. A pickled
+#: `error` takes the place of what cannot be counted, for processes that would try it again.
+PART_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("segment_base_offset", pa.int64()),
+        ("first_row", pa.int64()),
+        ("row_count", pa.int64()),
+        ("first_position", pa.int64()),
+        ("last_position", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("in_order", pa.bool_()),
+        ("error", pa.binary()),
+    ]
+)
+#: The segments that parts are of, for DuckDB and for Spark. `is_sorted`: the rows of a segment
+#: follow each other in the input, in position order.
+SEGMENTS_QUERY = """
+WITH parts AS (
+    SELECT
+        *,
+        lag(first_row + row_count) OVER so_far AS row_before,
+        lag(last_position) OVER so_far AS position_before
+    FROM {parts}
+    WINDOW so_far AS (PARTITION BY topic, partition, segment_base_offset ORDER BY first_row)
+)
+SELECT
+    topic, partition, segment_base_offset,
+    min(first_row) AS first_row,
+    CAST(sum(row_count) AS BIGINT) AS row_count,
+    max(size_bytes) AS size_bytes,
+    bool_and(
+        in_order
+        AND (row_before IS NULL OR (row_before = first_row AND position_before < first_position))
+    ) AS is_sorted,
+    max(error) AS error
+FROM parts
+GROUP BY topic, partition, segment_base_offset
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCount:
+    """The rows of a segment, in all files; in a sorted input they follow each other.
+
+    The first row counts over the whole input. The size is about that of the log (exact only for
+    batch metadata that is in order).
+    """
+
+    key: SegmentKey
+    first_row: int
+    row_count: int
+    size_bytes: int
+
+    def read_bytes(self, form: ParquetForm) -> int:
+        """Return about the bytes that are read to build it."""
+        return self.size_bytes if form is ParquetForm.RAW else self.row_count * METADATA_ROW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class CountedInput:
+    """A Parquet input with its row groups and segments, both in the order of the input.
+
+    `is_sorted` means that the rows of each segment follow each other, in position order.
+    """
+
+    source: ParquetInput
+    groups: Sequence[NumberedGroup]
+    segments: Sequence[SegmentCount]
+    is_sorted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Segments that are read together, and the row groups that hold them."""
+
+    segments: Sequence[SegmentCount]
+    groups: Sequence[NumberedGroup]
+
+    @property
+    def size_bytes(self) -> int:
+        """About the bytes of the logs."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def count_segments(source: ParquetInput, workers: Workers) -> CountedInput:
+    """Count the rows of each segment, row group by row group, in threads.
+
+    Raises `InputError` if there are no rows, a file cannot be read, or a key column holds a null or
+    a partition that is not a 32-bit integer: those rows belong to no segment, and no report row
+    could name them. Raises `PublishError` if there is no room to count.
+    """
+    groups = row_groups(source)
+    counted = workers.run(
+        groups,
+        lambda group, _: list(count_parts(group, source)),
+        sizes=[group.size_bytes for group in groups],
+        what="count the batches of {:,} row groups",
+    )
+    with closing(counted):
+        segments = query_batches(
+            (part for parts in counted for part in parts),
+            PART_SCHEMA,
+            SEGMENTS_QUERY.format(parts="input_rows") + "ORDER BY first_row",
+            rows="batches of the input",
+            batch_rows=_COUNT_ROWS,
+            threads=workers.count,
+        )
+        table = pa.Table.from_batches(segments)
+    is_sorted = pc.all(table["is_sorted"]).as_py()
+    return CountedInput(source, groups, segment_counts(table), is_sorted)
+
+
+def segment_counts(table: pa.Table) -> list[SegmentCount]:
+    """Return rows of `SEGMENTS_QUERY` as segments."""
+    keys = map(SegmentKey, *(table[name].to_pylist() for name in KEY_COLUMNS))
+    counts = (table[name].to_pylist() for name in ("first_row", "row_count", "size_bytes"))
+    return list(map(SegmentCount, keys, *counts))
+
+
+def row_groups(source: ParquetInput) -> list[NumberedGroup]:
+    """Return the row groups that have rows.
+
+    Raises `InputError` if there are none, or a file cannot be read.
+    """
+    each = for_each_footer(source.files, partial(_row_groups, source))
+    groups = [group for groups in each for group in groups if group.rows]
+    if not groups:
+        raise InputError("the Parquet input has no rows", path=source.path)
+    firsts = accumulate((group.rows for group in groups), initial=0)
+    return [NumberedGroup(first, group) for first, group in zip(firsts, groups, strict=False)]
+
+
+def _row_groups(source: ParquetInput, file: FileInfo) -> list[RowGroup]:
+    with open_file(file) as parquet:
+        metadata = parquet.metadata
+    groups = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        columns = map(group.column, range(group.num_columns))
+        row_bytes = sum(
+            column.total_uncompressed_size
+            for column in columns
+            if column.path_in_schema.lower() in source.columns
+        )
+        groups.append(RowGroup(file, index, group.num_rows, row_bytes // max(group.num_rows, 1)))
+    return groups
+
+
+def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.RecordBatch]:
+    """Yield `PART_SCHEMA` of a row group; raises as `count_segments` does."""
+    first_row = group.first_row
+    # The size of a segment's last batch is not known yet: a mean one stands for it.
+    last_bytes = group.group.row_bytes if source.form is ParquetForm.RAW else 0
+    for batch in read_row_group(source, group.group, [*KEY_COLUMNS, POSITION], _COUNT_ROWS):
+        nulls = [batch[name].null_count for name in KEY_COLUMNS]
+        partitions = batch["partition"].to_numpy(zero_copy_only=False)
+        check_keys(nulls, partitions, group.group.file.path)
+        yield _count_batch(batch, first_row, last_bytes)
+        first_row += batch.num_rows
+
+
+def why_no_segment(key: SegmentKey) -> str | None:
+    """Return why no broker has such a segment, or None. What passes is safe as a folder name."""
+    if not is_legal_topic(key.topic):
+        return "not a legal topic name"
+    if not 0 <= key.partition <= INT32_MAX:
+        return f"partition outside 0..{INT32_MAX}"
+    return "segment_base_offset is negative" if key.base_offset < 0 else None
+
+
+def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> Iterator[Bin]:
+    """Cut segments of a sorted input into about so many bins for one read each."""
+
+    def weight(segment: SegmentCount) -> int:
+        return segment.read_bytes(counted.source.form)
+
+    target = sum(map(weight, segments)) // bins + 1
+    work: list[SegmentCount] = []
+    filled = 0
+    for segment in segments:
+        if work and filled + weight(segment) > target:
+            yield _bin(work, counted.groups)
+            work, filled = [], 0
+        work.append(segment)
+        filled += weight(segment)
+    if work:
+        yield _bin(work, counted.groups)
+
+
+def _bin(work: Sequence[SegmentCount], groups: Sequence[NumberedGroup]) -> Bin:
+    end = work[-1].first_row + work[-1].row_count
+    low = bisect_right(groups, work[0].first_row, key=attrgetter("first_row"))
+    high = bisect_left(groups, end, key=attrgetter("first_row"))
+    return Bin(work, groups[low - 1 : high])
+
+
+def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
+    """Stream the rows of a bin, and those of segments between them.
+
+    Raises `InputError` if a file cannot be read (any more).
+    """
+    last = work.segments[-1]
+    start, end = work.segments[0].first_row, last.first_row + last.row_count
+    names = list(source.columns)
+    for each in work.groups:
+        first_row, group = each.first_row, each.group
+        for batch in read_row_group(source, group, names, _batch_rows(group)):
+            skipped = max(start - first_row, 0)
+            rows = batch.slice(skipped, max(min(end - first_row, batch.num_rows) - skipped, 0))
+            if rows.num_rows:
+                yield rows
+            first_row += batch.num_rows
+            if first_row >= end:
+                return
+
+
+def read_whole_group(source: ParquetInput, group: RowGroup) -> Iterator[pa.RecordBatch]:
+    """Stream the rows of a row group, all columns; `InputError` when a file cannot be read."""
+    return read_row_group(source, group, list(source.columns), _batch_rows(group))
+
+
+@contextmanager
+def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInput]:
+    """Sort an input that is not sorted, into a file that is removed at the end.
+
+    Raises `InputError` if it cannot be read, and `PublishError` if there is no room to sort.
+    """
+    if counted.is_sorted:
+        yield counted
+        return
+    source = counted.source
+    batch_rows = min(_batch_rows(each.group) for each in counted.groups)
+    with TemporaryDirectory(dir=workspace(), prefix="sorted") as folder:
+        path = os.path.join(folder, "sorted.parquet")
+        batches = chain.from_iterable(
+            read_whole_group(source, each.group) for each in counted.groups
+        )
+        try:
+            with pq.ParquetWriter(
+                path, source.schema, compression="lz4", use_dictionary=["topic"]
+            ) as writer:
+                for batch in sorted_batches(
+                    batches,
+                    source.schema,
+                    (*KEY_COLUMNS, POSITION),
+                    rows="batches of the input",
+                    batch_rows=batch_rows,
+                    threads=workers.count,
+                    nulls_first=True,
+                ):
+                    writer.write_batch(batch.cast(source.schema))
+        except OSError as error:
+            raise publish_error(error, path, "sort the input") from error
+        # A segment whose positions are not unique is in no order, and its rows are together.
+        yield count_segments(replace(source, files=(FileInfo(path, 0, 0),)), workers)
+
+
+def _batch_rows(group: RowGroup) -> int:
+    """Return how many rows of a row group make a batch of bounded size."""
+    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
+
+
+def key_codes(batch: pa.RecordBatch, name: str) -> Codes:
+    """Return a key column as integers; a topic as its place in a dictionary of this batch."""
+    column = batch[name]
+    if name == "topic":
+        column = column.dictionary_encode().indices
+    codes: Codes = column.to_numpy(zero_copy_only=False)
+    return codes
+
+
+def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
+    """Return the rows at which any of the columns differs from the row before; row 0 first."""
+    changes = np.zeros(keys[0].size, np.bool_)
+    changes[:1] = True
+    for key in keys:
+        changes[1:] |= key[1:] != key[:-1]
+    return np.flatnonzero(changes)
+
+
+def check_keys(nulls: Sequence[int], partitions: Codes, path: str) -> None:
+    """Refuse rows whose keys cannot name a segment, by the nulls of each of `KEY_COLUMNS`."""
+    for name, count in zip(KEY_COLUMNS, nulls, strict=True):
+        if count:
+            raise InputError(
+                f"null in column {name}: these rows belong to no segment",
+                path=path,
+                hint="remove those rows",
+            )
+    if (partitions != partitions.astype(np.int32)).any():
+        raise InputError("a partition that is not a 32-bit integer", path=path)
+
+
+def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.RecordBatch:
+    """Return `PART_SCHEMA` of a batch; if one part is out of order, all are marked so."""
+    keys = [key_codes(batch, name) for name in KEY_COLUMNS]
+    position = batch[POSITION].fill_null(-1).to_numpy()
+    starts = run_starts(keys)
+    ends = np.append(starts[1:], batch.num_rows)
+    ascends = np.append(True, position[1:] > position[:-1])
+    ascends[starts] = True
+    runs = {
+        "first_row": first_row + starts,
+        "row_count": ends - starts,
+        "first_position": position[starts],
+        "last_position": position[ends - 1],
+        "size_bytes": np.maximum.reduceat(position, starts) + last_bytes,
+    }
+    table = pa.Table.from_batches([batch.select(KEY_COLUMNS).take(pa.array(starts))])
+    for name, column in runs.items():
+        table = table.append_column(name, pa.array(column))
+    functions = dict(zip(runs, ("min", "sum", "first", "last", "max"), strict=True))
+    groups = table.group_by(KEY_COLUMNS, use_threads=False)
+    found = groups.aggregate(list(functions.items()))
+    in_order = found.num_rows == len(starts) and bool(ascends.all())
+    columns = [found[name] for name in KEY_COLUMNS]
+    columns += [found[f"{name}_{function}"] for name, function in functions.items()]
+    columns += [pa.array([in_order] * found.num_rows), pa.nulls(found.num_rows, pa.binary())]
+    counted = pa.table(columns, names=PART_SCHEMA.names).cast(PART_SCHEMA)
+    return counted.combine_chunks().to_batches()[0]

@@ -1,0 +1,406 @@
+"""An export as a whole: what is listed, the lock of its output, its plan, its splits, its rows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kafka_index.commands.export.export_state import ExportedBatch, with_first_times
+from kafka_index.commands.export.partition_export import SplitWork, remove_data_files
+from kafka_index.commands.export.plan import ExportPlan, plan_export
+from kafka_index.commands.export.report import ExportResult, LeftOut, SplitResult
+from kafka_index.commands.export.settings import ExportFormat, ExportSettings, OnDataLoss
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
+from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error, publishing
+from kafka_index.core.fs.json_lines import json_lines
+from kafka_index.core.fs.paths import refuse_overlap
+from kafka_index.core.fs.registry import whole_file
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import Engine, Listener, Waves, Workers, new_run_id
+from kafka_index.core.output.locks import lock_of_output
+from kafka_index.core.query.record_reader import RecordReader
+from kafka_index.core.query.records import ListedPartitions, list_partitions
+
+#: Rows are held until they have this many bytes: a row group of Parquet.
+_GROUP_BYTES = 16 * 1024 * 1024
+#: Columns of numbers that mostly ascend, and how Parquet encodes their differences.
+_ASCENDING, _DELTA = ("offset", "timestamp"), "DELTA_BINARY_PACKED"
+_MIN_MS, _MAX_MS = -62_135_596_800_000, 253_402_300_799_999
+
+#: The folder of records whose timestamp is no day of the calendar, as Hive names it.
+_NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+#: Data files of a split that are open at a time: one for each day that is written to.
+_MAX_OPEN = 8
+_DAY_MS = 24 * 3600 * 1000
+
+
+class DataFile:
+    """Writes one data file; its rows are held until they make a row group.
+
+    `scratch` is the name of the file until it is complete.
+    """
+
+    def __init__(self, folder: str, scratch: str, settings: ExportSettings) -> None:
+        if not is_remote(folder):
+            with publishing(folder, "make the folder"):
+                os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, scratch.removesuffix(".tmp"))
+        self._file: AtomicFile = whole_file(
+            path, scratch_path=os.path.join(folder, scratch), what="data file"
+        )
+        self._folder = folder
+        self._settings = settings
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._first: int | None = None
+        self._last = 0
+        schema = settings.read_settings.schema
+        self._schema = pa.schema([schema.field(name) for name in settings.file_columns])
+        self._parquet: pq.ParquetWriter | None = None
+        if settings.format is ExportFormat.PARQUET:
+            self._parquet = pq.ParquetWriter(
+                self._file.scratch_path,
+                self._schema,
+                compression="zstd",
+                use_dictionary=_dictionary_paths(self._schema),
+                column_encoding={name: _DELTA for name in _ASCENDING if name in self._schema.names},
+            )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add records, in the order of their offsets."""
+        offsets = batch.column("offset")
+        if self._first is None:
+            self._first = offsets[0].as_py()
+        self._last = offsets[-1].as_py()
+        self._held.append(batch.select(self._schema.names))
+        self._held_bytes += batch.nbytes
+        if self._held_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def commit(self) -> tuple[str, int]:
+        """Give the file its name; return its path and its size."""
+        self._flush()
+        self._close_parquet()
+        size_bytes = os.stat(self._file.scratch_path).st_size
+        name = f"{self._first:020d}-{self._last:020d}{self._settings.ending}"
+        self._file.path = os.path.join(self._folder, name)
+        self._file.commit()
+        return self._file.path, size_bytes
+
+    def drop(self) -> None:
+        """Close the file, and remove it unless it has its name."""
+        try:
+            self._close_parquet()
+        finally:
+            self._file.__exit__(None, None, None)
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held, self._schema)
+        self._held, self._held_bytes = [], 0
+        with self._file.writing():
+            if self._parquet is not None:
+                self._parquet.write_table(table, row_group_size=max(len(table), 1))
+                return
+            for batch in table.to_batches(max_chunksize=8192):
+                lines = json_lines(_with_times_as_text(batch)).to_pylist()
+                self._file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def _close_parquet(self) -> None:
+        writer, self._parquet = self._parquet, None
+        if writer is not None:
+            with self._file.writing():
+                writer.close()
+
+
+def _dictionary_paths(schema: pa.Schema) -> list[str]:
+    """Return the columns of Parquet whose values often repeat, as keys and header names do."""
+    columns = [name for name in schema.names if name not in ("value", "headers", *_ASCENDING)]
+    if "headers" in schema.names:
+        columns += [f"headers.list.element.{name}" for name in ("key", "value")]
+    return columns
+
+
+def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose timestamps outside the calendar are ms since the epoch, as texts."""
+    number = batch.schema.get_field_index("timestamp")
+    if number < 0 or not len(batch):
+        return batch
+    times = batch.column(number).view(pa.int64())
+    outside = np.asarray(is_outside_calendar(times))
+    if not outside.any():
+        return batch
+    known = pc.if_else(pa.array(outside), 0, times).view(pa.timestamp("ms"))
+    texts = pc.replace_substring(known.cast(pa.string()), " ", "T", max_replacements=1)
+    texts = pc.binary_join_element_wise(texts, "Z", "")
+    texts = pc.if_else(pa.array(outside), times.cast(pa.string()), texts)
+    return batch.set_column(number, "timestamp", texts)
+
+
+def is_outside_calendar(times_ms: pa.Array) -> pa.Array:
+    """Return which times are no day of the years 1 to 9999."""
+    return pc.or_(pc.less(times_ms, _MIN_MS), pc.greater(times_ms, _MAX_MS))
+
+
+class SplitFiles:
+    """Writes the records of a split; a context manager that removes files without a final name.
+
+    No two attempts at a split share an attempt, of letters, digits and underscores. `paths` are the
+    files that have their names; `records` and `size_bytes` are theirs.
+    """
+
+    def __init__(self, folder: str, settings: ExportSettings, attempt: str) -> None:
+        self.paths: list[str] = []
+        self.records = 0
+        self.size_bytes = 0
+        self._folder = folder
+        self._settings = settings
+        self._attempt = attempt
+        self._open: OrderedDict[str, DataFile] = OrderedDict()
+        self._opened = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._open.values():
+            file.drop()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add records, in the order of their offsets; raises `PublishError` if there is no room."""
+        self.records += len(batch)
+        if not self._settings.by_date:
+            self._file_of(self._folder).write(batch)
+            return
+        for name, rows in _by_date(batch):
+            self._file_of(os.path.join(self._folder, f"date={name}")).write(rows)
+
+    def finish(self) -> None:
+        """Give all files their names; raises `PublishError` if one cannot be put in place."""
+        while self._open:
+            self._commit(next(iter(self._open)))
+        folders = {os.path.dirname(path) for path in self.paths if not is_remote(path)}
+        for path, error in make_durable(folders).items():
+            raise publish_error(error, path, "make the data files durable")
+
+    def _file_of(self, folder: str) -> DataFile:
+        file = self._open.get(folder)
+        if file is None:
+            if len(self._open) == _MAX_OPEN:
+                self._commit(next(iter(self._open)))
+            self._opened += 1
+            scratch = f".{self._attempt}.{self._opened}.kafka-index-export.tmp"
+            file = self._open[folder] = DataFile(folder, scratch, self._settings)
+        self._open.move_to_end(folder)
+        return file
+
+    def _commit(self, folder: str) -> None:
+        file = self._open[folder]
+        path, size_bytes = file.commit()
+        del self._open[folder]
+        file.drop()
+        self.paths.append(path)
+        self.size_bytes += size_bytes
+
+
+def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the records of each day, in the order in which the days first occur."""
+    times = np.asarray(batch.column("timestamp").view(pa.int64()))
+    days = times // _DAY_MS
+    days[np.asarray(is_outside_calendar(pa.array(times)))] = np.iinfo(np.int64).max
+    unique, first_rows = np.unique(days, return_index=True)
+    for day in unique[np.argsort(first_rows)].tolist():
+        rows = batch if len(unique) == 1 else batch.filter(pa.array(days == day))
+        yield _date_name(day), rows
+
+
+def _date_name(day: int) -> str:
+    if day == np.iinfo(np.int64).max:
+        return _NO_DATE
+    return str(np.datetime64(day, "D"))
+
+
+_MAX_LEFT_OUT = 20
+
+
+class ExportListener(Listener, Protocol):
+    """Follows an export."""
+
+    def on_split(self, result: SplitResult) -> None:
+        """Follow a split that is exported; called by one thread at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportJob:
+    """An export whose input is listed; relative times are those of its first run."""
+
+    settings: ExportSettings
+    listed: ListedPartitions
+
+    @classmethod
+    def prepare(
+        cls,
+        inputs: Sequence[str],
+        settings: ExportSettings,
+        *,
+        shown_output: str,
+        topics: re.Pattern[str] | None = None,
+        tiered: TieredOptions | None = None,
+        indexes: str | None = None,
+    ) -> Self:
+        """List the input; raises `InputError` if the output overlaps it, or nothing is found.
+
+        The output is shown in errors as it was given.
+        """
+        remote = () if tiered is None else tiered.uris
+        folders = [*inputs, *remote, *filter(None, [indexes])]
+        refuse_overlap(settings.output, shown_output, folders)
+        listed = list_partitions(inputs, topics=topics, tiered=tiered, indexes=indexes)
+        return cls(with_first_times(settings, listed.files), listed)
+
+    @contextmanager
+    def held_plan(
+        self, starting_offsets: Mapping[str, Mapping[int, int]] | None, on_data_loss: OnDataLoss
+    ) -> Iterator[ExportPlan]:
+        """Give the plan, while the output is made and locked."""
+        output = self.settings.output
+        if not is_remote(output):
+            with publishing(output, "make the output folder"):
+                os.makedirs(output, exist_ok=True)
+        with lock_of_output(output, new_run_id()):
+            yield plan_export(
+                self.listed.files,
+                self.settings,
+                starting_offsets=starting_offsets,
+                on_data_loss=on_data_loss,
+            )
+
+    def run(
+        self, plan: ExportPlan, engine: Engine, listener: ExportListener | None = None
+    ) -> ExportResult:
+        """Export the splits of the plan."""
+        works, output = plan.works, self.settings.output
+        for partition in plan.partitions:
+            if partition.record is not None and partition.works:
+                partition.begin()
+        if works:
+            with engine.start(
+                "export",
+                after_failure="run again to continue",
+                listener=listener,
+                works=len(works),
+                inputs=sorted({name for work in works for name in work.split.directories}),
+                outputs=[output],
+            ) as workers:
+                partition_of = plan.partition_of
+                for result in export_splits(workers, works, self.settings):
+                    partition_of[result.number].add(result)
+                    if listener is not None:
+                        listener.on_split(result)
+        finder = self.listed.gap_finder(self.settings.read.max_decompressed_bytes)
+        for partition in plan.partitions:
+            partition.finish()
+            partition.find_missing(finder)
+        return ExportResult([partition.report() for partition in plan.partitions], output)
+
+
+def export_splits(
+    workers: Workers, works: Sequence[SplitWork], settings: ExportSettings
+) -> Generator[SplitResult, None, None]:
+    """Export splits, and yield their results as they are finished."""
+    return workers.run(
+        works,
+        partial(_export_split, settings=settings),
+        sizes=[work.split.size_bytes for work in works],
+        what="export {:,} splits of records",
+        waves=Waves.KEPT,
+    )
+
+
+def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings) -> SplitResult:
+    """Export a split into data files, each of which appears whole and durable."""
+    settings = replace(settings, is_staged=work.is_staged)
+    try:
+        if work.is_repeated and (kept := _kept_files(work, settings)) is not None:
+            return kept
+        damage = _Damage()
+        with SplitFiles(work.folder, settings, f"{attempt_id}_{work.number}") as files:
+            reader = RecordReader(work.split, settings.read_settings, on_left_out=damage.add)
+            for batch in reader:
+                files.write(batch)
+            files.finish()
+    except PublishError:
+        raise
+    except KafkaIndexError as error:
+        return SplitResult(work.number, failure=LeftOut.of(error), is_retriable=is_retriable(error))
+    if work.is_repeated:
+        # What is in place from before holds less: it ends where the damage was.
+        remove_data_files(work.folder, work.first_offset, work.end_offset, keep=files.paths)
+    header = reader.last_header
+    return SplitResult(
+        work.number,
+        files.records,
+        len(files.paths),
+        files.size_bytes,
+        tuple(damage.first),
+        damage.count,
+        last_batch=None if header is None else ExportedBatch.of_header(header),
+        seen=tuple(reader.seen),
+    )
+
+
+class _Damage:
+    """Collects the records that were left out."""
+
+    def __init__(self) -> None:
+        self.first: list[LeftOut] = []
+        self.count = 0
+
+    def add(self, error: CorruptLogError) -> None:
+        self.count += 1
+        if len(self.first) < _MAX_LEFT_OUT:
+            self.first.append(LeftOut.of(error))
+
+
+def _kept_files(work: SplitWork, settings: ExportSettings) -> SplitResult | None:
+    """Return the result that leaves data files of before in place; None if they are superseded.
+
+    They are replaced by all records of the range, never by others that may be fewer: a batch that
+    was exported can be damaged by now, and a segment missing.
+    """
+    damage = _Damage()
+    # Neither keys nor values need to be copied to be counted.
+    counted = replace(settings.read_settings, columns=("offset",))
+    records = sum(map(len, RecordReader(work.split, counted, on_left_out=damage.add)))
+    if not damage.count:
+        if work.records_before is None or records >= work.records_before:
+            return None
+        damage.count = 1
+        damage.first.append(
+            LeftOut(
+                work.folder,
+                None,
+                f"the log holds {records} records of offsets {work.first_offset} to "
+                f"{work.end_offset - 1}, of which {work.records_before} were exported: their data "
+                "files are kept; export a complete copy of the log",
+            )
+        )
+    return SplitResult(
+        work.number,
+        left_out=tuple(damage.first),
+        left_out_count=damage.count,
+        is_kept=True,
+    )

@@ -1,0 +1,304 @@
+"""The export record: the exported offsets of a partition; and whether a log has that history.
+
+The record is a hidden file beside the data. It is written before the first data file and after each
+that extends the range. A data file above the recorded end was left by a killed run: the next run
+removes it.
+
+It holds the last batch of each split, as its header was. A log that still has that batch has the
+same history up to it. Retention and compaction keep a history; a log that was cut and grew again,
+or a topic that was made anew, has another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+import numpy as np
+from msgspec import Meta
+
+from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.core.errors import CorruptLogError, InputError
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.records import (
+    DELETE_HORIZON_MASK,
+    MAGIC_POSITION,
+    MAGIC_RECORD_BATCH,
+    MESSAGE_V0_HEADER,
+    NO_LEADER_EPOCH,
+    RECORD_BATCH_HEADER,
+)
+from kafka_index.core.format.state_files import Crc32, Int64, Offset, decode_state
+from kafka_index.core.format.times import format_time
+from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.query.settings import RecordFilter
+
+#: The record keeps the last batches of so many splits, and fewer of those before.
+_MAX_KEPT = 64
+EXPORT_RECORD = ".kafka-index-export.json"
+#: The names of data files; staged files in an object store have one more suffix.
+DATA_FILE: Final = r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?"
+DATE_FOLDER: Final = r"date=[^/]+"
+_VERSION = 1
+_DataFile = Annotated[str, Meta(pattern=rf"^(?:{DATE_FOLDER}/)?{DATA_FILE}\Z")]
+_OptionValue = str | bool | Int64 | list[str] | dict[str, str] | None
+_TIMES = ("from_ms", "to_ms")
+#: The options by their names in a record.
+OPTION_NAMES: Final = {
+    "format": "--format",
+    "columns": "--columns",
+    "by_date": "--by-date",
+    "isolation": "--isolation",
+    "from_ms": "--from",
+    "to_ms": "--to",
+    "relative_times": "--from and --to",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedBatch:
+    """The last batch of a split that was exported, as its header has it.
+
+    The leader epoch is -1 for messages of magic 0 and 1; `end_offset` is the exclusive end of the
+    split.
+    """
+
+    base_offset: Offset
+    last_offset: Offset
+    leader_epoch: Int64
+    checksum: Crc32
+    records: Int64
+    end_offset: Offset = 0
+
+    @classmethod
+    def of_header(cls, header: bytes) -> Self:
+        """Return the batch that begins with these bytes."""
+        if header[MAGIC_POSITION] < MAGIC_RECORD_BATCH:
+            old = np.frombuffer(header, MESSAGE_V0_HEADER, 1)[0]
+            offset = int(old["base_offset"])
+            return cls(offset, offset, NO_LEADER_EPOCH, int(old["crc"]), 1)
+        new = np.frombuffer(header, RECORD_BATCH_HEADER, 1)[0]
+        base = int(new["base_offset"])
+        return cls(
+            base,
+            base + int(new["last_offset_delta"]),
+            int(new["leader_epoch"]),
+            int(new["crc"]),
+            int(new["record_count"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DataLoss:
+    """The reason why an export cannot be continued.
+
+    The log still has, or had, the records that were exported before `agreed_offset`; None for none.
+    `is_gap`: all that was exported is right, and only later offsets are missing.
+    """
+
+    reason: str
+    agreed_offset: int | None
+    is_gap: bool = False
+
+
+def thinned(batches: Sequence[ExportedBatch]) -> tuple[ExportedBatch, ...]:
+    """Return the latest of these batches, and every second of the others where there are many."""
+    if len(batches) <= _MAX_KEPT:
+        return tuple(batches)
+    half = len(batches) - _MAX_KEPT // 2
+    return (*batches[:half:2], *batches[half:])
+
+
+def find_loss(
+    log: PartitionLog,
+    batches: Sequence[ExportedBatch],
+    next_offset: int,
+    end_offset: int | None,
+) -> DataLoss | None:
+    """Return why an export cannot be continued with a log; None if it can.
+
+    The batches are those of the export record, and `next_offset` is the first that was not
+    exported; the end of the log is None if damage hides it.
+    """
+    agreed = missing = None
+    for one in reversed(batches):
+        has_it = _has(log, one)
+        if has_it:
+            agreed = one.end_offset
+            break
+        if has_it is False and missing is None:
+            missing = one
+    if end_offset is not None and end_offset < next_offset:
+        reason = f"the log ends at offset {end_offset}, and was exported up to {next_offset}"
+        return DataLoss(reason, agreed)
+    if missing is not None:
+        return DataLoss(
+            "the log has another history: it does not have the batch of offsets "
+            f"{missing.base_offset} to {missing.last_offset} that was exported (leader epoch "
+            f"{missing.leader_epoch}, checksum 0x{missing.checksum:08x})",
+            agreed,
+        )
+    if log.log_start_offset > next_offset:
+        return DataLoss(
+            f"offsets {next_offset} to {log.log_start_offset - 1} were deleted from the log before "
+            "they were exported",
+            next_offset,
+            is_gap=True,
+        )
+    return None
+
+
+def _has(log: PartitionLog, batch: ExportedBatch) -> bool | None:
+    """Return whether a log has a batch; None where that cannot be known."""
+    bases = [segment.base_offset for segment in log.segments]
+    number = int(np.searchsorted(bases, batch.base_offset, "right")) - 1
+    if batch.last_offset < log.log_start_offset or number < 0:
+        return None
+    segment = log.segments[number]
+    # A cleaner never touches the active segment.
+    may_be_cleaned = not segment.file.is_last
+    try:
+        place = segment.offset_to_position(batch.base_offset)
+        header = None if place is None else segment.header_at(place.position)
+    except CorruptLogError:
+        # The damage is reported by what reads it.
+        return None
+    if header is None:
+        return None if may_be_cleaned else False
+    found = ExportedBatch.of_header(header)
+    if found.base_offset > batch.last_offset:
+        is_later = found.leader_epoch >= batch.leader_epoch
+        return None if may_be_cleaned and is_later else False
+    same = replace(found, checksum=batch.checksum, records=batch.records, end_offset=0)
+    if same != replace(batch, end_offset=0):
+        return False
+    is_cleaned = may_be_cleaned and (found.records < batch.records or _has_horizon(header))
+    return found.checksum == batch.checksum or is_cleaned
+
+
+def _has_horizon(header: bytes) -> bool:
+    """Return whether a cleaner has marked a batch, which keeps its records."""
+    if header[MAGIC_POSITION] < MAGIC_RECORD_BATCH:
+        return False
+    attributes = int(np.frombuffer(header, RECORD_BATCH_HEADER, 1)[0]["attributes"])
+    return bool(attributes & DELETE_HORIZON_MASK)
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Offsets, the end exclusive, of which some records were left out because of damage.
+
+    `records` counts those in place; None if an earlier version has not counted them.
+    """
+
+    first_offset: Offset
+    end_offset: Offset
+    records: Offset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportState:
+    """The export of a partition so far.
+
+    The options decide the rows: `record_options`. The offsets from the first to the next,
+    exclusive, have been exported; the log directory may have the topic id. A later run reads the
+    damaged ranges again. `batches` are the last ones of splits, which the log has to have to be
+    continued. `superseded` are data files that go, below the folder; then those beside them are
+    taking their place.
+    """
+
+    options: Mapping[str, _OptionValue]
+    first_offset: Offset
+    next_offset: Offset
+    topic_id: str | None = None
+    damaged: tuple[DamagedRange, ...] = ()
+    batches: tuple[ExportedBatch, ...] = ()
+    superseded: tuple[_DataFile, ...] | None = None
+
+    def write(self, folder: str) -> None:
+        """Write the record into the folder of the partition, whole."""
+        text = json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True)
+        with whole_file(os.path.join(folder, EXPORT_RECORD), what="export record") as file:
+            file.write(f"{text}\n".encode())
+            file.commit()
+
+
+def record_options(settings: ExportSettings) -> dict[str, _OptionValue]:
+    """Return the options that decide the rows and files of an export, as in JSON."""
+    return {
+        "format": settings.format.value,
+        "columns": list(settings.file_columns),
+        "by_date": settings.by_date,
+        "isolation": settings.read.isolation.value,
+        "from_ms": settings.from_ms,
+        "to_ms": settings.to_ms,
+        # Left out where there are none, as earlier versions do.
+        **({"relative_times": dict(settings.relative_times)} if settings.relative_times else {}),
+    }
+
+
+def value_text(name: str, value: object) -> str:
+    """Return the value of an option in a record, a time as ISO 8601."""
+    if value in (None, False):
+        return "none"
+    if name in _TIMES and isinstance(value, int):
+        return format_time(value) or f"{value} ms"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def option_again(options: Mapping[str, object], name: str) -> str:
+    """Return what to do to continue an export, where an option of its record differs."""
+    option, value, relative = OPTION_NAMES[name], options.get(name), options.get("relative_times")
+    if isinstance(relative, dict) and name in relative:
+        return f"give {option} {relative[name]}"
+    if isinstance(value, bool) or value is None:
+        return f"{'give' if value else 'leave out'} {option}"
+    return f"give {option} {value_text(name, value)}"
+
+
+def with_first_times(
+    settings: ExportSettings, partitions: Iterable[PartitionFiles]
+) -> ExportSettings:
+    """Return settings whose relative times are those of the first run of the same export.
+
+    An export that is continued reads new records: with another end in each run, records would be
+    passed over for good.
+    """
+    if not settings.relative_times:
+        return settings
+    for one in partitions:
+        record = read_export_record(settings.folder_of(TopicPartition(one.topic, one.partition)))
+        options = {} if record is None else record.options
+        if options.get("relative_times") == settings.relative_times:
+            kept = RecordFilter(_time(options, "from_ms"), _time(options, "to_ms"))
+            return replace(settings, read=replace(settings.read, record_filter=kept))
+    return settings
+
+
+def _time(options: Mapping[str, object], name: str) -> int | None:
+    value = options.get(name)
+    return value if isinstance(value, int) else None
+
+
+def read_export_record(folder: str) -> ExportState | None:
+    """Return the record of a partition's folder, None if there is none."""
+    path = os.path.join(folder, EXPORT_RECORD)
+    try:
+        data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    record = decode_state(data, ExportState, _VERSION)
+    if record is None:
+        raise InputError(
+            "not an export record of this version",
+            path=path,
+            hint="choose another --output, or remove the partition's folder to export it again",
+        )
+    return record

@@ -1,0 +1,346 @@
+"""The export of a partition: its splits and results, its export record, and its folder.
+
+A split is exported by itself, on a thread or in a task of Spark. The export record follows in
+order: it never covers a split before all earlier ones are in place. A data file is named by the
+first and the last offset in it; files of days lie in a folder of each.
+
+Files that take the place of others once they are whole lie in a hidden folder, with an export
+record of their own, which a killed run continues. The record of the partition then lists the data
+files that go; from there on every run finishes the exchange first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from kafka_index.commands.export.export_state import (
+    DATA_FILE,
+    DATE_FOLDER,
+    EXPORT_RECORD,
+    DamagedRange,
+    ExportState,
+    thinned,
+)
+from kafka_index.commands.export.report import ExportStatus, LeftOut, PartitionReport, SplitResult
+from kafka_index.commands.export.settings import STAGED_ENDING
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.fs.directories import directory_exists, scan_directory
+from kafka_index.core.fs.durable_files import make_durable, publish_error, publishing
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.result import MissingOffsets
+from kafka_index.core.query.missing_records import GapFinder, ReadPartition
+from kafka_index.core.query.read_plan import RecordSplit
+
+_NAME = re.compile(DATA_FILE)
+_SCRATCH = re.compile(r"\.(?:[^/]*)\.kafka-index-export\.tmp")
+_DATE_FOLDER = re.compile(DATE_FOLDER)
+_STAGED = ".kafka-index-export-new"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWork:
+    """A split to export, under its number in the plan; small, and picklable.
+
+    First and end offset, exclusive, are its share of the partition's offsets. `is_repeated`: it was
+    exported before, without the damaged records; `records_before` of it are in place, if that is
+    known. `is_staged`: the data files are written aside.
+    """
+
+    number: int
+    split: RecordSplit
+    folder: str
+    first_offset: int
+    end_offset: int
+    is_repeated: bool = False
+    records_before: int | None = None
+    is_staged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The data files that files written aside replace.
+
+    `before` is the record in place. Data files that begin before `from_offset` stay; `is_restart`:
+    all of the partition is exported anew.
+    """
+
+    folder: str
+    before: ExportState
+    from_offset: int
+    is_restart: bool
+
+
+@dataclass(slots=True)
+class PartitionExport:
+    """The export of a partition: its plan, and the results so far.
+
+    `record` is the one in place; a partition that has failed may have none. `works` are in order,
+    and the offsets from `begin_offset` on are new. `failure` is the reason why it cannot be
+    exported, or not to the end, and `is_retriable` if the environment is at fault. `loss` is the
+    loss of the log since the last export, if the export is continued all the same. With an
+    `exchange`, the data files are written aside, and replace others when they are whole. `read` has
+    the offsets that are to be exported, and `missing` those of them that no log has. `end_damage`
+    is the damage at the end of the log, which a continued export may not read again.
+    """
+
+    partition: TopicPartition
+    folder: str
+    record: ExportState | None = None
+    works: list[SplitWork] = field(default_factory=list)
+    begin_offset: int | None = None
+    failure: LeftOut | None = None
+    is_retriable: bool = False
+    loss: LeftOut | None = None
+    exchange: Exchange | None = None
+    read: ReadPartition | None = None
+    missing: MissingOffsets = field(default_factory=MissingOffsets)
+    end_damage: LeftOut | None = None
+    _results: dict[int, SplitResult] = field(default_factory=dict)
+    _done: int = 0
+
+    def begin(self) -> None:
+        """Write the record of a partition that is exported for the first time."""
+        assert self.record is not None  # noqa: S101, because mypy needs it
+        if not is_remote(self.folder):
+            os.makedirs(self.folder, exist_ok=True)
+        self.record.write(self.folder)
+
+    def add(self, result: SplitResult) -> None:
+        """Add the result of a split, and record the exported offsets up to the first gap."""
+        self._results[result.number] = result
+        record = before = self.record
+        assert record is not None  # noqa: S101, because mypy needs it
+        while self._done < len(self.works) and self.failure is None:
+            work = self.works[self._done]
+            found = self._results.get(work.number)
+            if found is None:
+                break
+            if found.failure is not None:
+                self.failure, self.is_retriable = found.failure, found.is_retriable
+                break
+            record = _extended(record, work, found)
+            self._done += 1
+        if record != before:
+            record.write(self.folder)
+            self.record = record
+
+    def finish(self) -> None:
+        """Put staged files in their place, if all of them are complete.
+
+        Raises `PublishError` if that fails; the next run continues.
+        """
+        is_whole = self.failure is None and self._done == len(self.works)
+        if self.exchange is None or self.record is None or not is_whole or self.record.damaged:
+            return
+        _take_place(self.exchange, self.record)
+
+    def find_missing(self, finder: GapFinder) -> None:
+        """Find the missing offsets of the log, once its splits are exported."""
+        if self.read is not None and self.failure is None:
+            new = [work for work in self.works if not work.is_repeated]
+            seen = [log for work in new for log in self._results[work.number].seen]
+            self.missing = finder.find(self.read, seen)
+
+    def report(self) -> PartitionReport:
+        """Return the row of the report."""
+        done = [self._results[work.number] for work in self.works[: self._done]]
+        shown = [one for result in done for one in result.left_out]
+        # Damage between two splits is read by both.
+        left_out = list(dict.fromkeys(shown))
+        count = sum(result.left_out_count for result in done) - len(shown) + len(left_out)
+        if not left_out and self.end_damage is not None:
+            left_out, count = [self.end_damage], 1
+        status = ExportStatus.EXPORTED if self.works else ExportStatus.UNCHANGED
+        if self.loss is not None:
+            is_restart = self.exchange is not None and self.exchange.is_restart
+            status = ExportStatus.RESTARTED if is_restart else ExportStatus.CONTINUED
+        if self.failure is not None:
+            status = ExportStatus.FAILED
+        elif left_out or self.missing.lost:
+            status = ExportStatus.DAMAGED
+        loss, shorter = self.loss, self._shorter_end
+        if loss is not None and shorter is not None:
+            reason = f"{loss.reason}; the previous export, up to offset {shorter}, was longer"
+            loss = replace(loss, reason=reason)
+        lost = [LeftOut.of(gap.error()) for gap in self.missing.lost]
+        place = self.failure or next(iter([*left_out, *filter(None, [loss]), *lost]), None)
+        return PartitionReport(
+            self.partition.topic,
+            self.partition.partition,
+            status,
+            self.begin_offset,
+            None if self.record is None else self.record.next_offset,
+            sum(result.records for result in done),
+            sum(result.files for result in done),
+            sum(result.size_bytes for result in done),
+            count,
+            None if place is None else place.path,
+            None if place is None else place.position_bytes,
+            None if place is None else place.reason,
+            self.is_retriable,
+            self.missing,
+            shorter is not None,
+        )
+
+    @property
+    def _shorter_end(self) -> int | None:
+        """The end of the earlier export, if a shorter export takes its place."""
+        exchange, record = self.exchange, self.record
+        if exchange is None or record is None:
+            return None
+        before = exchange.before.next_offset
+        return before if record.next_offset < before else None
+
+
+def _extended(record: ExportState, work: SplitWork, result: SplitResult) -> ExportState:
+    """Return a record that covers a split too."""
+    if result.is_kept:
+        return record
+    others = [
+        one
+        for one in record.damaged
+        if one.end_offset <= work.first_offset or one.first_offset >= work.end_offset
+    ]
+    if result.left_out_count and work.first_offset < work.end_offset:
+        others.append(DamagedRange(work.first_offset, work.end_offset, result.records))
+    damaged = sorted(others, key=lambda one: one.first_offset)
+    if work.is_repeated:
+        return replace(record, damaged=tuple(damaged))
+    batches = record.batches
+    last = result.last_batch
+    # Damage may hide where a batch belongs.
+    if last is not None and last.last_offset < work.end_offset:
+        batches = thinned((*batches, replace(last, end_offset=work.end_offset)))
+    return replace(record, next_offset=work.end_offset, damaged=tuple(damaged), batches=batches)
+
+
+def data_files(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Yield path, first and last offset of each data file of a partition."""
+    for path in _files_of(folder):
+        found = _NAME.fullmatch(os.path.basename(path))
+        if found is not None:
+            yield path, int(found["first"]), int(found["last"])
+
+
+def remove_data_files(
+    folder: str, first_offset: int, end_offset: int | None = None, *, keep: Iterable[str] = ()
+) -> None:
+    """Remove the data files of a partition that begin within a range of offsets, but those kept."""
+    kept = set(keep)
+    remove = [
+        path
+        for path, first, _ in data_files(folder)
+        if first >= first_offset and (end_offset is None or first < end_offset) and path not in kept
+    ]
+    _remove(folder, remove)
+
+
+def remove_scratch_files(folder: str) -> None:
+    """Remove the unfinished files of killed runs, while the lock of the output is held."""
+    if not is_remote(folder):
+        found = _files_of(folder)
+        _remove(folder, [path for path in found if _SCRATCH.fullmatch(os.path.basename(path))])
+
+
+def _files_of(folder: str) -> list[str]:
+    if not directory_exists(folder):
+        return []
+    found = []
+    for entry in scan_directory(folder):
+        if not entry.is_directory():
+            found.append(entry.path)
+        elif _DATE_FOLDER.fullmatch(entry.name):
+            found += [one.path for one in scan_directory(entry.path) if not one.is_directory()]
+    return found
+
+
+def _remove(folder: str, paths: list[str]) -> None:
+    if is_remote(folder):
+        if paths:
+            store_of(folder).delete(paths)
+        return
+    for path in paths:
+        with publishing(path, "remove a file of an earlier run"), suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def staged_folder(folder: str) -> str:
+    """Return the folder beside the data files of a partition."""
+    return os.path.join(folder, _STAGED)
+
+
+def drop_staged(folder: str) -> None:
+    """Remove the staged files of a partition; raises `PublishError` if that fails."""
+    staged = staged_folder(folder)
+    if not directory_exists(staged):
+        return
+    # The record first: without it, the files are of no use.
+    store_of(folder).delete([os.path.join(staged, EXPORT_RECORD)])
+    if is_remote(folder):
+        remove_data_files(staged, 0)
+        return
+    with publishing(staged, "remove the folder"):
+        shutil.rmtree(staged)
+
+
+def _take_place(exchange: Exchange, staged: ExportState) -> None:
+    """Put staged data files, with their record, in the place of others; the next run continues."""
+    folder, before, from_offset = exchange.folder, exchange.before, exchange.from_offset
+    new = set(_staged_files(folder).values())
+    old = {
+        os.path.relpath(path, folder)
+        for path, first, _ in data_files(folder)
+        if first >= from_offset
+    }
+    kept = before.first_offset < from_offset
+    record = replace(
+        staged,
+        first_offset=before.first_offset if kept else staged.first_offset,
+        damaged=(
+            *(one for one in before.damaged if one.end_offset <= from_offset),
+            *staged.damaged,
+        ),
+        batches=(
+            *(one for one in before.batches if one.end_offset <= from_offset),
+            *staged.batches,
+        ),
+        superseded=tuple(sorted(old - new)),
+    )
+    record.write(folder)
+    finish_exchange(folder, record)
+
+
+def finish_exchange(folder: str, record: ExportState) -> ExportState:
+    """Finish an exchange, interrupted or not; return the record that is then in place."""
+    store = store_of(folder)
+    store.delete([os.path.join(folder, name) for name in record.superseded or ()])
+    touched = {folder}
+    for path, name in _staged_files(folder).items():
+        target = os.path.join(folder, name)
+        if not is_remote(folder):
+            with publishing(os.path.dirname(target), "make the folder"):
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+        store.rename(path, target)
+        touched.add(os.path.dirname(target))
+    if not is_remote(folder):
+        for path, error in make_durable(touched).items():
+            raise publish_error(error, path, "make the data files durable")
+    record = replace(record, superseded=None)
+    record.write(folder)
+    drop_staged(folder)
+    return record
+
+
+def _staged_files(folder: str) -> dict[str, str]:
+    """Return the data files that lie aside, and their places below the folder."""
+    staged = staged_folder(folder)
+    return {
+        path: os.path.relpath(path, staged).removesuffix(STAGED_ENDING)
+        for path, *_ in data_files(staged)
+    }

@@ -1,0 +1,199 @@
+"""The results of an export: of a split, of a partition (a row of the report), and of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pyarrow as pa
+
+from kafka_index.commands.export.export_state import ExportedBatch
+from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.job.result import (
+    MissingOffsets,
+    Result,
+    RunOutcome,
+    report_schema,
+    report_table,
+)
+from kafka_index.core.log.missing_offsets import SeenLog
+
+EXPORT_REPORT_SCHEMA = report_schema(
+    [
+        ("first_offset", pa.int64()),
+        ("next_offset", pa.int64()),
+        ("records", pa.int64()),
+        ("files", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("left_out", pa.int64()),
+        ("position_bytes", pa.int64()),
+        ("missing_ranges", pa.int64()),
+    ],
+    required=(
+        "topic",
+        "partition",
+        "status",
+        "records",
+        "files",
+        "size_bytes",
+        "left_out",
+        "missing_ranges",
+    ),
+)
+
+
+class ExportStatus(StrEnum):
+    """The outcome of the export of a partition."""
+
+    #: Records were exported, or there were none between the bounds.
+    EXPORTED = "exported"
+    #: Nothing is new: there is no record, or none since the last export.
+    UNCHANGED = "unchanged"
+    #: Damaged or lost records were skipped, all others exported.
+    DAMAGED = "damaged"
+    #: The partition was not exported to its end.
+    FAILED = "failed"
+    #: What the log lost is left out, or replaced, and the rest exported (`OnDataLoss.CONTINUE`).
+    CONTINUED = "continued"
+    #: The partition was exported anew, in place of what was there (`OnDataLoss.RESTART`).
+    RESTARTED = "restarted"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """A row of the report: the offsets, the end exclusive, and the files that this run exported.
+
+    `left_out` counts batches or parts of segments that are damaged and left out; path, position and
+    reason are those of the first, or of the failure. `is_retriable`: the environment is at fault
+    for a failure. `missing_offsets` are missing within the range that this run exported.
+    `is_shorter`: the export replaced a longer export.
+    """
+
+    topic: str
+    partition: int
+    status: ExportStatus
+    first_offset: int | None = None
+    next_offset: int | None = None
+    records: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    left_out: int = 0
+    path: str | None = None
+    position_bytes: int | None = None
+    reason: str | None = None
+    is_retriable: bool = False
+    missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
+    is_shorter: bool = False
+
+    @property
+    def missing_ranges(self) -> int:
+        """The number of ranges of missing offsets."""
+        return self.missing_offsets.count
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Records that were left out because of damage, or another failure, with place and reason."""
+
+    path: str | None
+    position_bytes: int | None
+    reason: str
+
+    @classmethod
+    def of(cls, error: KafkaIndexError) -> LeftOut:
+        """Return the place and reason of an error."""
+        reason = f"{error.described}; {error.hint}" if error.hint else error.described
+        return cls(error.path, error.position_bytes, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """The result of the export of one split, under its number in the plan; small, and picklable.
+
+    `left_out` has the first places of damage, `left_out_count` the number of all. `is_kept`:
+    nothing was written, because the data files of an earlier run may hold more. After a `failure`
+    nothing of the split is there; `is_retriable`: the environment is at fault. `last_batch` is the
+    last batch that was read, and `seen` has the offsets of what was read.
+    """
+
+    number: int
+    records: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+    left_out_count: int = 0
+    is_kept: bool = False
+    failure: LeftOut | None = None
+    is_retriable: bool = False
+    last_batch: ExportedBatch | None = None
+    seen: tuple[SeenLog, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class ExportResult(Result):
+    """The result of `export_records`: a row per partition, as in ``export --report``.
+
+    Parameters
+    ----------
+    partitions : list of PartitionReport
+        The offsets and files of each partition, and why it is damaged or failed.
+    output : str
+        The folder.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    """
+
+    partitions: list[PartitionReport]
+    output: str
+    unread: tuple[str, ...] = ()
+
+    command = "export"
+
+    @property
+    def headline(self) -> str:
+        """The number of records and files, and of partitions by status."""
+        found = ", ".join(f"{count:,} {name}" for name, count in self.statuses.items())
+        counts = self.counts
+        return (
+            f"{counts['records']:,} records in {counts['files']:,} files in {self.output}; "
+            f"partitions: {found}"
+        )
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for partitions that are damaged or failed, the environment for failed reads."""
+        bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)
+        faults = (
+            row.is_retriable for row in self.partitions if row.status in bad or row.is_shorter
+        )
+        return RunOutcome.of_faults(faults).with_damage(self.unread)
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The missing offsets within the exported ranges."""
+        return MissingOffsets.joined(row.missing_offsets for row in self.partitions)
+
+    @property
+    def statuses(self) -> Counter[str]:
+        """The number of partitions by status."""
+        return Counter(row.status.value for row in self.partitions)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions by status, records, and files."""
+        return {
+            **{f"partitions_{name}": count for name, count in self.statuses.items()},
+            "records": sum(row.records for row in self.partitions),
+            "files": sum(row.files for row in self.partitions),
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the files."""
+        return {"output": sum(row.size_bytes for row in self.partitions)}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the report."""
+        return report_table(self.partitions, EXPORT_REPORT_SCHEMA)

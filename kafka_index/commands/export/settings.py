@@ -1,0 +1,108 @@
+"""The settings of an export."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.fs.paths import target_directory
+from kafka_index.core.query.settings import OnDamage, ReadSettings
+from kafka_index.core.records.record_table import DEFAULT_COLUMNS
+
+#: What the names of the folders hold, as Hive lays out tables: these columns are in no file.
+FOLDER_COLUMNS = ("topic", "partition")
+#: After the names of data files that are not in their place yet.
+STAGED_ENDING = ".staged"
+
+
+class ExportFormat(StrEnum):
+    """The format of the data files."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+
+    @property
+    def ending(self) -> str:
+        """The ending of their names."""
+        return f".{self.value}"
+
+
+class OnDataLoss(StrEnum):
+    """The action if a log no longer has the records that were exported."""
+
+    #: The partition is not exported.
+    FAIL = "fail"
+    #: It is exported from where both agree, or from where the log begins.
+    CONTINUE = "continue"
+    #: It is exported anew, beside the existing files, and takes their place when it is whole.
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSettings:
+    """The settings of an export; small, and picklable.
+
+    The output is an absolute path or a URI. Columns are names in `RECORD_SCHEMA`; topic and
+    partition become the names of folders, and `by_date` adds a folder for each day of the
+    timestamps, in UTC. Columns and the action at damage of `read` are set here. `relative_times`
+    are ``from_ms`` and ``to_ms`` as they were given, if that is relative to now. `is_staged`: data
+    files are written aside, under names that no reader of a table takes for one.
+    """
+
+    output: str
+    format: ExportFormat = ExportFormat.PARQUET
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    by_date: bool = False
+    read: ReadSettings = field(default_factory=ReadSettings)
+    relative_times: Mapping[str, str] = field(default_factory=dict)
+    is_staged: bool = False
+
+    @property
+    def from_ms(self) -> int | None:
+        """From when on records are exported."""
+        return None if self.read.record_filter is None else self.read.record_filter.from_ms
+
+    @property
+    def to_ms(self) -> int | None:
+        """Before when records are exported."""
+        return None if self.read.record_filter is None else self.read.record_filter.to_ms
+
+    def __post_init__(self) -> None:
+        ReadSettings(columns=self.columns).schema  # noqa: B018, because it checks the names
+        if not self.file_columns:
+            raise InputError(
+                "no column for the files: topic and partition are the names of the folders",
+                found=", ".join(self.columns),
+                hint="add another column, such as offset",
+            )
+
+    @property
+    def ending(self) -> str:
+        """The ending of the names of data files."""
+        return f"{self.format.ending}{STAGED_ENDING}" if self.is_staged else self.format.ending
+
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """The columns of the data files."""
+        return tuple(name for name in self.columns if name not in FOLDER_COLUMNS)
+
+    @property
+    def read_settings(self) -> ReadSettings:
+        """The settings of the read: the columns for the files, and for the names of files."""
+        needed = ("offset", "timestamp") if self.by_date else ("offset",)
+        columns = dict.fromkeys((*self.file_columns, *needed))
+        return replace(self.read, columns=tuple(columns), on_damage=OnDamage.DROP)
+
+    def folder_of(self, partition: TopicPartition) -> str:
+        """Return the folder of a partition.
+
+        Raises `InputError` if the topic is not legal, and must not become part of a path.
+        """
+        target_directory(self.output, partition, "")
+        return os.path.join(
+            self.output, f"topic={partition.topic}", f"partition={partition.partition}"
+        )

@@ -1,0 +1,248 @@
+"""The record that an import leaves in each partition, and the journal of a running import.
+
+A partition whose logs are as its record says was written by an import and by nothing since: only
+such a one may be overwritten. A broker ignores the file.
+
+The journal names the run, so that the same command continues an unfinished one. It lies in the data
+directory from before the first partition is published until all are. Then a mark of the finished
+import takes its place, by which the same command finds that all is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+
+from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.table_files import TableFile, errors_of
+from kafka_index.core.errors import ReadError, is_retriable
+from kafka_index.core.format.names import TopicPartition, parse_partition_directory
+from kafka_index.core.format.state_files import FileName, Int32, Int64, Offset, Size, decode_state
+from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.output.staging import Signature, signature_of
+
+IMPORT_RECORD = ".import.kafka-index"
+IMPORT_JOURNAL = ".unfinished-import.kafka-index"
+#: The mark of the import that finished last, at the root of a data directory.
+_FINISHED_IMPORT = IMPORT_RECORD
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ImportCounts:
+    """The counts of an import of a partition.
+
+    The first offset is that of the first imported record; the end offset, segments and size are
+    those of the whole log. `cut_bytes` is the size of a last batch that was not written to its end,
+    and was cut off the log that the import continues.
+    """
+
+    records: Offset
+    first_offset: Offset
+    end_offset: Offset
+    segments: Int32
+    size_bytes: Size
+    cut_bytes: Size = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ImportRecord(ImportCounts):
+    """The record of a partition: its run, its counts, and the logs and files that it left."""
+
+    run: FileName
+    logs: dict[str, Size]
+    mtimes_ns: dict[str, Int64] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> ImportCounts:
+        """The counts alone."""
+        return ImportCounts(**{name: getattr(self, name) for name in _COUNTS})
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """The run that imports into a data directory; `partitions` it left are known at its end."""
+
+    digest: str
+    run: FileName
+    now_ms: Int64
+    partitions: Int32 | None = None
+
+
+_COUNTS = tuple(each.name for each in fields(ImportCounts))
+
+
+def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> None:
+    """Record the logs of a partition directory."""
+    path = os.path.join(directory, IMPORT_RECORD)
+    logs = signature_of(directory)
+    try:
+        record = _ImportRecord(
+            **asdict(counts),
+            run=run_id,
+            logs=_sizes(logs),
+            mtimes_ns=_mtimes(logs),
+            files=tuple(os.listdir(directory)),
+        )
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"version": _VERSION, **asdict(record)}, file)
+    except OSError as error:
+        raise publish_error(error, path, "write a file") from error
+
+
+def is_import(directory: str) -> bool:
+    """Return whether an import wrote the logs of a partition."""
+    found = _read(directory)
+    return found is not None and found.logs == _sizes(signature_of(directory))
+
+
+def end_of_import(directory: str) -> int:
+    """Return the offset after the last record of a partition's import; 0 for none."""
+    found = _read(directory)
+    return 0 if found is None else found.end_offset
+
+
+def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
+    """Return the partitions of a data directory that are as a run has imported them."""
+    found = {}
+    for name in partition_names(root):
+        directory = os.path.join(root, name)
+        counts, partition = counts_of_run(directory, run_id), parse_partition_directory(name)
+        if counts is not None and partition is not None and is_import(directory):
+            found[partition] = counts
+    return found
+
+
+def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
+    """Return the counts of a run's import into a partition; None when it did not."""
+    found = _read(directory)
+    return found.counts if found is not None and found.run == run_id else None
+
+
+def partition_names(root: str) -> Iterable[str]:
+    """Return the names of the partition directories in a data directory."""
+    try:
+        names = sorted(os.listdir(root))
+    except FileNotFoundError:
+        return ()
+    return [
+        name
+        for name in names
+        if parse_partition_directory(name) is not None and os.path.isdir(os.path.join(root, name))
+    ]
+
+
+def _read(directory: str) -> _ImportRecord | None:
+    """Return the record of a partition; None if there is none of this version."""
+    path = os.path.join(directory, IMPORT_RECORD)
+    try:
+        with open(path, "rb") as file:
+            return decode_state(file.read(), _ImportRecord, _VERSION)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ReadError(
+            f"cannot read the record of an import: {error.strerror}", path=path
+        ) from error
+
+
+def _sizes(logs: Signature | None) -> dict[str, int]:
+    return {name: size for name, size, _ in logs or ()}
+
+
+def _mtimes(logs: Signature | None) -> dict[str, int]:
+    return {name: mtime_ns for name, _, mtime_ns in logs or ()}
+
+
+def _is_untouched(directory: str) -> bool:
+    """Return whether no log was written since an import, and no file removed."""
+    found = _read(directory)
+    if found is None or found.mtimes_ns != _mtimes(signature_of(directory)):
+        return False
+    return {*found.files} <= {*os.listdir(directory)}
+
+
+def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
+    """Return the digest of an import: of its files as they are, and of its settings."""
+    digest = hashlib.sha256(repr(replace(settings, run_id="", now_ms=0)).encode())
+    for file in files:
+        with errors_of(file):
+            digest.update(repr((file, store_of(file.path).info(file.path))).encode())
+            if file.layout is not None:
+                digest.update(repr(file.layout).encode())
+                for path in filter(None, (file.layout.keys, file.layout.headers)):
+                    digest.update(repr(store_of(path).info(path)).encode())
+    return digest.hexdigest()
+
+
+@contextmanager
+def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[ImportSettings]:
+    """Hold the journal of an import while it runs, in a data directory that is locked.
+
+    Yields the settings, with the run and the time of the import that is continued, if one is.
+    Raises `PublishError` if the journal cannot be written or removed; it stays, and the import can
+    be continued.
+    """
+    path = os.path.join(root, IMPORT_JOURNAL)
+    begun = _read_journal(path, digest)
+    if begun is None:
+        begun = _Journal(digest, settings.run_id, settings.now_ms)
+    _write_journal(path, begun)
+    try:
+        yield replace(settings, run_id=begun.run, now_ms=begun.now_ms)
+    except Exception as error:
+        if not is_retriable(error):
+            # Another try would meet the same.
+            with suppress(OSError):
+                os.unlink(path)
+        raise
+    for place, failure in make_durable([root]).items():
+        raise publish_error(failure, place, "make it durable")
+    _write_journal(
+        os.path.join(root, _FINISHED_IMPORT),
+        replace(begun, partitions=len(imported_by(root, begun.run))),
+    )
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise publish_error(error, path, "remove a file") from error
+
+
+def finished_import(
+    root: str, digest: str, mode: ImportMode
+) -> Mapping[TopicPartition, ImportCounts]:
+    """Return the counts of the same import, if all of its output is as it left it; else nothing.
+
+    A replacement is always written again.
+    """
+    if mode is ImportMode.OVERWRITE or os.path.exists(os.path.join(root, IMPORT_JOURNAL)):
+        return {}
+    mark = _read_journal(os.path.join(root, _FINISHED_IMPORT), digest)
+    if mark is None:
+        return {}
+    found = {
+        partition: counts
+        for partition, counts in imported_by(root, mark.run).items()
+        if _is_untouched(os.path.join(root, partition.directory_name))
+    }
+    return found if len(found) == mark.partitions else {}
+
+
+def _write_journal(path: str, content: _Journal) -> None:
+    with AtomicFile(path) as file:
+        file.write(json.dumps(asdict(content)).encode())
+        file.commit()
+
+
+def _read_journal(path: str, digest: str) -> _Journal | None:
+    """Return a journal or a mark; None if it is not that of this import."""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        found = decode_state(file.read(), _Journal)
+        return found if found is not None and found.digest == digest else None
+    return None

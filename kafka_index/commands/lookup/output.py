@@ -1,0 +1,378 @@
+"""The output of a run: a file, or a folder of parts, that appears whole or not at all.
+
+A local one is written into a hidden folder beside the output, ``.NAME.<run id>.tmp``, and renamed
+at the end. A killed run leaves the old output unchanged, and that folder, which the next run
+removes.
+
+In an object store or HDFS, the parts are put below ``.NAME.<run id>.tmp/``, and renamed at the end;
+where a store has no rename, that is a copy on the server. ``_SUCCESS`` comes last: a folder of
+parts without it was left by a killed run that had begun to publish, and the next run replaces it.
+There is no lock: a run removes the parts of another run with the same output.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Self
+
+from kafka_index.commands.lookup.answer_files import join_parts
+from kafka_index.commands.lookup.queries import Queries
+from kafka_index.commands.lookup.query_files import QueryFormat, QuerySplit
+from kafka_index.core.errors import InputError, PublishError
+from kafka_index.core.fs.directories import scan_directory
+from kafka_index.core.fs.durable_files import exchange, make_durable, publish_error, publishing
+from kafka_index.core.fs.paths import absolute_path, refuse_overlap
+from kafka_index.core.fs.registry import COMPRESSIONS, store_of, whole_file
+from kafka_index.core.fs.store import is_remote, split_uri
+from kafka_index.core.log.read.fetched_indexes import IndexFolder
+from kafka_index.core.output.locks import DirectoryLock
+
+#: As Spark marks a complete folder.
+SUCCESS = "_SUCCESS"
+#: Our parts and Spark's: only a folder of nothing else is ever replaced.
+REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
+_PART = "part-{number:0{digits}}-{stem}{ending}"
+_MIN_DIGITS = 5
+_MAX_STEM_BYTES = 100
+# What the first bytes of a character that was cut decode to.
+_CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
+_WHOLE = "whole"
+#: The ending of a part that will be joined with others into one Parquet file.
+ARROW_ENDING = ".arrow"
+# Ends the name of a folder that is set aside for a moment.
+_ASIDE = ".old"
+
+
+class AnswerTarget:
+    """The output of a run.
+
+    The path is one file when it ends in ``.parquet`` or like the format of the queries (``.csv``;
+    ``.json``, ``.jsonl``, ``.ndjson``), otherwise a folder with a part for each split. It must not
+    overlap other inputs. Raises `InputError` if the path has the ending of another format, overlaps
+    an input, or exists and is not to be overwritten, or columns of answers in Parquet share a name.
+    A context manager, for the driver; entering it raises PublishError when the output cannot be
+    written or another run is writing it. Leaving it without `publish` removes all that was written.
+    """
+
+    # Whether a folder of parts without `SUCCESS` was left by a killed run.
+    _parts_are_unfinished = False
+
+    def __init__(
+        self,
+        path: str,
+        queries: Queries,
+        *,
+        inputs: Iterable[str] = (),
+        overwrite: bool = False,
+    ) -> None:
+        self._given = path
+        self.path = absolute_path(path)
+        self.format = format_of_answers(path, queries)
+        self.is_file = os.path.splitext(path)[1].lower() in self.format.endings
+        self._queries = queries
+        self._overwrite = overwrite
+        folder, name = os.path.split(self.path)
+        self._run_id = os.urandom(8).hex()
+        self._staging = os.path.join(folder, f".{name}.{self._run_id}.tmp")
+        self._leftover = re.compile(
+            rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp(?P<aside>{re.escape(_ASIDE)})?"
+        )
+        self._stack = ExitStack()
+        refuse_overlap(self.path, path, [queries.path, *queries.files, *inputs])
+        self._refuse_existing()
+
+    def __enter__(self) -> Self:
+        """Lock the output, remove what killed runs left, and create the folder of the parts."""
+        folder, name = os.path.split(self.path)
+        with publishing(self.path, "write the output"), ExitStack() as stack:
+            os.makedirs(folder, exist_ok=True)
+            stack.enter_context(DirectoryLock([folder], file_name=f".{name}.kafka-index.lock"))
+            self._sweep()
+            os.mkdir(self._staging)
+            stack.callback(shutil.rmtree, self._staging, ignore_errors=True)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove what was not published, and release the lock."""
+        self._stack.close()
+
+    def part_path(self, split: QuerySplit) -> str:
+        """Return the path of the part with the answers to a split."""
+        name = os.path.basename(split.path)
+        while os.path.splitext(name)[1].lower() in (*COMPRESSIONS, *split.format.endings):
+            name = os.path.splitext(name)[0]
+        part = _PART.format(
+            number=split.number,
+            digits=max(_MIN_DIGITS, len(str(len(self._queries.splits)))),
+            stem=os.fsdecode(os.fsencode(name)[:_MAX_STEM_BYTES]).rstrip(_CUT_CHARACTER),
+            ending=ARROW_ENDING if self._joins_parquet else self.format.endings[0],
+        )
+        return os.path.join(self._staging, part)
+
+    @property
+    def index_folder(self) -> IndexFolder:
+        """The folder in which the workers of the run share built indexes; removed at its end."""
+        return IndexFolder(self._staging)
+
+    @property
+    def _joins_parquet(self) -> bool:
+        is_joined = self.is_file and len(self._queries.splits) > 1
+        return is_joined and self.format is QueryFormat.PARQUET
+
+    def publish(
+        self,
+        rows_of_split: Mapping[int, int],
+        announce: Callable[[Mapping[str, int]], None] = lambda _: None,
+    ) -> None:
+        """Check that every query has its answer, and put the output in place.
+
+        `rows_of_split` counts the answers written for each split, by its number. `announce` is
+        called with the sizes of the files of the output, by path, when all is ready and nothing is
+        in place. Raises `PublishError` if a part is missing or has another number of answers, or
+        the output cannot be put in place; an old output is unchanged.
+        """
+        self._check_counts(rows_of_split)
+        with publishing(self.path, "put the output in place"):
+            if self.is_file:
+                self._publish_file(announce)
+            else:
+                self._publish_folder(announce)
+
+    def _sweep(self) -> None:
+        """Remove what killed runs left, and restore an output that one of them had set aside."""
+        folder = os.path.dirname(self.path)
+        for name in os.listdir(folder):
+            found = self._leftover.fullmatch(name)
+            if found is None or not os.path.isdir(os.path.join(folder, name)):
+                continue
+            if found["aside"] and not os.path.lexists(self.path):
+                os.rename(os.path.join(folder, name), self.path)
+                self._refuse_existing()
+            else:
+                shutil.rmtree(os.path.join(folder, name))
+
+    def _publish_file(self, announce: Callable[[Mapping[str, int]], None]) -> None:
+        whole, *more = parts = self._parts()
+        if more:
+            whole = os.path.join(self._staging, _WHOLE)
+            join_parts(parts, whole, self.format, self._queries.splits[0])
+        _make_durable([whole])
+        # Checked again: another program may have created it meanwhile.
+        self._refuse_existing()
+        announce({self.path: os.stat(whole).st_size})
+        os.replace(whole, self.path)
+        _make_durable([os.path.dirname(self.path)])
+
+    def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
+        # What else is there is from an attempt that was abandoned.
+        for name in self._names(self._staging).difference(map(os.path.basename, self._parts())):
+            os.unlink(os.path.join(self._staging, name))
+        with open(os.path.join(self._staging, SUCCESS), "xb"):
+            pass
+        _make_durable([self._staging])
+        self._refuse_existing()
+        with os.scandir(self._staging) as entries:
+            announce({os.path.join(self.path, one.name): one.stat().st_size for one in entries})
+        if not os.path.isdir(self.path):
+            os.rename(self._staging, self.path)
+        else:
+            _exchange(self._staging, self.path)
+        _make_durable([os.path.dirname(self.path)])
+
+    def _parts(self) -> list[str]:
+        there = self._names(self._staging)
+        parts = [self.part_path(split) for split in self._queries.splits]
+        for part in parts:
+            if os.path.basename(part) not in there:
+                raise PublishError("a part of the answers is missing", path=part, hint="run again")
+        return parts
+
+    def _check_counts(self, rows_of_split: Mapping[int, int]) -> None:
+        for split in self._queries.splits:
+            rows = rows_of_split.get(split.number)
+            if rows is None or (split.rows is not None and rows != split.rows):
+                raise PublishError(
+                    "not every query has one answer",
+                    path=split.path,
+                    expected="some" if split.rows is None else split.rows,
+                    found="none" if rows is None else rows,
+                    hint="nothing was written: run again",
+                )
+
+    def _refuse_existing(self) -> None:
+        """Refuse an existing output, unless it is to be replaced and is one."""
+        has_file, names = self._existing()
+        if has_file and self._overwrite and not self.is_file:
+            raise InputError(
+                "a file is not replaced by a folder", path=self._given, hint="choose another place"
+            )
+        there = names or set()
+        others = sorted(name for name in there if not REPLACEABLE.fullmatch(name))
+        if names is not None and self._overwrite and (self.is_file or others):
+            raise InputError(
+                "a folder of other files is not replaced",
+                path=self._given,
+                found=others[0] if others else "a folder",
+                hint="choose another place",
+            )
+        is_finished = bool(there) and (SUCCESS in there or not self._parts_are_unfinished)
+        is_taken = names is not None and (self.is_file or bool(others) or is_finished)
+        if not self._overwrite and (has_file or is_taken):
+            raise InputError(
+                "the output exists already",
+                path=self._given,
+                hint="choose another --output, or give --overwrite",
+            )
+
+    def _existing(self) -> tuple[bool, set[str] | None]:
+        """Return whether a file has the path, and the names in a folder there; None for none."""
+        if os.path.isdir(self.path) and not os.path.islink(self.path):
+            return False, self._names(self.path)
+        return os.path.lexists(self.path), None
+
+    @staticmethod
+    def _names(folder: str) -> set[str]:
+        return set(os.listdir(folder)) if os.path.isdir(folder) else set()
+
+
+def _exchange(new: str, old: str) -> None:
+    """Exchange the names of two folders of one file system, atomically where the system can.
+
+    Otherwise there is a moment in which `old` does not exist; a run that is killed then leaves the
+    old folder under the name of the new one and ``.old``. Raises `OSError` if they were not
+    exchanged: `old` is unchanged.
+    """
+    if exchange(new, old):
+        return
+    aside = new + _ASIDE
+    os.rename(old, aside)
+    try:
+        os.rename(new, old)
+    except BaseException:
+        os.rename(aside, old)
+        raise
+    os.rename(aside, new)
+
+
+def _make_durable(paths: list[str]) -> None:
+    for path, error in make_durable(paths).items():
+        raise publish_error(error, path, "make the output durable") from error
+
+
+def format_of_answers(path: str, queries: Queries) -> QueryFormat:
+    """Return the format of an output: Parquet where its name ends so, or that of the queries.
+
+    Raises `InputError` if it has the ending of another format, or columns of answers in Parquet
+    share a name.
+    """
+    ending = os.path.splitext(path)[1].lower()
+    form, own = QueryFormat.of(path), queries.format
+    if ending in COMPRESSIONS or form not in (None, own, QueryFormat.PARQUET):
+        endings = dict.fromkeys((*own.endings, *QueryFormat.PARQUET.endings))
+        raise InputError(
+            f"answers are written in the format of the queries, {own.text}, or in Parquet",
+            path=path,
+            expected=f"{' or '.join(endings)}, or a folder",
+            found=ending,
+        )
+    names = queries.splits[0].columns
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if form is not None and form is not own and repeated:
+        raise InputError(
+            "answers in Parquet need columns of different names, and there is more than one "
+            + ", ".join(repeated),
+            path=path,
+            hint=f"rename them, or write {own.text}",
+        )
+    return form or own
+
+
+def answer_target(
+    path: str,
+    queries: Queries,
+    *,
+    inputs: Iterable[str] = (),
+    overwrite: bool = False,
+) -> AnswerTarget:
+    """Return the output of a run, wherever it is; parameters are those of `AnswerTarget`."""
+    kind = StoredTarget if is_remote(path) else AnswerTarget
+    return kind(path, queries, inputs=inputs, overwrite=overwrite)
+
+
+class StoredTarget(AnswerTarget):
+    """The output of a run in another store than the local disk; see `AnswerTarget`."""
+
+    _parts_are_unfinished = True
+
+    def __enter__(self) -> Self:
+        """Remove what killed runs left."""
+        for entry in scan_directory(os.path.dirname(self.path)):
+            if entry.is_directory() and self._leftover.fullmatch(entry.name):
+                self._remove(entry.path)
+        self._stack.callback(self._remove, self._staging)
+        return self
+
+    def _publish_file(self, announce: Callable[[Mapping[str, int]], None]) -> None:
+        whole, *more = parts = self._parts()
+        self._refuse_existing()
+        if not more:
+            announce({self.path: store_of(whole).info(whole).size_bytes})
+            store_of(self.path).rename(whole, self.path)
+            return
+        with whole_file(self.path, what="answers") as file:
+            with file.writing():
+                join_parts(parts, file.scratch_path, self.format, self._queries.splits[0])
+            announce({self.path: os.stat(file.scratch_path).st_size})
+            file.commit()
+
+    def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
+        parts = self._parts()
+        self._refuse_existing()
+        ready = {one.name: one for one in scan_directory(self._staging)}
+        names = map(os.path.basename, parts)
+        sizes = {f"{self.path}/{name}": ready[name].info().size_bytes for name in names}
+        announce({**sizes, f"{self.path}/{SUCCESS}": 0})
+        store = store_of(self.path)
+        old = self._names(self.path)
+        # What is read without it from here on is known to be incomplete.
+        store.delete([f"{self.path}/{SUCCESS}"] if SUCCESS in old else [])
+        if store.has_rename:
+            others = self._names(self._staging).difference(map(os.path.basename, parts))
+            store.delete([f"{self._staging}/{name}" for name in others])
+            store.delete([f"{self.path}/{name}" for name in old - {SUCCESS}])
+            store.put(f"{self._staging}/{SUCCESS}", b"")
+            store.rename(self._staging, self.path)
+            return
+        for part in parts:
+            name = os.path.basename(part)
+            store.rename(part, f"{self.path}/{name}")
+            old.discard(name)
+        store.delete([f"{self.path}/{name}" for name in old - {SUCCESS}])
+        store.put(f"{self.path}/{SUCCESS}", b"")
+
+    def _existing(self) -> tuple[bool, set[str] | None]:
+        if not split_uri(self.path)[1]:
+            raise InputError(
+                "the output is not below a bucket", path=self._given, hint="name a folder in it"
+            )
+        folder, name = os.path.split(self.path)
+        entries = [entry for entry in scan_directory(folder) if entry.name == name]
+        is_folder = any(entry.is_directory() for entry in entries)
+        names = self._names(self.path) if is_folder else set()
+        return any(not entry.is_directory() for entry in entries), names or None
+
+    @staticmethod
+    def _names(folder: str) -> set[str]:
+        return {entry.name for entry in scan_directory(folder) if entry.path != folder}
+
+    def _remove(self, folder: str) -> None:
+        """Remove a folder of parts; HDFS has the folder itself, too."""
+        store = store_of(folder)
+        store.delete([f"{folder}/{name}" for name in self._names(folder)])
+        if store.has_rename:
+            store.delete([folder])

@@ -1,0 +1,318 @@
+"""The counts, findings and starting offsets of queries, gathered while they are answered."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.commands.lookup.query_files import PARTITION, QueryBatch, QueryFormat, QuerySplit
+from kafka_index.commands.lookup.report import (
+    MAX_FINDINGS,
+    MAX_INVALID,
+    InvalidQuery,
+    QueryGroup,
+    SplitReport,
+    StartingOffset,
+)
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.log.read.answers import (
+    BATCH_BASE_OFFSET,
+    FOUND_OFFSET,
+    Answers,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+)
+from kafka_index.core.query.inventory import Inventory
+from kafka_index.core.query.keys import NO_PARTITION, By, Keys, integers, plain_array
+from kafka_index.core.query.lookups import Lookups, LookupSettings
+
+# Partitions that do not exist are counted one by one up to this many.
+_MAX_UNKNOWN = 1_000
+
+# Statuses at the end of the log, whatever was asked, and those without any place.
+_AT_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)
+_NOWHERE = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY, Status.UNREADABLE)
+_MAX_CELL = 60
+_WRONG_KEY = {
+    By.OFFSET: "not an integer",
+    By.TIMESTAMP: "neither milliseconds nor a time from 1970 on",
+}
+_MALFORMED = {
+    QueryFormat.CSV: "not as many cells as the header has",
+    QueryFormat.JSON: "not a JSON object",
+}
+
+
+class SplitTally:
+    """Gathers the report of a split, batch by batch.
+
+    The lookups answer the split, and nothing else meanwhile. Raises `InputError` if starting
+    offsets are asked for at the index level, which does not know where logs end.
+    """
+
+    def __init__(
+        self, split: QuerySplit, lookups: Lookups, *, starting_offsets: bool = False
+    ) -> None:
+        if starting_offsets and lookups.settings.resolve is Resolve.INDEX:
+            raise InputError(
+                "the index level has no starting offsets", hint="resolve to batch or record"
+            )
+        self._split = split
+        self._lookups = lookups
+        self._rows = 0
+        self._counts = StatusCounts(lookups.inventory)
+        self._starts: list[StartingOffset] = []
+        self._invalid: list[InvalidQuery] = []
+        # With one more, two queries are about the same partition, which is an error anyway.
+        wanted = lookups.inventory.partition_count + 1
+        self._max_starts = wanted if starting_offsets else 0
+
+    def add(self, batch: QueryBatch, answers: Answers) -> None:
+        """Count queries and their answers."""
+        if len(self._invalid) < MAX_INVALID:
+            rows = np.flatnonzero(answers.status == Status.INVALID_QUERY)
+            room = MAX_INVALID - len(self._invalid)
+            self._invalid += _invalid_queries(
+                batch, rows[:room], self._split, self._rows, self._lookups.settings
+            )
+        self._rows += len(answers)
+        self._counts.add(batch.topics, batch.partitions, answers.status)
+        wanted = min(self._max_starts - len(self._starts), len(answers))
+        if wanted > 0:
+            self._starts += starting_offsets_of(self._lookups, batch, answers, wanted)
+
+    def report(self) -> SplitReport:
+        """Return the report of the split."""
+        findings = self._lookups.drain_findings()
+        return SplitReport(
+            number=self._split.number,
+            rows=self._rows,
+            counts=self._counts.counts(),
+            findings=tuple(findings[:MAX_FINDINGS]),
+            findings_left_out=max(len(findings) - MAX_FINDINGS, 0),
+            starting_offsets=tuple(self._starts),
+            invalid=tuple(self._invalid),
+        )
+
+
+def _invalid_queries(
+    batch: QueryBatch, rows: Longs, split: QuerySplit, rows_before: int, settings: LookupSettings
+) -> Iterator[InvalidQuery]:
+    """Yield the faults of some rows of a batch, which are `Status.INVALID_QUERY`.
+
+    `rows_before` counts the rows of the split before the batch.
+    """
+    for row in rows.tolist():
+        topic = plain_array(batch.topics.slice(row, 1))[0].as_py()
+        yield InvalidQuery(
+            split.path,
+            split.first_row + rows_before + row + 1,
+            topic,
+            batch.partitions[row].as_py(),
+            _reason(batch, row, split, settings, topic),
+        )
+
+
+def _reason(
+    batch: QueryBatch, row: int, split: QuerySplit, settings: LookupSettings, topic: str | None
+) -> str:
+    if batch.malformed is not None and batch.malformed[row]:
+        return _MALFORMED[split.format]
+    if topic is None:
+        return "no topic"
+    if not batch.partitions[row].is_valid:
+        return _not_a_number(PARTITION, _cell(batch, row, PARTITION), "not an integer")
+    if batch.keys.valid is not None and not batch.keys.valid[row]:
+        name = split.by.column
+        return _not_a_number(name, _cell(batch, row, name), _WRONG_KEY[split.by])
+    return _wrong_key(int(batch.keys.values[row]), split.by, settings, batch.keys)
+
+
+def _wrong_key(value: int, by: By, settings: LookupSettings, keys: Keys) -> str:
+    """Return what is wrong with a number."""
+    if by is By.OFFSET:
+        return f"offset {value} is negative"
+    if keys.specials and value >= min(SpecialTimestamp):
+        return f"timestamp {value} has no answer at the level of {settings.resolve.value}"
+    return f"timestamp {value} is before 1970, and is not one of Kafka's special timestamps"
+
+
+def _not_a_number(name: str, cell: object, wrong: str) -> str:
+    if cell is None:
+        return f"no {name}, or it is {wrong}"
+    text = str(cell)
+    shown = text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}..."
+    return f"{name} {shown!r} is {wrong}"
+
+
+def _cell(batch: QueryBatch, row: int, name: str) -> object:
+    """Return a cell as it was read; None where it is empty or not known."""
+    if batch.lines is not None:
+        return json.loads(batch.lines[row].as_py()).get(name)
+    cells = batch.rows if batch.cells is None else batch.cells
+    place = cells.schema.get_field_index(name)
+    return None if place < 0 else cells.column(place)[row].as_py()
+
+
+class StatusCounts:
+    """Counts queries by partition and status, at the pace of the lookups themselves."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._known: Longs = np.zeros(0, np.int64)
+        self._others: Counter[QueryGroup] = Counter()
+
+    def add(self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]) -> None:
+        """Count queries by the statuses of their answers."""
+        numbers, present = integers(partitions)
+        codes = self._inventory.codes(topics, numbers)
+        if present is not None:
+            codes = np.where(present, codes, np.int32(NO_PARTITION))
+        # The counts of a partition are adjacent; those of no partition come first.
+        cells = (codes - NO_PARTITION) * np.int64(len(Status)) + statuses
+        size = (self._inventory.partitions.num_rows + 1) * len(Status)
+        counts = np.bincount(cells, minlength=size)
+        self._known = counts if not len(self._known) else self._known + counts
+        others = np.flatnonzero(codes == NO_PARTITION)
+        if len(others):
+            missing = None if present is None else ~present[others]
+            # A number beyond int64 is not a partition.
+            left = pa.array(numbers[others], mask=missing)
+            self._add_others(topics.take(pa.array(others)), left, statuses[others])
+
+    def counts(self) -> Counter[QueryGroup]:
+        """Return the counts."""
+        counts = Counter(self._others)
+        for cell in np.flatnonzero(self._known[len(Status) :]).tolist():
+            code, status = divmod(cell, len(Status))
+            group = (*self._inventory.name_of(code), status)
+            counts[group] += int(self._known[cell + len(Status)])
+        return counts
+
+    def _add_others(
+        self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]
+    ) -> None:
+        names = ["topic", "partition", "status"]
+        # Not as strings: those of Parquet may not be UTF-8.
+        texts = plain_array(topics).cast(pa.large_binary())
+        table = pa.table([texts, partitions, pa.array(statuses)], names=names)
+        grouped = table.group_by(names).aggregate([([], "count_all")])
+        # Only the most frequent are counted one by one: there may be as many as queries.
+        grouped = grouped.sort_by([("count_all", "descending")])
+        for row in grouped.slice(0, _MAX_UNKNOWN).to_pylist():
+            name = None if row["topic"] is None else row["topic"].decode(errors="replace")
+            self._add_other((name, row["partition"], row["status"]), row["count_all"])
+        rest = grouped.slice(_MAX_UNKNOWN)
+        for row in rest.group_by("status").aggregate([("count_all", "sum")]).to_pylist():
+            self._add_other((None, None, row["status"]), row["count_all_sum"])
+
+    def _add_other(self, group: QueryGroup, queries: int) -> None:
+        if len(self._others) >= _MAX_UNKNOWN and group not in self._others:
+            group = (None, None, group[2])
+        self._others[group] += queries
+
+
+def starting_offsets_of(
+    lookups: Lookups, batch: QueryBatch, answers: Answers, count: int
+) -> list[StartingOffset]:
+    """Return where reading starts according to the first queries of a batch.
+
+    It starts at the offset that was found: of the record, or the one asked for, or of the batch
+    that holds the timestamp. Without one: where the log ends, or starts if the offset is below its
+    start.
+    """
+    topics = plain_array(batch.topics.slice(0, count)).cast(pa.large_binary()).to_pylist()
+    partitions = plain_array(batch.partitions.slice(0, count))
+    numbers, _ = integers(partitions)
+    codes = lookups.inventory.codes(batch.topics.slice(0, count), numbers).tolist()
+    places = _found_places(lookups, batch, answers, count)
+    starts = []
+    for row, (topic, partition, code) in enumerate(
+        zip(topics, partitions.to_pylist(), codes, strict=True)
+    ):
+        status = Status(int(answers.status[row]))
+        offset: int | None = None
+        if code != NO_PARTITION and status not in _NOWHERE:
+            log_start = lookups.start_offset(code)
+            special = _special(lookups, batch, row)
+            if special is SpecialTimestamp.EARLIEST or status is Status.BEFORE_LOG_START:
+                offset = log_start
+            elif special is SpecialTimestamp.LATEST or status in _AT_END:
+                offset = lookups.end_offset(code)
+            else:
+                # A batch may begin with records that have been deleted.
+                offset = max(int(places[row]), log_start)
+            if offset is None:
+                status = Status.UNREADABLE
+        name = None if topic is None else topic.decode(errors="replace")
+        starts.append(StartingOffset(name, partition, status, offset))
+    return starts
+
+
+def _found_places(lookups: Lookups, batch: QueryBatch, answers: Answers, count: int) -> Longs:
+    places: Longs = batch.keys.values
+    if lookups.settings.resolve is Resolve.RECORD:
+        places = answers.values[FOUND_OFFSET]
+    elif lookups.settings.by is By.TIMESTAMP:
+        places = answers.values[BATCH_BASE_OFFSET]
+    return places[:count]
+
+
+def _special(lookups: Lookups, batch: QueryBatch, row: int) -> SpecialTimestamp | None:
+    key = int(batch.keys.values[row])
+    if lookups.settings.by is By.OFFSET or not batch.keys.specials or key >= 0:
+        return None
+    return SpecialTimestamp(key)
+
+
+def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[int, int]]:
+    """Return offsets by topic and partition, sorted.
+
+    Raises `InputError` if two queries are about one partition, or a query has no offset; then no
+    partition has one.
+    """
+    offsets: dict[str, dict[int, int]] = {}
+    for start in starts:
+        name = f"{start.topic}-{start.partition}"
+        if start.topic is None or start.partition is None or start.offset is None:
+            raise InputError(
+                f"no starting offset for {name}: {Status(start.status).text}",
+                hint="starting offsets need an answer for each query",
+            )
+        of_topic = offsets.setdefault(start.topic, {})
+        if start.partition in of_topic:
+            raise InputError(
+                f"two queries are about {name}",
+                hint="starting offsets need one query for each partition",
+            )
+        of_topic[start.partition] = start.offset
+    return {topic: dict(sorted(offsets[topic].items())) for topic in sorted(offsets)}
+
+
+def starting_offsets_json(starts: Sequence[StartingOffset]) -> str:
+    """Return Spark's ``startingOffsets`` (or ``endingOffsets``): one line of JSON.
+
+    Spark requires every partition of the topics that it subscribes to. Raises the errors of
+    `check_starting_offsets`.
+    """
+    return json.dumps(check_starting_offsets(starts), separators=(",", ":")) + "\n"
+
+
+def reset_offsets_csv(starts: Sequence[StartingOffset]) -> str:
+    """Return the input of ``kafka-consumer-groups --reset-offsets --from-file``, for one group.
+
+    Lines of topic, partition and offset without a header (CsvUtils.CsvRecordNoGroup). No legal
+    topic needs quotes. Raises the errors of `check_starting_offsets`.
+    """
+    return "".join(
+        f"{topic},{partition},{offset}\n"
+        for topic, offsets in check_starting_offsets(starts).items()
+        for partition, offset in offsets.items()
+    )

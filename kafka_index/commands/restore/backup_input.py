@@ -1,0 +1,328 @@
+"""A run of a repository of backups as the input of a restore: its choice, its ends, what it lacks.
+
+Below its path a run is one data directory. What is of the run alone is here: the logs end where its
+``__transaction_state`` does, or with ``--consistent`` where that of a point in time does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from kafka_index.commands.restore.cluster import ClusterMode
+from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.restored_partition import RestoredPartition
+from kafka_index.commands.restore.seed import NOT_IN_DUMP
+from kafka_index.commands.restore.source_cluster import OldCluster
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.cluster.replicas import Dump, Replica, read_dumps
+from kafka_index.core.cluster.transaction_boundary import Clamp, RunLog, clamp_ends
+from kafka_index.core.errors import ConfigError, InputError, first_of, plural
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+from kafka_index.core.format.times import time_text
+from kafka_index.core.fs.backup.backup_paths import parse_run_path, run_path
+from kafka_index.core.fs.backup.manifest import (
+    Manifest,
+    Missed,
+    PartitionBackup,
+    cut_time,
+    is_consistent,
+    missing_brokers,
+    run_time,
+)
+from kafka_index.core.fs.backup.repository import Repository
+from kafka_index.core.fs.backup.store import Run
+from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
+
+# More than an election takes. What is counted as newer than it is costs nothing, unless a
+# transactional id has expired since.
+_BEHIND_MS = 60_000
+_MAX_NAMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BackupRun:
+    """The run that is restored."""
+
+    run: Run
+    path: str
+
+    @classmethod
+    def of(cls, request: RestoreRequest) -> BackupRun | None:
+        """Return the run that a request is for, None for dumps.
+
+        Raises `InputError` where there are other inputs: they would be of another time.
+        """
+        parsed = [parse_run_path(path) for path in request.inputs]
+        found = [each for each in parsed if each is not None]
+        if not found:
+            if request.consistent:
+                raise ConfigError("--consistent is for a run of a backup: --input backup:URI")
+            return None
+        root, name, _ = found[0]
+        if any(each is None or (each.root, each.run) != (root, name) for each in parsed):
+            raise InputError(
+                "a run of a backup is restored alone: another input is of another time",
+                found=", ".join(request.inputs),
+            )
+        run, path = Run(repository_of(root), name), run_path(root, name)
+        if not run.copies:
+            missed = [
+                f"{TopicPartition(each.topic, each.partition).directory_name}: {each.reason}"
+                for manifest in run.manifests
+                for each in manifest.missed
+            ]
+            names = f"it missed {first_of(missed, _MAX_NAMES)}" if missed else None
+            raise InputError("the run has no partition", path=path, found=names)
+        return cls(run, path)
+
+    def prepare(self, request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreRequest:
+        """Return the request with the ends of the run's logs; notes are those of the old cluster.
+
+        Topics that were deleted meanwhile are taken out of the dump.
+        """
+        old.run = f"run {self.run.name}, cut at {time_text(cut_time(self.run.manifests))}"
+        old.notes += self._without_deleted(dump, old.image)
+        budget = shared_budget(request.max_decompressed_bytes)
+        clamp = self._clamp(request, dump, budget)
+        if request.consistent:
+            self._refuse_cleaned(clamp.ends)
+        old.notes += self._lacking()
+        old.notes += [f"{TRANSACTION_STATE_TOPIC}: {one}" for one in clamp.faults]
+        until = replace(request.until, clamps=clamp.ends, is_consistent=request.consistent)
+        has_groups = any(each.topic == CONSUMER_OFFSETS_TOPIC for each in dump.replicas)
+        # Each broker of the same cluster would append to its own copy.
+        clamps = request.clamp_groups or (has_groups and request.cluster is ClusterMode.FRESH)
+        return replace(request, until=until, clamp_groups=clamps)
+
+    def missing(
+        self, request: RestoreRequest, image: ClusterImage | None
+    ) -> list[RestoredPartition]:
+        """Return the partitions that the run has not, unless its metadata has them no more.
+
+        It missed them, or the broker that stored them has no part in it.
+        """
+        missed: dict[TopicPartition, Missed] = {}
+        for manifest in self.run.manifests:
+            for each in manifest.missed:
+                missed[TopicPartition(each.topic, each.partition)] = each
+        reasons = {
+            partition: (each.topic_id or "", f"the run missed it: {each.reason}")
+            for partition, each in missed.items()
+        }
+        lacking = missing_brokers(self.run.manifests)
+        if lacking and image is not None:
+            why = f"the run has no part of broker {', '.join(map(str, lacking))}, and no copy of it"
+            for topic in image.topics.values():
+                for number in topic.partitions:
+                    partition = TopicPartition(topic.name, number)
+                    reasons.setdefault(partition, (topic.topic_id, why))
+        return [
+            RestoredPartition(partition, "", topic_id, code=NOT_IN_DUMP, reason=reason)
+            for partition, (topic_id, reason) in sorted(reasons.items())
+            if partition not in self.run.copies
+            and (request.topics is None or request.topics.fullmatch(partition.topic))
+            and _has(image, partition)
+        ]
+
+    def _without_deleted(self, dump: Dump, image: ClusterImage | None) -> list[str]:
+        """Take topics out of the dump that the run's metadata has no more; return notes of them.
+
+        The metadata log was cut last.
+        """
+        if image is None:
+            return []
+        gone = [
+            partition
+            for partition in dump.replicas
+            if partition in self.run.copies and self._copy(partition).topic_id not in image.topics
+        ]
+        for partition in gone:
+            del dump.replicas[partition]
+        topics = sorted({each.topic for each in gone})
+        return [
+            f"{each} was deleted while the run was taken: it is not restored" for each in topics
+        ]
+
+    def _clamp(self, request: RestoreRequest, dump: Dump, budget: DecompressionBudget) -> Clamp:
+        until = request.until
+        begun_ms = self._states_ms()
+        settled = _settled(self.run)
+        is_until = request.consistent and until.is_given
+        if is_until:
+            settled = {}
+            if until.time_ms is not None:
+                begun_ms = min(begun_ms, until.time_ms)
+                settled = self._settled_before(until.time_ms)
+        replicas = [each[0] for each in dump.replicas.values()]
+        if all(each.partition.topic != TRANSACTION_STATE_TOPIC for each in replicas):
+            replicas += self._states()
+        logs = []
+        for replica in replicas:
+            copy = self._copy(replica.partition)
+            settled_offset = settled.get((replica.partition, copy.topic_id), 0)
+            is_state = replica.partition.topic == TRANSACTION_STATE_TOPIC
+            if settled_offset >= copy.end_offset and not is_state:
+                continue
+            log = RunLog(
+                replica.partition,
+                replica.segments.files(),
+                settled_offset,
+                [(piece.base_offset, piece.size_bytes) for piece in copy.pieces],
+            )
+            if is_until:
+                end = until.offset_of(replica.partition)
+                log = replace(
+                    log,
+                    end_offset=INT64_MAX if end is None else end,
+                    end_ms=INT64_MAX if until.time_ms is None else until.time_ms,
+                )
+            logs.append(log)
+        return clamp_ends(logs, begun_ms, budget)
+
+    def _states_ms(self) -> int:
+        """Return a time at which ``__transaction_state`` knew all transactions before it."""
+        begun_ms = min(each.cut.begun_ms for each in self.run.manifests)
+        late = [manifest.cut.high_watermarks_ms for manifest in _states_behind(self.run)]
+        return min([begun_ms, *(each - _BEHIND_MS for each in late)])
+
+    def _settled_before(self, time_ms: int) -> _Settled:
+        """Return what an earlier run had before it cut anything, which was before a time."""
+        repository = self.run.repository
+        name = repository.newest_complete(time_ms)
+        return {} if name is None else _settled(Run(repository, name))
+
+    def _states(self) -> list[Replica]:
+        """Return ``__transaction_state``, which the request leaves out."""
+        if all(each.topic != TRANSACTION_STATE_TOPIC for each in self.run.copies):
+            return []
+        states = read_dumps([self.path], None, topics=re.compile(TRANSACTION_STATE_TOPIC))
+        return [each[0] for each in states.replicas.values()]
+
+    def _refuse_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Refuse a point in time at which nobody knows the transactions any more."""
+        for partition, end in sorted(ends.items()):
+            if partition.topic != TRANSACTION_STATE_TOPIC:
+                continue
+            cleaned = self._copy(partition).cleaner_offset
+            if cleaned is not None and cleaned > end:
+                raise InputError(
+                    f"{partition.directory_name} was cleaned after the point in time, so that it "
+                    "does not say which transactions were open then",
+                    path=self.path,
+                    expected=f"cleaned up to offset {end} at most",
+                    found=f"cleaned up to offset {cleaned}",
+                    hint="take a run that was cut sooner after it, or restore one from before it "
+                    "whole: backup:URI@TIME without --until",
+                )
+
+    def _lacking(self) -> Iterator[str]:
+        """Yield what the run lacks as a whole."""
+        manifests = self.run.manifests
+        lacking = missing_brokers(manifests)
+        if lacking:
+            yield (
+                f"run {self.run.name} is incomplete: it has no part of broker "
+                f"{', '.join(map(str, lacking))}; their partitions are copies of others, or missing"
+            )
+        if not is_consistent(manifests):
+            yield (
+                f"the brokers of run {self.run.name} did not wait for each other: transactions and "
+                "groups are not consistent in it"
+            )
+        behind = [partition for partition, _ in _behind(self.run)]
+        if behind:
+            names = first_of([each.directory_name for each in behind], _MAX_NAMES)
+            yield (
+                f"{plural(len(behind), 'log')} of run {self.run.name} end before they were cut, "
+                f"as a broker was killed shortly before: {names}; what was acknowledged last may "
+                "be missing, and transactions and groups are not consistent"
+            )
+
+    def _copy(self, partition: TopicPartition) -> PartitionBackup:
+        return self.run.copies[partition][1]
+
+
+_Settled = dict[tuple[TopicPartition, str], int]
+
+
+def _settled(run: Run) -> _Settled:
+    """Return what was settled before a run had cut anything, by partition and topic id.
+
+    Nothing is, where brokers did not wait for each other, or what ``__transaction_state`` had then
+    is not all there.
+    """
+    if not is_consistent(run.manifests) or _states_behind(run):
+        return {}
+    return {
+        (partition, copy.topic_id): copy.settled_offset
+        for partition, (_, copy) in run.copies.items()
+    }
+
+
+def _behind(run: Run) -> Iterator[tuple[TopicPartition, Manifest]]:
+    """Yield the logs that end before they were cut, with their manifests.
+
+    The high watermark of a broker that was killed is older than the cut, and that of its followers
+    may be until one of them leads.
+    """
+    for partition, (manifest, copy) in sorted(run.copies.items(), key=lambda each: each[0]):
+        if not all(segment.is_done for segment in copy.segments):
+            yield partition, manifest
+
+
+def _states_behind(run: Run) -> list[Manifest]:
+    return [found for key, found in _behind(run) if key.topic == TRANSACTION_STATE_TOPIC]
+
+
+def following_run(request: RestoreRequest) -> RestoreRequest:
+    """Return a request for the first run after its point in time, instead of the newest run."""
+    time_ms = request.until.time_ms
+    if time_ms is None:
+        return request
+    return replace(request, inputs=[_following(path, time_ms) for path in request.inputs])
+
+
+def _following(path: str, time_ms: int) -> str:
+    parsed = parse_run_path(path)
+    if parsed is None:
+        return path
+    repository = repository_of(parsed.root)
+    if parsed.run != repository.newest_complete():
+        return path
+    below = f"/{parsed.below}" if parsed.below else ""
+    return f"{run_path(parsed.root, _first_after(repository, time_ms) or parsed.run)}{below}"
+
+
+def _first_after(repository: Repository, time_ms: int) -> str | None:
+    """Return the first complete run that no broker had begun to cut before a time."""
+    runs = repository.brokers_of_runs()
+
+    def begun_ms(name: str) -> int | None:
+        manifests = repository.complete_manifests(name, runs[name])
+        return min((each.cut.begun_ms for each in manifests), default=None)
+
+    first = None
+    # A run that was opened before the time may have been cut after it.
+    for name in sorted((each for each in runs if run_time(each) < time_ms), reverse=True):
+        begun = begun_ms(name)
+        if begun is not None and begun < time_ms:
+            break
+        first = name if begun is not None else first
+    later = (each for each in sorted(runs) if run_time(each) >= time_ms)
+    return first or next((each for each in later if (begun_ms(each) or -1) >= time_ms), None)
+
+
+def _has(image: ClusterImage | None, partition: TopicPartition) -> bool:
+    """Return whether a cluster has a partition, as far as that is known."""
+    if image is None:
+        return True
+    topic = image.topic_named(partition.topic)
+    return topic is not None and partition.partition in topic.partitions

@@ -1,0 +1,305 @@
+"""The identity with which a broker mounts the output, and ``--cluster same``.
+
+In a fresh cluster the identity is that of a formatted directory, or of the dump. In the same
+cluster the metadata log is copied along, and the broker keeps its identity.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import uuid4
+
+from kafka_index.commands.restore.output_files import make_directory, sync_directory
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.cluster.replicas import Dump
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.format.message_bytes import uuid_text
+from kafka_index.core.format.names import (
+    BOOTSTRAP_CHECKPOINT,
+    BROKER_LOCK,
+    META_PROPERTIES,
+    METADATA_LOG,
+    TopicPartition,
+)
+from kafka_index.core.format.strings import is_reserved_directory_id
+from kafka_index.core.fs.directories import scan_directory
+from kafka_index.core.fs.durable_files import AtomicFile
+from kafka_index.core.fs.inputs import refuse_linked_out
+from kafka_index.core.fs.paths import local_path, refuse_overlap
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.log.scan.file_records import open_log
+from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running
+from kafka_index.core.logdir.metadata_files import MetaProperties
+from kafka_index.core.startup.identity import check_identity
+from kafka_index.core.startup.prediction import Refusal
+
+
+class ClusterMode(StrEnum):
+    """The cluster that the output is for."""
+
+    FRESH = "fresh"
+    SAME = "same"
+
+
+#: The broker epoch of a marker without one: the broker registers as after a clean shutdown.
+NO_BROKER_EPOCH = -2
+
+CLUSTER_ID, NODE_ID, DIRECTORY_ID = "cluster.id", "node.id", "directory.id"
+VERSION, OLD_NODE_ID = "version", "broker.id"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity of the output: its ``meta.properties``, empty where it is to be formatted."""
+
+    properties: Mapping[str, str]
+    broker_epoch: int = NO_BROKER_EPOCH
+
+
+def dump_identity(dump: Dump) -> dict[str, str]:
+    """Return the properties of the one broker that a dump is of; empty where that is not known."""
+    roots = [each for each in dump.roots if each.properties]
+    found = [each.properties for each in roots]
+    if not found or not _agree(found, (CLUSTER_ID, NODE_ID, OLD_NODE_ID)):
+        return {}
+    hint = "correct the file in a copy, or format --output as a log directory of the broker"
+    identity = refuse_identity(roots[0].path, hint, may_be_old=True)
+    properties = found[0]
+    if not identity.version:
+        # A broker with ZooKeeper; one of 4.3.1 starts with the version that came after it only.
+        properties = fresh_identity(properties[CLUSTER_ID], str(identity.node_id))
+    # Two directories of one broker have an id each, and what is restored is one directory.
+    return dict(properties) if _agree(found, (DIRECTORY_ID,)) else properties | new_directory_id()
+
+
+def refuse_identity(
+    directory: str, hint: str, metadata_directory: str | None = None, *, may_be_old: bool = False
+) -> MetaProperties:
+    """Refuse a directory, and that of a metadata log, with whose identity no broker starts.
+
+    An old identity is that of a broker with ZooKeeper. Returns that of the directory.
+    """
+    found = check_identity([directory], metadata_directory, None)
+    refusals = [*found.offline.values(), *found.refused]
+    for one in found.by_directory.values():
+        if not (one.version or may_be_old):
+            refusals.append(Refusal(one.path, one.line(VERSION), f"{VERSION} is 0, expected 1"))
+        if not one.cluster_id:
+            refusals.append(Refusal(one.path, one.line(CLUSTER_ID), f"{CLUSTER_ID} is empty"))
+    for each in refusals:
+        raise InputError(
+            f"no broker starts with this identity: {each.reason}",
+            path=each.file,
+            line=each.line,
+            hint=hint,
+        )
+    return found.by_directory[directory]
+
+
+def fresh_identity(cluster_id: str, node_id: str) -> dict[str, str]:
+    """Return the properties of a new directory of a broker."""
+    return {VERSION: "1", CLUSTER_ID: cluster_id, NODE_ID: node_id} | new_directory_id()
+
+
+def new_directory_id() -> dict[str, str]:
+    """Return the property of a directory that no cluster knows yet."""
+    return {DIRECTORY_ID: new_uuid()}
+
+
+def new_uuid() -> str:
+    """Return a random id as Kafka makes them, which never begins with a dash (``Uuid``)."""
+    while (text := uuid_text(uuid4().bytes)).startswith("-"):
+        continue
+    return text
+
+
+def _agree(found: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
+    return len({tuple(each.get(name) for name in names) for each in found}) == 1
+
+
+#: No epoch is known: the broker registers as after an unclean shutdown.
+_UNKNOWN_EPOCH = -1
+
+
+def same_identity(
+    dump: Dump, image: ClusterImage | None, *, all_brokers_restored: bool
+) -> Identity:
+    """Return the identity of the output in its own cluster."""
+    if not dump.metadata_logs or image is None:
+        raise InputError(
+            "the metadata log of the cluster is not in the input",
+            expected=METADATA_LOG,
+            hint="add the metadata log directory to --input, or restore to a fresh cluster",
+        )
+    if len(dump.metadata_logs) > 1:
+        raise InputError(
+            "the input has several metadata logs",
+            path=dump.metadata_logs[1],
+            hint="restore each node from its own dump",
+        )
+    if len(dump.roots) != 1:
+        paths = sorted(each.path for each in dump.roots)
+        raise InputError(
+            "the input has several data directories, and the metadata knows where each "
+            "partition is",
+            path=paths[1],
+            hint="restore each data directory in a run of its own, to a directory of its own",
+        )
+    (root,) = dump.roots
+    if not root.properties:
+        raise InputError("the dump has no meta.properties", path=root.path)
+    hint = "correct it in a copy of the dump, or restore to a fresh cluster"
+    refuse_identity(root.path, hint, os.path.dirname(dump.metadata_logs[0]))
+    brokers = sorted(image.brokers)
+    if len(brokers) > 1 and not all_brokers_restored:
+        raise InputError(
+            "the metadata knows other brokers: they would truncate what is restored, or be "
+            "truncated to it",
+            path=dump.metadata_logs[0],
+            found=f"brokers {', '.join(map(str, brokers))}",
+            hint="restore all of them to one point in time and give --all-brokers-restored, or "
+            "restore to a fresh cluster",
+        )
+    epoch = _marker_epoch(root)
+    if epoch is None:
+        broker = image.brokers.get(int(root.properties[NODE_ID]))
+        is_sole = broker is not None and len(brokers) == 1
+        epoch = broker.broker_epoch if broker is not None and is_sole else _UNKNOWN_EPOCH
+    return Identity(dict(root.properties), epoch)
+
+
+def partitions_placed_here(
+    image: ClusterImage, properties: Mapping[str, str]
+) -> list[TopicPartition]:
+    """Return the partitions that the metadata places in a data directory, sorted.
+
+    A replica whose directory the metadata does not know yet may be in any directory of its node.
+    """
+    node_id, directory_id = int(properties[NODE_ID]), properties.get(DIRECTORY_ID)
+    found = []
+    for topic in image.topics.values():
+        for number, partition in topic.partitions.items():
+            place = partition.directory_at(node_id)
+            if place is not None and (place == directory_id or is_reserved_directory_id(place)):
+                found.append(TopicPartition(topic.name, number))
+    return sorted(found)
+
+
+def partitions_only_here(
+    image: ClusterImage, properties: Mapping[str, str]
+) -> frozenset[TopicPartition]:
+    """Return the partitions that have their only replica in a data directory.
+
+    No other directory can have records of them.
+    """
+    only = (int(properties[NODE_ID]),), (properties.get(DIRECTORY_ID),)
+    return frozenset(
+        TopicPartition(topic.name, number)
+        for topic in image.topics.values()
+        for number, partition in topic.partitions.items()
+        if (partition.replicas, partition.directories) == only
+    )
+
+
+def is_separate(dump: Dump) -> bool:
+    """Return whether the metadata log is in a directory of its own."""
+    home = os.path.dirname(dump.metadata_logs[0])
+    return all(each.path != home for each in dump.roots)
+
+
+def directory_to_write(given: str, what: str, read: Iterable[str], *, hint: str) -> str:
+    """Return the path of a directory that may be made or written; `what` names it in errors.
+
+    Raises `InputError` if it is remote, not a directory, overlaps with what is read, or a broker
+    runs on it.
+    """
+    if is_remote(given):
+        raise InputError(f"{what} has to be a local directory", path=given, hint=hint)
+    path = os.path.realpath(local_path(given))
+    refuse_overlap(path, given, read, hint=hint)
+    if os.path.isdir(path):
+        refuse_running(path, f"nothing was written; {hint}")
+    elif os.path.lexists(path):
+        raise InputError(f"{what} is not a directory", path=given, hint=hint)
+    return path
+
+
+def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
+    """Refuse a directory for the metadata log that holds more than an unfinished restore copied."""
+    source = dump.metadata_logs[0]
+    copied = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_begun else set()
+    foreign = _foreign(target, copied)
+    if foreign is None and is_begun:
+        sizes = {each.name: each.file_version()[0] for each in scan_directory(source)}
+        foreign = _foreign(os.path.join(target, METADATA_LOG), set(sizes), sizes)
+    if foreign is not None:
+        raise InputError(
+            "the metadata output is not an empty directory",
+            path=target,
+            found=foreign,
+            hint="was a controller started on it? give another --metadata-output",
+        )
+
+
+def _foreign(
+    directory: str, names: Collection[str], sizes: Mapping[str, int] | None = None
+) -> str | None:
+    """Return the first entry that is not of these names, and sizes; None for none."""
+    if not os.path.isdir(directory):
+        return None
+    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
+        is_scratch = entry.name.startswith(".") and entry.name.endswith(".tmp")
+        if entry.name == BROKER_LOCK or (is_scratch and names):
+            continue
+        is_changed = sizes is not None and entry.stat().st_size != sizes.get(entry.name)
+        if entry.name not in names or is_changed:
+            return entry.name
+    return None
+
+
+def copy_metadata(dump: Dump, target: str) -> None:
+    """Copy the metadata log, durably; what a killed run copied is copied again."""
+    source = dump.metadata_logs[0]
+    directory = os.path.join(target, METADATA_LOG)
+    make_directory(directory)
+    for entry in scan_directory(source):
+        if not entry.is_directory():
+            _copy(entry.path, os.path.join(directory, entry.name))
+    sync_directory(directory)
+    _copy_root_file(source, target, BOOTSTRAP_CHECKPOINT)
+
+
+def copy_metadata_identity(dump: Dump, target: str) -> None:
+    """Copy the ``meta.properties`` of a metadata log in a directory of its own, durably."""
+    _copy_root_file(dump.metadata_logs[0], target, META_PROPERTIES)
+
+
+def _copy_root_file(metadata_log: str, target: str, name: str) -> None:
+    for entry in scan_directory(os.path.dirname(metadata_log)):
+        if entry.name == name:
+            _copy(entry.path, os.path.join(target, name))
+    sync_directory(target)
+
+
+def _copy(path: str, target: str) -> None:
+    if not is_remote(path):
+        refuse_linked_out(path, any_name=True)
+    with closing(open_log(path)) as source, AtomicFile(target) as file:
+        for piece in source.stream():
+            file.write(piece.data)
+        file.commit()
+
+
+def _marker_epoch(root: DataDirectory) -> int | None:
+    """Return the broker epoch of the dump's own marker; None where there is none."""
+    try:
+        epoch = root.marker_epoch()
+    except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
+        return None
+    return epoch if epoch is not None and epoch >= _UNKNOWN_EPOCH else None

@@ -1,0 +1,244 @@
+"""Offsets that groups committed after the end of a restored log, or of a topic with a new name.
+
+The former are found, and clamped where that is asked for; the latter are named.
+
+A consumer whose committed offset lies after the end of the log is out of range, and begins where
+``auto.offset.reset`` says: perhaps at the start. Clamped, it begins at the end of the log. As a
+coordinator does that commits for a group, the offset is appended to the group's own partition of
+``__consumer_offsets``; nothing there is removed or overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kafka_index.commands.restore.output_files import (
+    STAGING,
+    make_directory,
+    make_partition_durable,
+    move_directory,
+    remove_staging,
+)
+from kafka_index.commands.restore.restored_partition import (
+    CLAMPED,
+    NOT_RENAMED,
+    GroupOffset,
+    Journal,
+    RestoredPartition,
+)
+from kafka_index.core.cluster.metadata.decoding import GROUP_CODEC
+from kafka_index.core.cluster.metadata.directory import read_metadata
+from kafka_index.core.cluster.metadata.topic_states import CommittedOffset
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.message_schemas import ZERO_UUID, Value
+from kafka_index.core.format.names import CONSUMER_OFFSETS_TOPIC, LOG_SUFFIX, TopicPartition
+from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
+from kafka_index.core.log.append.settings import LogSettings, log_settings_of
+from kafka_index.core.log.state.snapshots import list_snapshots, snapshot_path
+from kafka_index.core.logdir.metadata_files import read_epochs
+from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
+
+_RECORDS_OF_A_BATCH = 100
+# GroupCoordinatorRecordHelpers.offsetCommitValueVersion
+_WITH_EXPIRATION, _WITHOUT_EXPIRATION = 1, 4
+_NO_EPOCH = -1
+_IN_TRANSACTION = "in a transaction that is open where __consumer_offsets ends"
+_DAMAGED = "records of its partition of __consumer_offsets are lost or unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """A partition of ``__consumer_offsets`` in an output, and offsets that it has."""
+
+    home: RestoredPartition
+    path: str
+    committed: Sequence[CommittedOffset]
+    pending: Sequence[CommittedOffset]
+    is_damaged: bool
+
+    def beyond_end(self, ends: Mapping[TopicPartition, int], reason: str) -> list[GroupOffset]:
+        """Return all of them as they are; `reason` is why offsets that count were not clamped."""
+        return [
+            *(_beyond(one, ends, self.path, reason) for one in self.committed),
+            *(_beyond(one, ends, self.path, _IN_TRANSACTION) for one in self.pending),
+        ]
+
+
+def ends_of(
+    partitions: Sequence[RestoredPartition], empty: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the log ends of the partitions in the output, and of partitions that begin empty."""
+    ends = {each.partition: each.log_end_offset for each in partitions if not each.is_left_out}
+    return {**dict.fromkeys(empty, 0), **ends}
+
+
+def read_offsets(
+    output: str, partitions: Sequence[RestoredPartition], budget: DecompressionBudget
+) -> list[GroupOffsets]:
+    """Read the offsets that groups committed from the partitions in the output."""
+    found = []
+    for each in partitions:
+        if each.partition.topic != CONSUMER_OFFSETS_TOPIC or each.is_left_out:
+            continue
+        directory = os.path.join(output, each.partition.directory_name)
+        read = read_metadata([directory], budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
+        is_damaged = bool(each.lost or read.faults.total)
+        found.append(
+            GroupOffsets(each, directory, read.offsets or (), read.open_offsets, is_damaged)
+        )
+    return found
+
+
+def offsets_beyond(
+    groups: Iterable[GroupOffsets], ends: Mapping[TopicPartition, int]
+) -> list[GroupOffsets]:
+    """Return the offsets after the ends of restored logs."""
+    found = (
+        replace(
+            each,
+            committed=[one for one in each.committed if _is_beyond(one, ends)],
+            pending=[one for one in each.pending if _is_beyond(one, ends)],
+        )
+        for each in groups
+    )
+    return [each for each in found if each.committed or each.pending]
+
+
+def offsets_of_renamed(
+    groups: Iterable[GroupOffsets],
+    renames: Mapping[str, str],
+    ends: Mapping[TopicPartition, int],
+) -> list[GroupOffset]:
+    """Return the offsets that stay under the old names of topics."""
+    found = []
+    for each in groups:
+        for one in (*each.committed, *each.pending):
+            if one.topic in renames:
+                renamed = TopicPartition(renames[one.topic], one.partition)
+                found.append(
+                    GroupOffset(
+                        one.topic,
+                        one.partition,
+                        one.group,
+                        one.offset,
+                        ends.get(renamed),
+                        each.path,
+                        NOT_RENAMED,
+                        f"the topic is restored as {renamed.topic}",
+                    )
+                )
+    return found
+
+
+def clamp_offsets(
+    output: str,
+    ends: Mapping[TopicPartition, int],
+    groups: Sequence[GroupOffsets],
+    config: LogConfig,
+) -> list[GroupOffset]:
+    """Clamp what is found to the ends of logs; return what is not clamped, and why."""
+    settings = replace(log_settings_of(config, CONSUMER_OFFSETS_TOPIC), cleanup_policy="compact")
+    left: list[GroupOffset] = []
+    for found in groups:
+        if found.is_damaged:
+            left += found.beyond_end(ends, _DAMAGED)
+            continue
+        if found.committed:
+            _clamp(found, ends, output, settings)
+        left += replace(found, committed=()).beyond_end(ends, "")
+    remove_staging(output)
+    return left
+
+
+def _clamp(
+    found: GroupOffsets, ends: Mapping[TopicPartition, int], output: str, settings: LogSettings
+) -> None:
+    """Commit the ends of logs for groups that committed offsets after them.
+
+    The partition is moved aside meanwhile; the journal says that it is not finished, so that a run
+    that is killed restores it again.
+    """
+    home, directory = found.home, found.path
+    journal = Journal(output)
+    journal.reopen(home)
+    # The lock of the output is held already, and opening it again would let go of it.
+    aside = os.path.join(output, f"{STAGING}clamped")
+    make_directory(aside)
+    moved = os.path.join(aside, home.partition.directory_name)
+    move_directory(directory, moved)
+    _append(moved, home, [_record(one, ends, output) for one in found.committed], settings)
+    make_partition_durable(moved)
+    move_directory(moved, directory)
+    logs = [each for each in os.scandir(directory) if each.name.endswith(LOG_SUFFIX)]
+    home.segments, home.size_bytes = len(logs), sum(each.stat().st_size for each in logs)
+    home.clamped += [
+        replace(_beyond(one, ends, directory, ""), status=CLAMPED) for one in found.committed
+    ]
+    journal.add([home])
+
+
+def _append(
+    directory: str, home: RestoredPartition, records: Sequence[Record], settings: LogSettings
+) -> None:
+    old_end = home.log_end_offset
+    with PartitionLogWriter(
+        directory,
+        settings,
+        log_start_offset=home.log_start_offset,
+        # No producer expires by being opened late.
+        clock=lambda: 0,
+    ) as log:
+        epochs = log.leader_epochs
+        epoch = epochs[-1].epoch if epochs else 0
+        fields = BatchFields(leader_epoch=epoch)
+        for first in range(0, len(records), _RECORDS_OF_A_BATCH):
+            some = records[first : first + _RECORDS_OF_A_BATCH]
+            log.append_as_follower(write_record_batch(some, log.log_end_offset, fields), epoch)
+        home.log_end_offset = log.log_end_offset
+        kept = {segment.base_offset for segment in log.segments} | {log.log_end_offset}
+    home.last_epoch = max(home.last_epoch, epoch)
+    if old_end in list_snapshots(directory) and old_end not in kept:
+        os.unlink(snapshot_path(directory, old_end))
+
+
+def _record(one: CommittedOffset, ends: Mapping[TopicPartition, int], output: str) -> Record:
+    """Return the record of a commit at the end of the log, as a coordinator writes it."""
+    partition = TopicPartition(one.topic, one.partition)
+    end = ends[partition]
+    epoch = _NO_EPOCH if one.leader_epoch is None else _epoch_before(output, partition, end)
+    key: dict[str, Value] = {"group": one.group, "topic": one.topic, "partition": one.partition}
+    value: dict[str, Value] = {
+        "offset": end,
+        "leaderEpoch": epoch,
+        "metadata": one.metadata,
+        "commitTimestamp": one.commit_timestamp_ms,
+        "topicId": one.topic_id or ZERO_UUID,
+    }
+    version = _WITHOUT_EXPIRATION
+    if one.expire_timestamp_ms is not None:
+        version = _WITH_EXPIRATION
+        value["expireTimestamp"] = one.expire_timestamp_ms
+    return Record(
+        max(one.commit_timestamp_ms, 0), *GROUP_CODEC.encode("OffsetCommit", version, key, value)
+    )
+
+
+def _epoch_before(output: str, partition: TopicPartition, end_offset: int) -> int:
+    """Return the leader epoch of the last record of a restored log; -1 for none."""
+    epochs = read_epochs(os.path.join(output, partition.directory_name)).entries
+    before = [each.epoch for each in epochs if each.start_offset < end_offset]
+    return before[-1] if before else _NO_EPOCH
+
+
+def _is_beyond(one: CommittedOffset, ends: Mapping[TopicPartition, int]) -> bool:
+    return one.offset > ends.get(TopicPartition(one.topic, one.partition), one.offset)
+
+
+def _beyond(
+    one: CommittedOffset, ends: Mapping[TopicPartition, int], path: str, reason: str
+) -> GroupOffset:
+    end = ends[TopicPartition(one.topic, one.partition)]
+    return GroupOffset(one.topic, one.partition, one.group, one.offset, end, path, reason=reason)

@@ -1,0 +1,365 @@
+"""The files of an output, each durable: at its root, in its partitions, and logs of the dump.
+
+While a restore is unfinished there is no ``meta.properties``, without which no broker starts, and
+no marker. The identity is written before the logs, under another name, and takes its own by a
+rename, for which a full disk has room.
+
+Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares the blocks of its
+source until one of the two is written, so that a broker can do what it likes with it. A hard link
+is the same file: what a broker cuts is cut in the dump.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from enum import StrEnum
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.checkpoints import format_offset_checkpoint
+from kafka_index.core.format.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
+from kafka_index.core.fs.durable_files import (
+    AtomicFile,
+    clone_file,
+    make_durable,
+    publish_error,
+    publishing,
+)
+from kafka_index.core.fs.store import Bytes, ByteSource, is_remote
+from kafka_index.core.log.scan.file_records import log_changed, open_log
+from kafka_index.core.logdir.partition_files import SegmentFile
+
+#: How the folders of attempts begin, in which tasks restore partitions.
+STAGING = ".kafka-index-restoring."
+#: Where the meta.properties is meanwhile: no broker starts without one.
+HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
+_TRIES = 100
+
+_COPY_BYTES = 64 << 20
+_NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
+_PROBE = ".kafka-index-probe"
+
+
+def make_directory(path: str) -> None:
+    """Make a directory, if it is missing."""
+    with publishing(path, "make the directory"):
+        os.makedirs(path, exist_ok=True)
+
+
+def move_directory(path: str, new_path: str) -> None:
+    """Rename a directory within the output."""
+    with publishing(new_path, "rename a restored partition"):
+        os.rename(path, new_path)
+    sync_directory(os.path.dirname(new_path))
+
+
+def remove_marker(output: str) -> None:
+    """Remove the marker of a clean shutdown, durably: what follows changes the output."""
+    if _remove(os.path.join(output, CLEAN_SHUTDOWN), "remove the marker"):
+        sync_directory(output)
+
+
+def write_checkpoints(
+    output: str,
+    ends: Mapping[TopicPartition, int],
+    log_starts: Mapping[TopicPartition, int],
+    cleaned: Mapping[TopicPartition, int],
+) -> None:
+    """Write the checkpoints at the root, durably."""
+    for name, offsets in (
+        (RECOVERY_POINT_CHECKPOINT, ends),
+        (REPLICATION_CHECKPOINT, ends),
+        (LOG_START_CHECKPOINT, log_starts),
+        (CLEANER_CHECKPOINT, cleaned),
+    ):
+        if offsets or name != CLEANER_CHECKPOINT:
+            write_durably(os.path.join(output, name), format_offset_checkpoint(offsets).encode())
+    sync_directory(output)
+
+
+def disable_startup(output: str, properties: Mapping[str, str]) -> None:
+    """Keep the identity away from brokers, durably, until the restore is complete."""
+    hidden = os.path.join(output, HIDDEN_PROPERTIES)
+    _rename(output, META_PROPERTIES, HIDDEN_PROPERTIES)
+    if properties and not os.path.exists(hidden):
+        text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
+        write_durably(hidden, text.encode())
+    sync_directory(output)
+
+
+def restore_identity(output: str) -> None:
+    """Give the ``meta.properties`` that was kept away its name: from now on brokers start."""
+    _rename(output, HIDDEN_PROPERTIES, META_PROPERTIES)
+
+
+def remove_staging(output: str) -> None:
+    """Remove the folders and files of attempts and of killed runs."""
+    with publishing(output, "remove what killed runs have left"):
+        for entry in list(os.scandir(output)):
+            if entry.name.startswith(STAGING):
+                _remove_tree(entry.path)
+            elif entry.name.startswith((".kafka-index-probe", ".kafka-index.")):
+                os.unlink(entry.path)
+
+
+def write_marker(output: str, broker_epoch: int) -> None:
+    """Write the marker of a clean shutdown, durably; no file that brokers read is written later."""
+    text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
+    write_durably(os.path.join(output, CLEAN_SHUTDOWN), text.encode())
+    sync_directory(output)
+
+
+def write_durably(path: str, data: bytes) -> None:
+    """Write a file whole, durably."""
+    with AtomicFile(path) as file:
+        file.write(data)
+        file.commit()
+
+
+def sync_directory(path: str) -> None:
+    """Make the entries of a directory durable."""
+    _sync([path], "make the directory durable")
+
+
+def _sync(paths: Iterable[str], action: str) -> None:
+    for place, error in make_durable(paths).items():
+        raise publish_error(error, place, action)
+
+
+def _rename(output: str, name: str, new_name: str) -> None:
+    path = os.path.join(output, name)
+    with publishing(path, "rename the file"):
+        try:
+            os.rename(path, os.path.join(output, new_name))
+        except FileNotFoundError:
+            return
+    sync_directory(output)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a folder in which tasks of a killed run on Spark may still write and remove files."""
+    for _ in range(_TRIES):
+        try:
+            return shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
+            if not os.path.lexists(path):
+                return None
+    return shutil.rmtree(path)
+
+
+def remove_directory(directory: str) -> None:
+    """Remove a partition of the output that is not finished."""
+    with publishing(directory, "remove an unfinished partition"), suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+
+
+def write_partition_metadata(directory: str, topic_id: str) -> None:
+    """Write the topic id of a partition."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    with (
+        publishing(path, "write the partition metadata"),
+        open(path, "w", encoding="ascii", newline="") as file,
+    ):
+        file.write(f"version: 0\ntopic_id: {topic_id}")
+
+
+def remove_build_files(directory: str) -> None:
+    """Remove the files of a partition that only a build needs."""
+    with publishing(directory, "remove a file of the build"):
+        for name in os.listdir(directory):
+            if name.startswith("."):
+                os.unlink(os.path.join(directory, name))
+
+
+def make_partition_durable(directory: str) -> None:
+    """Make all files of a partition durable."""
+    _sync(paths_of(directory), "make a restored file durable")
+
+
+def paths_of(directory: str) -> list[str]:
+    """Return the paths of a partition that have to be durable: its files, and itself."""
+    with publishing(directory, "list a restored partition"):
+        names = sorted(os.listdir(directory))
+    return [*(os.path.join(directory, name) for name in names), directory]
+
+
+class Link(StrEnum):
+    """The way logs get into the output."""
+
+    AUTO = "auto"
+    REFLINK = "reflink"
+    COPY = "copy"
+    HARD = "hard"
+
+
+def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:
+    """Return how logs are to be taken over, as tried with one of them."""
+    if link is Link.COPY:
+        return link
+    probe = os.path.join(output, _PROBE)
+    _remove(probe)
+    try:
+        if is_remote(sample.log_path):
+            works = False
+        elif link is Link.HARD:
+            works = _link(sample.log_path, probe)
+        else:
+            works = _clone(sample.log_path, probe)
+    finally:
+        _remove(probe)
+    if works:
+        return Link.HARD if link is Link.HARD else Link.REFLINK
+    if link is Link.AUTO:
+        return Link.COPY
+    raise InputError(
+        f"the input cannot be taken over with --link {link}",
+        path=sample.log_path,
+        expected="input and output on one file system"
+        + (" that shares blocks (XFS, btrfs)" if link is Link.REFLINK else ""),
+        hint="use --link auto or --link copy",
+    )
+
+
+def copy_or_link(segment: SegmentFile, target: str, link: Link) -> None:
+    """Make the log of a segment a file of the output, with its modification time."""
+    _remove(target)
+    is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
+    with closing(_open_listed(segment)) as source:
+        is_linked = link is Link.HARD and is_rolled and _link(segment.log_path, target)
+        if is_linked or (link is Link.REFLINK and _clone(segment.log_path, target)):
+            pass
+        elif is_remote(segment.log_path):
+            write_log(target, source.stream())
+        else:
+            _copy(segment.log_path, target, segment.log_size_bytes)
+        how = None if segment.log_version else source.changed()
+        if how is not None:
+            raise log_changed(segment.log_path, how)
+    # A link is the file of the dump, and has its time.
+    if not is_linked and not is_remote(segment.log_path):
+        _take_time(target, segment.log_mtime_ns)
+
+
+def _open_listed(segment: SegmentFile) -> ByteSource:
+    """Open a log as it was listed; if it has gone since, the dump changes."""
+    path = segment.log_path
+    try:
+        return open_log(path, segment)
+    except InputError:
+        if is_remote(path) or os.path.lexists(path):
+            raise
+        raise log_changed(path, "it was removed after it was listed") from None
+
+
+def own_copy(path: str) -> None:
+    """Give a path a file of its own, where it is a link to a log of the dump."""
+    if _is_own(os.lstat(path)):
+        return
+    aside = f"{path}.copy"
+    found = os.stat(path)
+    _copy(path, aside, found.st_size)
+    _take_time(aside, found.st_mtime_ns)
+    with publishing(path, "replace a link"):
+        os.replace(aside, path)
+
+
+def cut(path: str, size_bytes: int) -> None:
+    """Cut a log of the output, never one of the dump."""
+    own_copy(path)
+    mtime_ns = os.stat(path).st_mtime_ns
+    with (
+        publishing(path, "cut the copy of a log"),
+        open(path, "r+b", opener=_open_unlinked) as file,
+    ):
+        file.truncate(size_bytes)
+    _take_time(path, mtime_ns)
+
+
+def _is_own(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) and info.st_nlink == 1
+
+
+def _open_unlinked(path: str, flags: int) -> int:
+    """Open a log to change it; never through a link of any kind, which may lead to the dump."""
+    opened = os.open(path, flags | os.O_NOFOLLOW)
+    if not _is_own(os.fstat(opened)):
+        os.close(opened)
+        raise OSError(errno.EMLINK, "the file has another name", path)
+    return opened
+
+
+def _link(source: str, target: str) -> bool:
+    with publishing(target, "link a log"):
+        try:
+            # A log may be a symbolic link, which is not followed otherwise.
+            os.link(os.path.realpath(source), target)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise
+    return True
+
+
+def _clone(source: str, target: str) -> bool:
+    with publishing(target, "clone a log"):
+        return clone_file(source, target)
+
+
+def _copy(source: str, target: str, size_bytes: int) -> None:
+    with publishing(target, "copy a log"), open(source, "rb") as old, open(target, "wb") as new:
+        done = 0
+        while done < size_bytes:
+            wanted = min(_COPY_BYTES, size_bytes - done)
+            moved = _copy_range(old.fileno(), new.fileno(), wanted, done)
+            if moved == 0:
+                break
+            done += moved
+
+
+def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
+    try:
+        return os.copy_file_range(old, new, size_bytes, offset, offset)
+    except OSError as error:
+        if error.errno not in _NO_RANGE_COPIES:
+            raise
+    os.lseek(new, offset, os.SEEK_SET)
+    return os.sendfile(new, old, offset, size_bytes)
+
+
+def write_log(target: str, pieces: Iterable[Bytes]) -> None:
+    """Write a log of the output."""
+    with publishing(target, "copy a log"), open(target, "wb") as new:
+        new.writelines(piece.data for piece in pieces)
+
+
+def _take_time(path: str, mtime_ns: int) -> None:
+    # Retention goes by it where a segment has no timestamps.
+    with publishing(path, "set the modification time"):
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def _remove(path: str, action: str = "replace a file") -> bool:
+    """Remove a file; return whether it was there."""
+    with publishing(path, action):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+    return True

@@ -1,0 +1,417 @@
+"""The request of a restore, and its plan: which partitions, from which dump each, under which ids.
+
+All that can be refused is refused before the output has a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kafka_index.commands.restore.cluster import NODE_ID, ClusterMode, new_uuid
+from kafka_index.commands.restore.lost_transaction_markers import TransactionEdits
+from kafka_index.commands.restore.output_files import Link
+from kafka_index.commands.restore.point_in_time import Limit, Until
+from kafka_index.commands.restore.restored_partition import (
+    INCONSISTENT_TOPIC_ID,
+    STRAY,
+    RestoredPartition,
+    Salvage,
+)
+from kafka_index.commands.restore.source_cluster import OldCluster
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.cluster.replicas import Dump, Replica, base_replica
+from kafka_index.core.errors import ConfigError, InputError, first_of
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
+from kafka_index.core.format.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_PREFIX,
+    PARTITION_METADATA,
+    TopicPartition,
+    is_legal_topic,
+)
+from kafka_index.core.fs.inputs import linked_out
+from kafka_index.core.fs.paths import local_path
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.log.missing_offsets import KnownOffsets
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.decompression import shared_budget
+
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """A restore as it was asked for, checked except against the disk.
+
+    `log_starts` count instead of the dump's; `node_id` is the broker of a fresh cluster that gets
+    the output, where nothing else says. `topic_configs` are settings by topic, before those of the
+    old metadata log, and `renames` new names of topics by the old ones: such a topic gets a new id.
+    `goes_by_create_time`: a point in time counts for topics with the timestamps of clients, too.
+    `consistent`: a transaction across the end of a log is kept or removed as a whole, everywhere.
+    `drop_keys` are the keys of records that are dropped, none for no list of them.
+    `metadata_output` is the directory of the metadata log in the same cluster, if it has one of its
+    own. `properties` are all settings of the broker. Raises `ConfigError` if a choice does not
+    exist, or excludes another one.
+    """
+
+    inputs: Sequence[str]
+    output: str
+    tiered: TieredOptions | None = None
+    topics: re.Pattern[str] | None = None
+    salvage: Salvage = Salvage.PREFIX
+    link: Link = Link.AUTO
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cluster: ClusterMode = ClusterMode.FRESH
+    seeds: Sequence[str] = ()
+    node_id: int | None = None
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    renames: Mapping[str, str] = field(default_factory=dict)
+    new_topic_ids: bool = False
+    until: Until = field(default_factory=Until)
+    goes_by_create_time: bool = False
+    consistent: bool = False
+    drop_keys: tuple[bytes, ...] = ()
+    clamp_groups: bool = False
+    metadata_output: str | None = None
+    all_brokers_restored: bool = False
+    config: LogConfig = field(default_factory=LogConfig)
+    properties: Mapping[str, str] | None = None
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+    def __post_init__(self) -> None:
+        for name, kind in _CHOICES.items():
+            object.__setattr__(self, name, choice_of(kind, getattr(self, name), name))
+        for mode, options in _OPTIONS_OF.items():
+            for name, option in options.items():
+                is_given = getattr(self, name) or getattr(self, name) == ""
+                if is_given and self.cluster is not mode:
+                    raise ConfigError(f"{option} is for --cluster {mode}")
+        if self.topic_configs and not self.seeds:
+            raise ConfigError("--topic-config requires --seed")
+
+
+_CHOICES = {"salvage": Salvage, "link": Link, "cluster": ClusterMode}
+_OPTIONS_OF = {
+    ClusterMode.FRESH: {
+        "seeds": "--seed",
+        "new_topic_ids": "--new-topic-ids",
+        "renames": "--rename",
+    },
+    ClusterMode.SAME: {
+        "metadata_output": "--metadata-output",
+        "all_brokers_restored": "--all-brokers-restored",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """A partition to restore; `edits` are those of transactions whose markers are lost."""
+
+    partition: TopicPartition
+    base: Replica
+    others: tuple[Replica, ...]
+    topic_id: str
+    known: KnownOffsets
+    limit: Limit | None = None
+    edits: TransactionEdits | None = None
+
+    @property
+    def log_start_offset(self) -> int:
+        """The log start by a checkpoint or as it was given, 0 for none."""
+        return self.known.start_offset or 0
+
+    @property
+    def cleaned_to(self) -> int | None:
+        """The entry of the base in the cleaner's checkpoint; None for none."""
+        return self.base.root.cleaned_to(self.base.partition)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its logs."""
+        return int(self.base.segments.sizes_bytes.sum())
+
+    @property
+    def log_count(self) -> int:
+        """Number of its logs."""
+        return len(self.base.segments.base_offsets)
+
+    def alone(self) -> PartitionPlan:
+        """Return the plan without what the root of a dump says of other partitions."""
+        base, *others = (each.alone() for each in (self.base, *self.others))
+        return replace(self, base=base, others=tuple(others))
+
+    def segments(self) -> list[SegmentFile]:
+        """Return the segments of the base, under the name that they have in the output."""
+        topic = self.partition.topic
+        return [replace(each, topic=topic) for each in self.base.segments.files()]
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """The partitions of a restore, those without logs, and the topic ids that were made for it."""
+
+    partitions: tuple[PartitionPlan, ...]
+    without_logs: Mapping[TopicPartition, str]
+    made_ids: Mapping[str, str]
+    request: RestoreRequest
+    dump: Dump
+
+    @property
+    def digest(self) -> str:
+        """A digest that is equal for plans that write the same output."""
+        digest = hashlib.sha256()
+        for line in self._lines():
+            digest.update(f"{line}\n".encode())
+        return digest.hexdigest()
+
+    def _lines(self) -> Iterator[str]:
+        request = self.request
+        options = (
+            request.config,
+            (request.properties or {}).get("log.cleanup.policy"),
+            request.cluster,
+            request.clamp_groups,
+            request.metadata_output and os.path.realpath(local_path(request.metadata_output)),
+            sorted((name, sorted(each.items())) for name, each in request.topic_configs.items()),
+        )
+        yield f"{request.salvage} {request.until.text} {options!r}"
+        # Links share the fate of the dump: copies that complete them would hide that.
+        yield f"hard links: {request.link is Link.HARD}"
+        if request.drop_keys:
+            keys = repr(sorted(set(request.drop_keys))).encode()
+            yield f"dropped keys: {hashlib.sha256(keys).hexdigest()}"
+        for each in self.partitions:
+            topic = each.partition.topic
+            # An id that is made for this run is another one in each.
+            topic_id = "new" if topic in self.made_ids else each.topic_id
+            yield f"{each.partition.directory_name} {topic_id} {each.known.start_offset}"
+            for replica in (each.base, *each.others):
+                yield replica.directory
+                segments = replica.segments
+                for columns in zip(
+                    segments.base_offsets.tolist(),
+                    segments.sizes_bytes.tolist(),
+                    segments.mtimes_ns.tolist(),
+                    strict=True,
+                ):
+                    yield " ".join(map(str, columns))
+
+
+def plan_restore(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestorePlan:
+    """Plan a restore; new topic ids are made here."""
+    _check_choices(request, dump)
+    known = {**old.topic_ids(), **found_topic_ids(dump)}
+    missing = topics_without_id(dump, known)
+    made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
+    made |= {new: new_uuid() for new in request.renames.values()}
+    topic_ids = _topic_ids(dump, known, made, request.renames)
+    policies = old.cleanup_policies(request.properties, dump)
+    partitions = []
+    for partition in dump.replicas:
+        base, *others = base_replica(dump.replicas[partition])
+        topic = request.renames.get(partition.topic, partition.topic)
+        partitions.append(
+            PartitionPlan(
+                TopicPartition(topic, partition.partition),
+                base,
+                tuple(others),
+                topic_ids[topic],
+                _known_offsets(base, others, policies, request.log_starts),
+                request.until.limit_of(partition),
+            )
+        )
+    without_logs = {
+        partition: directory
+        for partition, directory in dump.without_logs.items()
+        if partition not in dump.replicas
+    }
+    partitions.sort(key=lambda each: each.partition)
+    return RestorePlan(tuple(partitions), without_logs, made, request, dump)
+
+
+def _check_choices(request: RestoreRequest, dump: Dump) -> None:
+    """Refuse choices that name what is not in the dump."""
+    unknown = set(request.log_starts).difference(dump.replicas)
+    if unknown:
+        name = min(unknown).directory_name
+        raise InputError("--log-start names a partition that is not in the input", found=name)
+    if request.clamp_groups and all(each.topic != CONSUMER_OFFSETS_TOPIC for each in dump.replicas):
+        raise InputError(
+            "--clamp-groups needs the offsets that groups committed",
+            expected=CONSUMER_OFFSETS_TOPIC,
+            hint="add its partitions to the input, or let --topics match it",
+        )
+    _check_renames(dump, request.renames)
+
+
+def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | None) -> RestorePlan:
+    """Return a plan with the ids that an earlier run of it made, and its point in time."""
+    until = replace(plan.request.until, time_ms=until_ms)
+    partitions = tuple(
+        replace(
+            each,
+            topic_id=topic_ids.get(each.partition.topic, each.topic_id),
+            limit=until.limit_of(each.base.partition),
+        )
+        for each in plan.partitions
+    )
+    request = replace(plan.request, until=until)
+    return replace(plan, partitions=partitions, made_ids=topic_ids, request=request)
+
+
+def found_topic_ids(dump: Dump) -> dict[str, str]:
+    """Return the ids of topics by their ``partition.metadata``."""
+    found: dict[str, tuple[str, str]] = {}
+    for replica in dump.all_replicas:
+        if replica.topic_id is None:
+            continue
+        topic = replica.partition.topic
+        known, where = found.setdefault(topic, (replica.topic_id, replica.directory))
+        if known != replica.topic_id:
+            raise InputError(
+                f"the topic id is not that of {where}",
+                path=replica.directory,
+                expected=known,
+                found=replica.topic_id,
+                hint="these are different topics of one name: restore them one by one",
+            )
+    return {topic: topic_id for topic, (topic_id, _) in found.items()}
+
+
+def topics_without_id(dump: Dump, known: Mapping[str, str]) -> list[str]:
+    """Return the topics whose id is not known, sorted."""
+    return sorted({each.topic for each in dump.replicas}.difference(known))
+
+
+def refuse_shared_ids(plan: RestorePlan) -> None:
+    """Refuse topics that have one id: a cluster would know one of them."""
+    topics: dict[str, str] = {}
+    for each in plan.partitions:
+        topic = topics.setdefault(each.topic_id, each.partition.topic)
+        if topic != each.partition.topic:
+            raise InputError(
+                f"the topic id is that of {topic}, too",
+                path=each.base.directory,
+                found=each.topic_id,
+                hint="is one a copy of the other? give it a new id with --rename OLD=NEW",
+            )
+
+
+def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
+    """Refuse names that are internal, taken, or not in the dump."""
+    topics = {partition.topic for partition in (*dump.replicas, *dump.without_logs)}
+    kept = topics.difference(renames)
+    for old, new in renames.items():
+        if old not in topics:
+            raise InputError("--rename names a topic that is not in the input", found=old)
+        if not is_legal_topic(new):
+            raise InputError("--rename gives a topic a name that it cannot have", found=repr(new))
+        for name in (old, new):
+            if name.startswith(INTERNAL_PREFIX):
+                raise InputError("an internal topic cannot be renamed", found=f"{old}={new}")
+        if new in kept or list(renames.values()).count(new) > 1:
+            raise InputError(
+                "--rename gives two topics one name", found=new, hint="choose another name"
+            )
+
+
+def _topic_ids(
+    dump: Dump, known: Mapping[str, str], made: Mapping[str, str], renames: Mapping[str, str]
+) -> dict[str, str]:
+    # A renamed topic is another topic.
+    ids = {topic: topic_id for topic, topic_id in known.items() if topic not in renames}
+    ids |= made
+    ids |= {old: ids[new] for old, new in renames.items() if old not in ids}
+    missing = topics_without_id(dump, ids)
+    if missing:
+        raise _without_id(dump, missing)
+    return ids
+
+
+def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
+    """Return the error of topics without an id, which names a link that hides one."""
+    directories = [each.directory for each in dump.all_replicas if each.partition.topic in missing]
+    paths = (f"{each}/{PARTITION_METADATA}" for each in directories if not is_remote(each))
+    link = next(filter(None, map(linked_out, paths)), None)
+    if link is not None:
+        return InputError(
+            f"the topic id of {first_of(missing, _NAMES_SHOWN)} is not known, as this file is a "
+            "link that leads out of the input",
+            path=link.path,
+            found=link.target,
+            hint="give --follow-links to read it, or --new-topic-ids",
+        )
+    return InputError(
+        "the topic id is not known: a broker takes a partition without one for stray, and an "
+        "empty log takes its place",
+        path=directories[0],
+        found=f"no partition.metadata of {first_of(missing, _NAMES_SHOWN)}",
+        hint="add the partition.metadata files, or the metadata log or __consumer_offsets of "
+        "the cluster to the input, or give --new-topic-ids",
+    )
+
+
+def _known_offsets(
+    base: Replica,
+    others: Sequence[Replica],
+    policies: Mapping[str, str | None],
+    log_starts: Mapping[TopicPartition, int],
+) -> KnownOffsets:
+    """Return what is known of a partition besides its logs, by all copies.
+
+    A copy that was cleaned elsewhere proves that the topic is compacted.
+    """
+    partition = base.partition
+    policy, is_known = policies.get(partition.topic), partition.topic in policies
+    known = KnownOffsets.of(base.root, partition, policy, is_topic_known=is_known)
+    if any(each.root.cleaned_to(each.partition) is not None for each in others):
+        known = replace(known, cleaning=replace(known.cleaning, is_compacted=True))
+    log_start = known.start_offset if base.tiered is None else base.tiered.log_start_offset
+    return replace(
+        known,
+        start_offset=log_starts.get(partition, log_start),
+        end_offset=max(each.root.committed_end(partition) for each in (base, *others)),
+    )
+
+
+def read_old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
+    """Read the cluster of the dumps, as far as the request needs it."""
+    lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
+    with_groups = lacks_ids or bool(request.seeds or request.renames)
+    return OldCluster.read(
+        dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
+    )
+
+
+def without_strays(
+    plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
+) -> tuple[RestorePlan, list[RestoredPartition]]:
+    """Return a plan without the partitions that the broker would not serve, and these."""
+    kept, strays = [], []
+    for each in plan.partitions:
+        code, number = STRAY, each.partition.partition
+        why = image.why_stray(number, each.topic_id, int(properties[NODE_ID]))
+        name = image.other_name(each.topic_id, each.partition.topic)
+        if why is None and name is not None:
+            code = INCONSISTENT_TOPIC_ID
+            why = f"the metadata has topic id {each.topic_id} for {name}: it is not served"
+        if why is None:
+            kept.append(each)
+        else:
+            stray = RestoredPartition(each.partition, each.base.directory, each.topic_id)
+            stray.leave_out(code, f"{why}; restore it to a fresh cluster")
+            strays.append(stray)
+    if not kept:
+        raise InputError(
+            "the metadata log knows none of the partitions at this broker",
+            path=plan.dump.metadata_logs[0],
+            found=strays[0].reason,
+            hint="is it that of the same dump? restore to a fresh cluster",
+        )
+    return replace(plan, partitions=tuple(kept)), strays

@@ -1,0 +1,673 @@
+"""One partition: its segments folded as a build folds them, and every file of it judged.
+
+Threads share the segments of a partition, a task of Spark scans them in turn. Where a file is
+harmful, or an entry in the place of a file is none, a start is predicted with the broker's loader.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+
+import numpy as np
+
+from kafka_index.commands.verify.findings import (
+    FileClass,
+    FileKind,
+    Finding,
+    Judgement,
+    LostRange,
+    PartitionFindings,
+    finding_of,
+    kind_of,
+)
+from kafka_index.commands.verify.index_files import SegmentPlace, judge_transaction_index
+from kafka_index.commands.verify.root_files import checkpoint_findings
+from kafka_index.commands.verify.segment import (
+    SegmentCheck,
+    check_segment,
+    has_data,
+    index_path,
+    read_stored,
+)
+from kafka_index.commands.verify.state_files import (
+    epoch_findings,
+    judge_metadata,
+    judge_snapshots,
+    other_files,
+)
+from kafka_index.commands.verify.verify_settings import VerifySettings
+from kafka_index.core.errors import KafkaIndexError, StartRefusedError, is_retriable
+from kafka_index.core.format.names import (
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    index_name_for,
+    parse_segment_file,
+)
+from kafka_index.core.format.records import ABORTED_TXN
+from kafka_index.core.fs.directories import Entry, scan_directory
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.index.aborted_txns import TxnFault, next_starts
+from kafka_index.core.index.transaction_index import AbortedTxns
+from kafka_index.core.job.engine import COST_BYTES, SplittableTask, Waves, Workers
+from kafka_index.core.log.append.log_segment_writer import floor_segment
+from kafka_index.core.log.future_timestamps import CLOCK_SKEW_MS
+from kafka_index.core.log.missing_offsets import (
+    BY_CHECKPOINTS,
+    Cause,
+    KnownOffsets,
+    MissingOffsets,
+    MissingRange,
+    SeenLog,
+    missing_offsets,
+)
+from kafka_index.core.log.recovery.report import ERROR, FAILED, SegmentReport
+from kafka_index.core.log.recovery.state_merge import (
+    SEGMENTS_OVERLAP,
+    STATE_UNKNOWN,
+    FoldedPartition,
+    fold_partition,
+)
+from kafka_index.core.log.scan.log_offsets import Hole
+from kafka_index.core.log.state.partition_state import ProducerExpiration
+from kafka_index.core.logdir.data_directory import DataDirectories, DataDirectory
+from kafka_index.core.logdir.metadata_files import read_topic_id
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable, lost_logs
+from kafka_index.core.records.batch_table import (
+    BAD_CRC,
+    OVERLAP,
+    PREALLOCATED_TAIL,
+    TORN_BATCH,
+    TORN_HEADER,
+    ScanStop,
+)
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.startup.changes import lost_records
+from kafka_index.core.startup.partition_loading import load_partition
+from kafka_index.core.startup.prediction import LoadedLog, LostRecords, NotPredictedError
+
+_TORN_CODES = (TORN_HEADER, TORN_BATCH)
+_CUT_AT_START = "A broker that starts here cuts it off; no whole batch is lost."
+_HIDDEN = (
+    "With the marker a broker takes the log to end before it, or at the segment's base offset, and "
+    "hides what it appends after it."
+)
+_EXITS = "With the marker a broker exits: the end of the log cannot be read."
+_STUCK = (
+    "Consumers are stuck at the batch; without the marker a broker that recovers the segment cuts "
+    "it there and deletes all later segments."
+)
+_UNREADABLE = "A broker keeps and serves the batch; consumers and followers are stuck at it."
+_BAD_INSIDE = "Consumers are stuck at the message inside."
+_REFUSED = "A broker that recovers the segment does not start, or cuts all of it."
+_SPLIT = "Its offsets are 2^31 or more apart: a broker that recovers the segment splits it."
+_SKIPPED = "Consumers skip the missing offsets silently, and no broker reports it."
+#: How many ranges of missing offsets are named in the row of a log.
+_SHOWN = 20
+_OVERLAPS = "Which of the records with the same offsets is read depends on the position."
+
+
+@dataclass
+class LogChecker:
+    """Judges the logs of a partition, segment by segment.
+
+    `missing` are the missing offsets of the partition, `lost` the lost ranges so far.
+    `is_state_known`: producers and transactions are known at the end of the judged segments.
+    `end_offset` is the end of the segments so far, by their headers; None before the first one, and
+    after a log that could not be read. `has_unread_log`: a log could not be read because of
+    permission, disk, memory or a change meanwhile.
+    """
+
+    missing: MissingOffsets
+    lost: list[LostRange] = field(default_factory=list)
+    is_state_known: bool = True
+    end_offset: int | None = None
+    has_unread_log: bool = False
+    _judged: int = 0
+
+    def judge(self, check: SegmentCheck, row: SegmentReport) -> Finding:
+        """Return the row of the next segment's log, from its scan and its row after the fold."""
+        segment, place = check.segment, check.place
+        base_offset = segment.base_offset
+        finding = finding_of(
+            segment, segment.log_path, FileKind.LOG, FileClass.SOUND, base_offset=base_offset
+        )
+        number, self._judged = self._judged, self._judged + 1
+        missing = [each for each in self.missing.ranges if each.log == number]
+        gaps = [each for each in missing if each.cause is not Cause.COMPACTED]
+        self.lost += [
+            LostRange(
+                each.first_offset, each.end_offset, base_offset, each.position_bytes, 0, "gap"
+            )
+            for each in gaps
+        ]
+        judgement = self._damage(check, row)
+        if judgement is None and check.whole.offsets.overlap is not None:
+            judgement = _overlap(check.whole.offsets.overlap)
+        if judgement is None and check.facts.unknown_magic is not None:
+            judgement = _corrupt(check.facts.unknown_magic, _UNREADABLE)
+        if judgement is None and check.bad_message is not None:
+            judgement = _corrupt(check.bad_message, _BAD_INSIDE)
+        # The tail is a row of the checkpoint that knows it.
+        gaps = [each for each in gaps if each.why != BY_CHECKPOINTS]
+        unnamed = self.missing.unnamed.get(number, 0)
+        if judgement is None and gaps:
+            judgement = _gap(gaps, unnamed)
+        elif judgement is not None and gaps:
+            judgement = replace(judgement, found=f"{judgement.found}; {_named(gaps, unnamed)}")
+        if judgement is None:
+            judgement = _sound(check, len(missing), is_last=place.is_last)
+        was_read = is_read(row)
+        finding = (
+            finding.judged(judgement)
+            if was_read
+            else finding.unread(
+                row.reason, retriable=row.retriable, position_bytes=row.position_bytes
+            )
+        )
+        self.has_unread_log |= finding.retriable
+        if finding.harmful or (row.status == FAILED and row.reason_code != STATE_UNKNOWN):
+            self.is_state_known = False
+        self.end_offset = max(check.whole.end_offset, self.end_offset or 0) if was_read else None
+        return finding
+
+    def _damage(self, check: SegmentCheck, row: SegmentReport) -> Judgement | None:
+        """Return the damage of a log; None where all of it is batches."""
+        place, code = check.place, row.reason_code
+        if not _is_damage(row) or check.is_split:
+            return None
+        if code == SEGMENTS_OVERLAP:
+            return Judgement(FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OVERLAPS)
+        position = row.position_bytes
+        is_tail = place.is_last and check.is_tail
+        if is_tail and not place.is_clean:
+            return Judgement(
+                FileClass.PADDED if code == PREALLOCATED_TAIL else FileClass.TORN,
+                position_bytes=position,
+                found=row.reason,
+                effect=_CUT_AT_START,
+            )
+        self._lose_rest(check, row)
+        if code == BAD_CRC:
+            file_class, effect = FileClass.BAD_CRC, _STUCK
+        elif code == PREALLOCATED_TAIL:
+            file_class, effect = FileClass.PADDED, _EXITS
+        elif code in _TORN_CODES:
+            file_class = FileClass.TORN
+            effect = _SKIPPED if not place.is_last else _HIDDEN if place.is_clean else _STUCK
+        else:
+            file_class = FileClass.CORRUPT
+            effect = _REFUSED if row.status == FAILED else _STUCK
+        return Judgement(
+            file_class, harmful=True, position_bytes=position, found=row.reason, effect=effect
+        )
+
+    def _lose_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
+        """Add the lost range after the valid batches of a damaged log."""
+        facts, whole = check.facts, check.whole
+        end = whole.end_offset if whole.end_offset > facts.end_offset else None
+        base_offset, position = check.segment.base_offset, facts.end_bytes
+        size, reason = row.log_size_bytes - position, row.reason_code or "damaged"
+        self.lost.append(LostRange(facts.end_offset, end, base_offset, position, size, reason))
+
+
+def is_read(row: SegmentReport) -> bool:
+    """Return whether a log could be read."""
+    return not (row.reason_code == ERROR and row.status == FAILED)
+
+
+def _is_damage(row: SegmentReport) -> bool:
+    # Overlaps are judged by all of the log.
+    if row.reason_code in (STATE_UNKNOWN, OVERLAP) or not is_read(row):
+        return False
+    return row.status == FAILED or row.is_damage or row.is_preallocated_tail
+
+
+def _gap(gaps: Sequence[MissingRange], unnamed: int) -> Judgement:
+    first = gaps[0]
+    return Judgement(
+        FileClass.GAP,
+        harmful=True,
+        position_bytes=first.position_bytes,
+        expected=f"offset {first.first_offset}",
+        found=_named(gaps, unnamed),
+        effect=f"{_SKIPPED} {first.why[0].upper()}{first.why[1:]}.",
+    )
+
+
+def _named(gaps: Sequence[MissingRange], unnamed: int) -> str:
+    """Return which offsets are missing, for people."""
+    more = max(len(gaps) - _SHOWN, 0) + unnamed
+    shown = ", ".join(f"{each.first_offset} to {each.last_offset}" for each in gaps[:_SHOWN])
+    found = f"offsets {shown} are missing"
+    return f"{found}, and in {more} more places" if more else found
+
+
+def _corrupt(stop: ScanStop, effect: str) -> Judgement:
+    return Judgement(
+        FileClass.CORRUPT,
+        harmful=True,
+        position_bytes=stop.position_bytes,
+        found=stop.text,
+        effect=effect,
+    )
+
+
+def _overlap(overlap: Hole) -> Judgement:
+    return Judgement(
+        FileClass.OVERLAP,
+        harmful=True,
+        position_bytes=overlap.position_bytes,
+        expected=f"offset {overlap.end_offset} or more",
+        found=f"offset {overlap.first_offset}",
+        effect=_OVERLAPS,
+    )
+
+
+def _sound(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
+    if check.segment.log_size_bytes == 0:
+        effect = None if is_last else "Nothing can be read from it."
+        return Judgement(FileClass.EMPTY, effect=effect)
+    count = check.facts.offsets.cleaned_count + gaps
+    found = f"offsets are missing in {count} places, as compaction leaves them" if count else None
+    return Judgement(FileClass.SOUND, found=found, effect=_SPLIT if check.is_split else None)
+
+
+#: Producers' clocks may be ahead by this: the default of ``message.timestamp.after.max.ms``.
+_LOGS_ONLY = "A broker reads every log and rebuilds the rest; it needs partition.metadata."
+_NOT_WHOLE = "A log of it could not be read: it was not verified as a whole."
+_NO_OFFSET_INDEX = "A broker that starts here recovers the segment, and cuts it at any damage."
+_NO_TIME_INDEX = (
+    "A broker makes an empty one: the time of the file decides what retention deletes, and lookups "
+    "by time go wrong."
+)
+
+
+class PartitionVerification:
+    """Verifies a partition, of which all segments are given: `check` for each, then `finish`.
+
+    `check` may be called in any order and thread; `root` holds the partition.
+    """
+
+    def __init__(
+        self, segments: Sequence[SegmentFile], settings: VerifySettings, root: DataDirectory
+    ) -> None:
+        self._segments = segments
+        self._settings = settings
+        self._root = root
+        last = segments[-1]
+        self._partition = TopicPartition(last.topic, last.partition)
+        self._directory = last.partition_directory
+        self._index_directory = settings.index_directory(last)
+        recovery_point = root.recovery_point(self._partition)
+        self._first_recovered = segments[floor_segment(segments, recovery_point)].base_offset
+        self._checks: Sequence[SegmentCheck] = ()
+
+    def _place(self, segment: SegmentFile) -> SegmentPlace:
+        """Return how a start treats a segment."""
+        root = self._root
+        is_unflushed = root.has_root_files and segment.base_offset >= self._first_recovered
+        # No start recovers a segment of tiered storage.
+        is_clean = is_segment_path(self._directory) or root.is_clean
+        is_recovered = not is_clean and (segment.is_last or is_unflushed)
+        return SegmentPlace(segment.is_last, is_recovered, is_clean)
+
+    def check(self, segment: SegmentFile, attempt_id: str) -> SegmentCheck:
+        """Scan a segment."""
+        cleaned_to = self._root.cleaned_to(self._partition) or 0
+        return check_segment(
+            segment, self._place(segment), self._settings, cleaned_to, attempt_id=attempt_id
+        )
+
+    def finish(self, checks: Iterable[SegmentCheck], attempt_id: str) -> PartitionFindings:
+        """Judge the files that depend on all segments, once these were checked."""
+        self._checks = sorted(checks, key=lambda check: check.segment.base_offset)
+        folded = fold_partition(
+            [check.staged for check in self._checks],
+            self._settings.build_settings(),
+            attempt_id=attempt_id,
+        )
+        partition, directory, segments = self._partition, self._directory, self._segments
+        built = _built(folded)
+        rows = [each.report for each in folded.segments]
+        rows += [check.row for check in self._checks[len(rows) :]]
+        entries = self._entries()
+        lost_ends: Mapping[int, int] = {}
+        unread: KafkaIndexError | None = None
+        try:
+            lost_ends = lost_logs(entries, segments)
+        except KafkaIndexError as error:
+            unread = error
+        is_tiered = partition in self._settings.tiered
+        missing = self._missing_offsets(rows, {} if is_tiered else lost_ends)
+        judge = LogChecker(missing)
+        found: list[Finding] = []
+        has_indexes = any(c.has_offset_index or c.has_time_index for c in self._checks)
+        aborted = [_aborted(built, check) for check in self._checks]
+        next_aborted = next_starts(aborted, self._open_from(folded))
+        for check, row, expected, next_start in zip(
+            self._checks, rows, aborted, next_aborted, strict=True
+        ):
+            found.append(judge.judge(check, row))
+            found += check.findings
+            is_known = judge.is_state_known and folded.error is None
+            if has_indexes:
+                found += self._missing_indexes(check)
+            found += self._transactions(
+                check, expected, next_start, has_indexes=has_indexes, is_known=is_known
+            )
+        start = max(self._log_start(), self._checks[0].segment.base_offset)
+        end = judge.end_offset
+        if not is_segment_path(segments[-1].log_path):
+            is_whole = judge.is_state_known and folded.snapshots is not None
+            recovered = (each.base_offset for each in segments if self._place(each).is_recovered)
+            config = self._settings.config
+            found += judge_snapshots(
+                partition,
+                self._index_directory,
+                built if is_whole else None,
+                ProducerExpiration(config.producer_id_expiration_ms, self._settings.now_ms),
+                (start, end),
+                [each.base_offset for each in segments],
+                is_clean=self._root.is_clean,
+                is_compacted=missing.cleaning.is_compacted is True,
+                recovered_from=next(recovered, None),
+            )
+        if not is_segment_path(self._index_directory):
+            found += epoch_findings(
+                partition,
+                self._index_directory,
+                [epochs for check in self._checks for epochs in check.whole.epochs.ranges],
+                (self._log_start(), end),
+                has_indexes=has_indexes,
+            )
+        lost_bases = lost_ends if is_tiered else missing.lost_bases
+        for one in other_files(partition, segments, entries, lost_bases):
+            is_unread = unread is not None and unread.path == one.path
+            found.append(one.unreadable(unread) if unread and is_unread else one)
+        if not is_segment_path(directory):
+            topic = self._settings.topics.get(partition.topic)
+            found += judge_metadata(partition, directory, topic, is_known=self._root.has_root_files)
+        if end is not None:
+            found += checkpoint_findings(self._root, partition, end)
+        found = self._shortened(self._with_refusal(found, entries))
+        whole = self._partition_row(found, start, end, folded.error)
+        if judge.has_unread_log or unread:
+            whole = replace(
+                whole, file_class=FileClass.UNREADABLE, effect=_NOT_WHOLE, retriable=True
+            )
+        latest = self._settings.now_ms + CLOCK_SKEW_MS
+        future = [each for each in self._checks if each.whole.max_timestamp_ms > latest]
+        return PartitionFindings(
+            partition.topic,
+            partition.partition,
+            directory,
+            (*found, whole),
+            tuple(judge.lost),
+            start,
+            end,
+            sum(each.log_size_bytes for each in segments),
+            len(future),
+            sum(each.segment.log_size_bytes for each in future),
+        )
+
+    def _open_from(self, folded: FoldedPartition) -> int:
+        """Return the first offset of the transactions that have no end in the log."""
+        end = self._checks[-1].whole.end_offset
+        state = None if folded.start is None else folded.start.state
+        unstable = None if state is None else state.first_unstable_offset
+        return end if unstable is None else min(unstable, end)
+
+    def _entries(self) -> Sequence[Entry]:
+        """Return the entries of the directory; none of a remote one without segments."""
+        directory = self._directory
+        is_listed = any(each.partition_directory == directory for each in self._segments)
+        if is_segment_path(directory) or (is_remote(directory) and not is_listed):
+            return []
+        return scan_directory(directory)
+
+    def _log_start(self) -> int:
+        partition = self._partition
+        tiered = self._settings.tiered.get(partition)
+        return tiered.log_start_offset if tiered else self._root.log_start_offset(partition) or 0
+
+    def _missing_offsets(
+        self, rows: Sequence[SegmentReport], lost_ends: Mapping[int, int]
+    ) -> MissingOffsets:
+        """Return the missing offsets, by the batches before any damage and the remaining ends."""
+        partition, root = self._partition, self._root
+        topic = self._settings.topics.get(partition.topic)
+        policy = None if topic is None else topic.cleanup_policy
+        known = KnownOffsets.of(root, partition, policy, is_topic_known=topic is not None)
+        if partition in self._settings.tiered:
+            known = replace(known, start_offset=None)
+        return missing_offsets(
+            [
+                SeenLog(
+                    check.segment,
+                    check.facts.offsets,
+                    is_read(row),
+                    None if check.whole is check.facts else check.whole.end_offset,
+                )
+                for check, row in zip(self._checks, rows, strict=True)
+            ],
+            known,
+            shared_budget(self._settings.config.max_decompressed_bytes),
+            lost_ends,
+        )
+
+    def _missing_indexes(self, check: SegmentCheck) -> Iterator[Finding]:
+        """Yield the rows of index files that are not there."""
+        segment = check.segment
+        if check.row.status == FAILED:
+            return
+        missing = []
+        if not check.has_offset_index:
+            missing.append((FileKind.INDEX, Judgement(FileClass.MISSING, effect=_NO_OFFSET_INDEX)))
+        if not check.has_time_index:
+            harmful = check.has_offset_index and check.facts.max_timestamp_ms >= 0
+            judgement = Judgement(FileClass.MISSING, harmful, effect=_NO_TIME_INDEX)
+            missing.append((FileKind.TIME_INDEX, check.place.softened(judgement)))
+        for kind, judgement in missing:
+            path = index_path(segment, self._settings, kind)
+            row = finding_of(
+                segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset
+            )
+            yield row.judged(judgement)
+
+    def _transactions(
+        self,
+        check: SegmentCheck,
+        expected: AbortedTxns,
+        next_start: int,
+        *,
+        has_indexes: bool,
+        is_known: bool,
+    ) -> Iterator[Finding]:
+        segment, wanted = check.segment, expected.tobytes()
+        finding, stored = read_stored(segment, self._settings, FileKind.TXN_INDEX)
+        if finding.file_class is FileClass.UNREADABLE:
+            yield finding
+        elif stored is not None:
+            row = judge_transaction_index(
+                stored,
+                None if check.row.status == FAILED else wanted,
+                segment.base_offset,
+                check.place,
+                partial(has_data, self._checks, segment.base_offset),
+                next_start,
+                is_known=is_known,
+            )
+            yield finding.judged(row)
+        elif wanted and is_known and has_indexes:
+            row = Judgement(
+                FileClass.MISSING, check.has_offset_index, effect=TxnFault.MISSING.effect
+            )
+            yield finding.judged(check.place.softened(row))
+
+    def _with_refusal(self, found: list[Finding], entries: Sequence[Entry]) -> list[Finding]:
+        """Return rows with what a start fails on, where an entry is not the file it names."""
+        directory = self._directory
+        is_suspect = self._is_loaded and any(
+            entry.why_not_a_file() is not None and parse_segment_file(entry.name) is not None
+            for entry in entries
+        )
+        if not is_suspect:
+            return found
+        refused = self._refused_start()
+        is_harmful = any(one.harmful for one in found)
+        if refused is None or (refused.path == directory and is_harmful):
+            return found
+        same = next((one for one in found if one.path == refused.path), None)
+        if same is None:
+            name = parse_segment_file(os.path.basename(refused.path))
+            if name is not None:
+                kind = kind_of(name.kind)
+                refused = replace(refused, segment_base_offset=name.base_offset, kind=kind)
+            return [*found, refused]
+        if same.harmful:
+            return found
+        owner = replace(refused, segment_base_offset=same.segment_base_offset, kind=same.kind)
+        return [owner if one is same else one for one in found]
+
+    def _shortened(self, found: list[Finding]) -> list[Finding]:
+        """Return one row for all files but logs and those at the root, where none is there."""
+        kinds = (FileKind.LOG, FileKind.ROOT)
+        if any(one.file_class is not FileClass.MISSING for one in found if one.kind not in kinds):
+            return found
+        row = finding_of(self._partition, self._directory, FileKind.INDEX, FileClass.MISSING)
+        row = replace(row, found="logs only", effect=_LOGS_ONLY)
+        return [*(one for one in found if one.kind in kinds), row]
+
+    def _partition_row(
+        self,
+        found: Sequence[Finding],
+        start: int,
+        end: int | None,
+        error: KafkaIndexError | None,
+    ) -> Finding:
+        harmful = [one for one in found if one.harmful]
+        row = finding_of(
+            self._partition,
+            self._directory,
+            FileKind.PARTITION,
+            harmful[0].file_class if harmful else FileClass.SOUND,
+            harmful=bool(harmful),
+        )
+        end_text = "an end that is not known" if end is None else end
+        row = replace(row, found=f"offsets {start} to {end_text}")
+        if error is not None and is_retriable(error):
+            return row.unreadable(error)
+        stray = next((one for one in harmful if one.is_stray), None)
+        if stray is not None:
+            return replace(row, effect=stray.effect)
+        is_started = harmful and self._is_loaded and not is_remote(self._directory)
+        return row if end is None or not is_started else self._started(row, end)
+
+    def _started(self, row: Finding, end_offset: int) -> Finding:
+        """Return the row of the partition with the effect of a start on it as it lies."""
+        marker = "With the marker that lies here" if self._root.is_clean else "Without the marker"
+        try:
+            log, lost = self._load()
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                effect = f"What a start does to it could not be predicted: {error}."
+                return replace(row, effect=effect, retriable=True)
+            return replace(row, effect=f"{marker} a broker does not start: {error.message}.")
+        text = f"{marker} a broker serves offsets {log.log_start_offset} to {log.log_end_offset}"
+        if lost.records:
+            text += f", and {_loss(lost)}"
+        return replace(row, effect=f"{text}.", expected=f"offsets up to {end_offset}")
+
+    def _refused_start(self) -> Finding | None:
+        """Return the row of what a broker does not start over, or loses records over.
+
+        Its path is the directory where no one file is at fault. None where neither happens, or a
+        read fails, which the rows of the files have.
+        """
+        row = finding_of(
+            self._partition, self._directory, FileKind.ROOT, FileClass.CORRUPT, harmful=True
+        )
+        if is_remote(self._directory):
+            return None
+        try:
+            _, lost = self._load()
+        except NotPredictedError as error:
+            return row.refused(error, "Whether a broker starts with it is not known.")
+        except StartRefusedError as error:
+            return row.refused(error)
+        except KafkaIndexError:
+            return None
+        if not lost.records:
+            return None
+        found = "an entry that is not a file, in the place of one"
+        return replace(row, found=found, effect=f"A broker {_loss(lost)}.")
+
+    def _load(self) -> tuple[LoadedLog, LostRecords]:
+        """Load the partition as a broker does; return what it has then, and what is lost."""
+        loading = self._settings.loading(self._root, self._partition)
+        with load_partition(self._partition, self._directory, loading) as loaded:
+            # A broker reads partition.metadata once the log is loaded.
+            read_topic_id(self._directory)
+            lost, _ = lost_records(loaded, loading.log_start_offset)
+            return loaded.log, lost
+
+    @property
+    def _is_loaded(self) -> bool:
+        """Whether a broker loads the directory as it lies."""
+        return self._settings.indexes is None and not self._settings.tiered
+
+
+def _loss(lost: LostRecords) -> str:
+    offsets = f"offset {lost.first_offset} to {lost.last_offset}"
+    return f"loses or hides {lost.records} records from {offsets}"
+
+
+def _aborted(built: Mapping[str, bytes], check: SegmentCheck) -> AbortedTxns:
+    """Return the transactions that the log of a segment aborts, as a fold has made them."""
+    name = index_name_for(os.path.basename(check.segment.log_path), TXN_INDEX_SUFFIX)
+    return np.frombuffer(built.get(name, b""), ABORTED_TXN)
+
+
+def _built(folded: FoldedPartition) -> dict[str, bytes]:
+    """Return the state files that a fold has made, by name, and remove them."""
+    built = {}
+    for staged in chain(folded.own_files, *(segment.files for segment in folded.segments)):
+        with open(staged.scratch_path, "rb") as file:
+            built[os.path.basename(staged.final_path)] = file.read()
+        os.unlink(staged.scratch_path)
+    return built
+
+
+def verify_partitions(
+    workers: Workers, segments: SegmentTable, settings: VerifySettings
+) -> Generator[PartitionFindings, None, None]:
+    """Verify partitions, the largest first; yield their findings."""
+    partitions = sorted(segments.partitions, key=lambda each: -each.size_bytes)
+    try:
+        yield from workers.run_parts(
+            partitions,
+            partial(_divide, settings=settings, roots=DataDirectories(tolerated=True)),
+            sizes=[each.size_bytes + len(each) * COST_BYTES for each in partitions],
+            what="verify {:,} partitions",
+            waves=Waves.KEPT,
+        )
+    finally:
+        shutil.rmtree(settings.scratch_root(), ignore_errors=True)
+
+
+def _divide(
+    segments: PartitionSegments, *, settings: VerifySettings, roots: DataDirectories
+) -> SplittableTask[PartitionFindings]:
+    files = segments.files()
+    root = roots.of(files[-1].partition_directory)
+    verification = PartitionVerification(files, settings, root)
+    return SplittableTask(
+        [partial(verification.check, each) for each in files], verification.finish
+    )

@@ -1,0 +1,100 @@
+"""The settings that every partition of a verification shares, and the topics that are known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kafka_index.core.cluster.metadata.directory import FoundCluster
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.fs.local_work import workspace
+from kafka_index.core.job.engine import new_run_id
+from kafka_index.core.log.recovery.settings import ALL_OUTPUTS, BuildSettings, Output
+from kafka_index.core.logdir.data_directory import DataDirectory
+from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
+from kafka_index.core.logdir.segment_table import SegmentTable
+from kafka_index.core.startup.partition_loading import Loading
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """A topic in the metadata.
+
+    ``cleanup.policy`` is None if neither the metadata nor the settings of the broker set it.
+    """
+
+    topic_id: str
+    cleanup_policy: str | None
+
+
+def known_topics(
+    found: FoundCluster, segments: SegmentTable, properties: Mapping[str, str] | None = None
+) -> dict[str, KnownTopic]:
+    """Return the topics of segments that the metadata knows, by name.
+
+    `properties` are all settings of the broker.
+    """
+    cluster = found.image
+    if cluster is None:
+        return {}
+    names = {each.partition.topic for each in segments.partitions}
+    topics = {name: cluster.topic_named(name) for name in names}
+    return {
+        name: KnownTopic(topic.topic_id, cluster.cleanup_policy(name, properties, found.node_id))
+        for name, topic in topics.items()
+        if topic is not None
+    }
+
+
+# Epochs are judged by those of the batches: a build starts from the file itself.
+_OUTPUTS = ALL_OUTPUTS - {Output.EPOCHS}
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """The settings of a verification.
+
+    `now_ms` is the time at which the broker would start: producers that are idle then do not count.
+    `indexes` is a folder that mirrors the partition directories and holds the files to verify; by
+    default they are beside the logs. `fast` reads the headers of batches only: checksums are not
+    verified. No two runs share a run id. `tiered` has the facts about partitions with remote
+    segments, and `topics` those of the cluster's metadata, by name.
+    """
+
+    now_ms: int
+    config: LogConfig = field(default_factory=LogConfig)
+    indexes: str | None = None
+    fast: bool = False
+    run_id: str = field(default_factory=new_run_id)
+    tiered: Mapping[TopicPartition, TieredPartition] = field(default_factory=dict)
+    topics: Mapping[str, KnownTopic] = field(default_factory=dict)
+
+    def scratch_root(self) -> str:
+        """Return the local folder for the expected files."""
+        return os.path.join(workspace(), f"verify-{self.run_id}")
+
+    def build_settings(self) -> BuildSettings:
+        """Return the settings of the build that makes those files."""
+        return BuildSettings(
+            config=self.config,
+            target_root=self.scratch_root(),
+            outputs=_OUTPUTS,
+            verify_crc=not self.fast,
+            force=True,
+            run_id=self.run_id,
+            keeps_digests=False,
+            tiered=self.tiered,
+        )
+
+    def loading(self, root: DataDirectory, partition: TopicPartition) -> Loading:
+        """Return the loading of a partition of a data directory by a broker that starts."""
+        return Loading.of(root, partition, self.config, lambda: self.now_ms)
+
+    def index_directory(self, segment: SegmentFile) -> str:
+        """Return the folder with the index files of a segment."""
+        directory = segment.partition_directory
+        if self.indexes is None:
+            return directory
+        return f"{self.indexes.rstrip('/')}/{segment.topic}-{segment.partition}"

@@ -1,0 +1,1 @@
+"""Kafka storage without commands, Spark or click."""

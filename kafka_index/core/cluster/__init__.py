@@ -1,0 +1,1 @@
+"""What is known only by reading logs: metadata, replicas, remote segments."""

@@ -1,0 +1,538 @@
+"""Listing a dump with tiered storage: each partition as the union of its segments."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.cluster.remote.remote_log_metadata import (
+    RemoteLogMetadata,
+    read_remote_log_metadata,
+)
+from kafka_index.core.cluster.remote.remote_objects import (
+    RemoteObjects,
+    choose_topic_ids,
+    list_remote_objects,
+    topic_names,
+)
+from kafka_index.core.cluster.remote.uploads import (
+    UnfinishedUpload,
+    Upload,
+    cut_position,
+    read_epochs,
+    same_content,
+    uploads_of_events,
+    uploads_of_objects,
+)
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.format.checkpoints import EpochEntry
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.names import (
+    LOG_SUFFIX,
+    REMOTE_LOG_METADATA_TOPIC,
+    TopicPartition,
+    parse_partition_directory,
+)
+from kafka_index.core.fs.inputs import Skipped
+from kafka_index.core.fs.tiered.segment_paths import Layout, SegmentKey
+from kafka_index.core.logdir.data_directory import DataDirectories
+from kafka_index.core.logdir.listing import Listing, list_any, no_topic_matches
+from kafka_index.core.logdir.metadata_files import read_epochs_or_skip, read_topic_id
+from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A segment, and the last of its offsets that it serves."""
+
+    segment: Upload
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A segment that serves nothing, and why."""
+
+    segment: Upload
+    reason: str
+
+
+def choose_segments(
+    candidates: Sequence[Upload],
+    lineage: Sequence[EpochEntry],
+    *,
+    same_content: Callable[[Upload, Upload], bool],
+) -> tuple[list[Served], list[Refused]]:
+    """Choose the segments of a partition out of candidates in any order.
+
+    The lineage has the leader epochs of the log, ascending; it is empty if they are unknown. The
+    served segments ascend and do not overlap. Where two overlap, the later serves from its start
+    on, as in Kafka's map of start offsets. A segment that lies within another is not needed: it is
+    refused, unless it was uploaded later under the same range; `same_content` compares the bytes of
+    two segments of one range.
+    """
+    served: list[Served] = []
+    refused: list[Refused] = []
+    valid = []
+    for candidate in candidates:
+        end = valid_end(candidate, lineage)
+        if end < candidate.start_offset:
+            epochs = ", ".join(
+                f"{each.epoch} from {each.start_offset}" for each in candidate.epochs
+            )
+            refused.append(
+                Refused(candidate, f"its leader epochs are not those of the log: {epochs}")
+            )
+        else:
+            valid.append(Served(candidate, end))
+    # The longest of a start comes first, and the latest of a range.
+    valid.sort(key=lambda s: (s.segment.start_offset, -s.end_offset, -s.segment.uploaded_ms))
+    for each in valid:
+        before = served[-1] if served else None
+        if before is None or each.segment.start_offset > before.end_offset:
+            served.append(each)
+        elif each.end_offset <= before.end_offset:
+            refused.append(_within(each, before, same_content))
+        else:
+            served[-1] = Served(before.segment, each.segment.start_offset - 1)
+            served.append(each)
+    return served, refused
+
+
+def valid_end(segment: Upload, lineage: Sequence[EpochEntry]) -> int:
+    """Return the last offset up to which a segment's epochs are those of the log.
+
+    That is below its start where not even its first offset is valid. Offsets below the start of the
+    first known epoch are not judged: a log that lost its head has lost those epochs too.
+    """
+    if not lineage:
+        return segment.end_offset
+    ends = [*(entry.start_offset - 1 for entry in lineage[1:]), INT64_MAX]
+    ranges = {
+        entry.epoch: (entry.start_offset if number else 0, end)
+        for number, (entry, end) in enumerate(zip(lineage, ends, strict=True))
+    }
+    first = lineage[0]
+    valid = segment.start_offset - 1
+    own_ends = [*(entry.start_offset - 1 for entry in segment.epochs[1:]), segment.end_offset]
+    for entry, own_end in zip(segment.epochs, own_ends, strict=True):
+        start = max(entry.start_offset, segment.start_offset)
+        if entry.epoch < first.epoch:
+            allowed = (0, first.start_offset - 1)
+        else:
+            allowed = ranges.get(entry.epoch, (INT64_MAX, -1))
+        if start < allowed[0]:
+            return valid
+        valid = min(own_end, allowed[1])
+        if valid < own_end:
+            return max(valid, segment.start_offset - 1)
+    return valid
+
+
+def _within(
+    inner: Served, outer: Served, same_content: Callable[[Upload, Upload], bool]
+) -> Refused:
+    first, last = inner.segment.start_offset, inner.end_offset
+    if (first, last) != (outer.segment.start_offset, outer.end_offset):
+        return Refused(inner.segment, f"a longer segment has its offsets, {first} to {last}")
+    equal = same_content(inner.segment, outer.segment)
+    what = "the same content" if equal else "other content"
+    return Refused(
+        inner.segment, f"a later upload has the same offsets, {first} to {last}, and {what}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPartition:
+    """The part of a partition in a log directory; the directory is None without one.
+
+    The segments are by base offset; the log start offset is that of the checkpoint.
+    """
+
+    directory: str | None
+    segments: Sequence[SegmentFile]
+    log_start_offset: int | None
+    epochs: tuple[EpochEntry, ...]
+
+    @property
+    def start_offset(self) -> int | None:
+        """Base offset of the first segment; None for none."""
+        return self.segments[0].base_offset if self.segments else None
+
+
+@dataclass(frozen=True, slots=True)
+class United:
+    """The remote part of a partition.
+
+    The segments serve the offsets that are not local, ascending; the others are skipped, with a
+    reason. The log start offset is that of the checkpoint, or the start of the first segment, and
+    the epochs are those of the whole log, from its start on.
+    """
+
+    segments: list[SegmentFile]
+    skipped: list[Skipped]
+    log_start_offset: int
+    epochs: tuple[EpochEntry, ...]
+
+
+def unite(
+    partition: TopicPartition,
+    uploads: Sequence[Upload],
+    unfinished: Sequence[UnfinishedUpload],
+    local: LocalPartition,
+) -> United:
+    """Choose the remote segments that serve the offsets below the local ones.
+
+    `unfinished` are objects that look like an upload where no events decide. A broker reads local
+    offsets from the log directory (``ReplicaManager.readFromLog``). The objects of segments below
+    the log's start are not deleted at once, and are not read either.
+    """
+    starts = [upload.start_offset for upload in uploads]
+    if local.start_offset is not None:
+        starts.append(local.start_offset)
+    log_start = local.log_start_offset
+    if log_start is None:
+        log_start = min(starts, default=0)
+    epochs = local.epochs or _latest_epochs(uploads)
+    served, refused = choose_segments(
+        uploads,
+        epochs,
+        same_content=lambda first, second: same_content(first.objects, second.objects),
+    )
+    skipped = [Skipped(each.segment.objects.log_object, each.reason) for each in refused]
+    segments = []
+    for each in _below(served, local.start_offset):
+        upload = each.segment
+        if each.end_offset < log_start:
+            reason = f"its last offset, {each.end_offset}, is below the log start {log_start}"
+            skipped.append(Skipped(upload.objects.log_object, reason))
+        else:
+            segments.append(_served_file(partition, upload, each.end_offset))
+    ranges = [(each.segment.start_offset, each.end_offset) for each in served]
+    for damaged in unfinished:
+        start = damaged.objects.key.start_offset
+        later = [each.segment.start_offset for each in served if each.segment.start_offset > start]
+        if local.start_offset is not None:
+            later.append(local.start_offset)
+        hidden = any(first <= start <= last for first, last in ranges)
+        if hidden or not later or max(later) <= start or start < log_start:
+            skipped.append(damaged.skipped)
+        else:
+            # Nothing else has its offsets, and the log continues: opening it reports what is wrong.
+            size = damaged.objects.sizes.get(LOG_SUFFIX, 0)
+            segments.append(_segment_file(partition, damaged.objects, start, size))
+    segments.sort(key=lambda segment: segment.base_offset)
+    cache = LeaderEpochCache(epochs)
+    cache.truncate_from_start(log_start)
+    return United(segments, skipped, log_start, cache.entries)
+
+
+def _below(served: Sequence[Served], local_start: int | None) -> list[Served]:
+    """Return the segments that serve offsets below the first local one."""
+    if local_start is None:
+        return list(served)
+    return [
+        Served(each.segment, min(each.end_offset, local_start - 1))
+        for each in served
+        if each.segment.start_offset < local_start
+    ]
+
+
+def _served_file(partition: TopicPartition, upload: Upload, end_offset: int) -> SegmentFile:
+    size_bytes, limit = upload.size_bytes, None
+    if end_offset < upload.end_offset:
+        size_bytes = limit = cut_position(upload, end_offset)
+    return _segment_file(partition, upload.objects, upload.start_offset, size_bytes, limit)
+
+
+def _segment_file(
+    partition: TopicPartition,
+    objects: RemoteObjects,
+    start_offset: int,
+    size_bytes: int,
+    limit_bytes: int | None = None,
+) -> SegmentFile:
+    return SegmentFile(
+        partition.topic,
+        partition.partition,
+        start_offset,
+        objects.path(LOG_SUFFIX, limit_bytes),
+        size_bytes,
+        objects.log_mtime_ns,
+        is_last=False,
+        log_version=objects.log_version,
+    )
+
+
+def _latest_epochs(uploads: Sequence[Upload]) -> tuple[EpochEntry, ...]:
+    """Return the leader epochs of the segment that was uploaded last in the history of the log."""
+    known = [upload for upload in uploads if upload.epochs]
+    if not known:
+        return ()
+    latest = max(known, key=lambda upload: (upload.epochs[-1].epoch, upload.end_offset))
+    try:
+        return read_epochs(latest.objects)
+    except (KafkaIndexError, FileNotFoundError) as error:
+        if is_retriable(error):
+            raise
+        # Its own epochs are known all the same, and whoever reads the segment reports the damage.
+        return latest.epochs
+
+
+def list_merged(
+    inputs: Sequence[str], options: TieredOptions, *, topics: re.Pattern[str] | None
+) -> Listing:
+    """List the segments of a dump, remote and local, of topics that match in full.
+
+    The inputs are log directories as for `list_dump`; there may be none. The remote segments up to
+    the first local one of a partition come before the local ones; `skipped` has the segments that
+    are not served, and `tiered` the facts about the partitions. Raises `InputError` as `list_dump`
+    and `list_remote_objects`, or if there are no segments or the id of a topic is unknown, and
+    `CorruptLogError` if the log directory's ``__remote_log_metadata`` is damaged.
+    """
+    objects, skipped = list_remote_objects(options)
+    if not objects:
+        raise InputError(
+            "no remote segments found",
+            path=", ".join(options.uris),
+            hint="give the folder that the storage plugin writes to; "
+            "check --tiered-format and --key-prefix",
+        )
+    local, metadata = _list_local(inputs, topics)
+    union = _Union(local, metadata, options)
+    union.add_remote(objects, topics)
+    listing = union.listing
+    listing.skipped += skipped
+    listing.segments = sorted(
+        [*listing.segments, *union.remote_segments],
+        key=lambda s: (s.topic, s.partition, s.base_offset),
+    )
+    listing.skipped.sort(key=lambda each: each.path)
+    if not listing.segments:
+        raise InputError(
+            "no segments found",
+            path=", ".join((*options.uris, *inputs)),
+            hint=f"skipped {len(listing.skipped)}, the first: "
+            + "".join(f"{each.path}: {each.reason}" for each in listing.skipped[:1]),
+        )
+    return listing
+
+
+def _list_local(
+    inputs: Sequence[str], topics: re.Pattern[str] | None
+) -> tuple[Listing, RemoteLogMetadata]:
+    """List the local segments of some topics, and read the metadata topic beside them."""
+    if not inputs:
+        return Listing(), RemoteLogMetadata()
+    metadata_topic = re.escape(REMOTE_LOG_METADATA_TOPIC)
+    wanted = None if topics is None else re.compile(f"(?:{topics.pattern})|{metadata_topic}")
+    listing = list_any(inputs, topics=wanted)
+    of_metadata = [s for s in listing.segments if s.topic == REMOTE_LOG_METADATA_TOPIC]
+    metadata = RemoteLogMetadata.of_events(
+        record.event for record in read_remote_log_metadata(of_metadata)
+    )
+    if topics is not None and not topics.fullmatch(REMOTE_LOG_METADATA_TOPIC):
+        _remove_topic(listing, REMOTE_LOG_METADATA_TOPIC)
+    return listing, metadata
+
+
+def _remove_topic(listing: Listing, topic: str) -> None:
+    listing.segments = [s for s in listing.segments if s.topic != topic]
+    listing.partition_directories = [
+        directory
+        for directory in listing.partition_directories
+        if (partition := _partition_of(directory)) is None or partition.topic != topic
+    ]
+
+
+def _partition_of(directory: str) -> TopicPartition | None:
+    return parse_partition_directory(os.path.basename(directory))
+
+
+class _Union:
+    """Adds remote segments to the listing of a log directory."""
+
+    def __init__(self, local: Listing, metadata: RemoteLogMetadata, options: TieredOptions) -> None:
+        self.listing = local
+        self._metadata = metadata
+        self._options = options
+        self._directories = {
+            partition: directory
+            for directory in local.partition_directories
+            if (partition := _partition_of(directory)) is not None
+        }
+        self._local_ids = self._topic_ids()
+        self._roots = DataDirectories()
+        self.remote_segments: list[SegmentFile] = []
+        self._local_segments = {
+            partition: list(members)
+            for partition, members in groupby(
+                local.segments, lambda s: TopicPartition(s.topic, s.partition)
+            )
+        }
+
+    def add_remote(self, objects: Sequence[RemoteObjects], topics: re.Pattern[str] | None) -> None:
+        by_topic: dict[str, list[RemoteObjects]] = defaultdict(list)
+        for each in objects:
+            by_topic[each.key.topic_id].append(each)
+        known = {topic_id: name for name, topic_id in self._local_ids.items()}
+        names, nameless = topic_names(by_topic, known | self._metadata.topics)
+        self.listing.skipped += nameless
+        names |= {
+            topic_id: name
+            for topic_id, name in self._metadata.topics.items()
+            if self._local_ids.get(name, topic_id) == topic_id
+        }
+        if topics is not None:
+            found = names
+            names = {topic_id: name for topic_id, name in names.items() if topics.fullmatch(name)}
+            if not names and not self._local_segments:
+                raise no_topic_matches(topics, found.values(), ", ".join(self._options.uris))
+        latest = {
+            topic_id: max(each.log_mtime_ns for each in segments)
+            for topic_id, segments in by_topic.items()
+        }
+        chosen = choose_topic_ids(names, latest, self._local_ids, self._options.topic_ids)
+        for topic_id, name in names.items():
+            segments = by_topic.get(topic_id, [])
+            if chosen[name] != topic_id:
+                self._skip_topic(topic_id, name, chosen[name], segments)
+                continue
+            if self._local_ids.get(name, topic_id) != topic_id:
+                self._drop_local(name)
+            self._add_topic(topic_id, name, segments, objects[0])
+        for partition in self._local_segments:
+            if partition not in self.listing.tiered:
+                self._add_local(partition)
+
+    def _add_local(self, partition: TopicPartition) -> None:
+        """Record a tiered partition without any upload yet.
+
+        A broker checkpoints the log start of a partition that is not tiered only where it is
+        above the first segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
+        """
+        local = self._local(partition)
+        start, first = local.log_start_offset, local.start_offset
+        if start is None or first is None or start > first:
+            return
+        topic_id = self._local_ids.get(partition.topic, "")
+        self.listing.tiered[partition] = TieredPartition(
+            topic_id,
+            local.directory,
+            start,
+            is_lower_bound=False,
+            local_start_offset=first,
+            tiered_end_offset=-1,
+            epochs=local.epochs,
+        )
+
+    def _skip_topic(
+        self, topic_id: str, name: str, chosen: str, segments: Sequence[RemoteObjects]
+    ) -> None:
+        reason = f"another topic named {name} (the one taken is {chosen}): --topic-id {topic_id}"
+        folders = {f"{each.root}/{each.key.parent}".rstrip("/") for each in segments}
+        self.listing.skipped += [Skipped(folder, reason) for folder in sorted(folders)]
+
+    def _drop_local(self, name: str) -> None:
+        """Leave out the local segments of a topic whose name belongs to another id."""
+        reason = f"of another topic named {name}, {self._local_ids[name]}"
+        self.listing.skipped += [
+            Skipped(directory, reason)
+            for partition, directory in self._directories.items()
+            if partition.topic == name
+        ]
+        _remove_topic(self.listing, name)
+        for partition in [each for each in self._directories if each.topic == name]:
+            del self._directories[partition]
+            self._local_segments.pop(partition, None)
+
+    def _add_topic(
+        self,
+        topic_id: str,
+        name: str,
+        segments: Sequence[RemoteObjects],
+        elsewhere: RemoteObjects,
+    ) -> None:
+        by_partition: dict[int, list[RemoteObjects]] = defaultdict(list)
+        for each in segments:
+            by_partition[each.key.partition].append(each)
+        for other_id, number in self._metadata.partitions:
+            if other_id == topic_id:
+                by_partition.setdefault(number, [])
+        for number, members in sorted(by_partition.items()):
+            place = members[0] if members else _place_of(elsewhere, topic_id, name, number)
+            self._add_partition(TopicPartition(name, number), topic_id, members, place)
+
+    def _add_partition(
+        self,
+        partition: TopicPartition,
+        topic_id: str,
+        objects: Sequence[RemoteObjects],
+        place: RemoteObjects,
+    ) -> None:
+        unfinished: list[UnfinishedUpload] = []
+        if (topic_id, partition.partition) in self._metadata.partitions:
+            uploads, skipped = uploads_of_events(objects, self._metadata, place)
+            self.listing.skipped += skipped
+        else:
+            uploads, unfinished = uploads_of_objects(objects)
+        local = self._local(partition)
+        united = unite(partition, uploads, unfinished, local)
+        self.remote_segments += united.segments
+        self.listing.skipped += united.skipped
+        uploaded_to = self._metadata.uploaded_to.get((topic_id, partition.partition), -1)
+        self.listing.tiered[partition] = TieredPartition(
+            topic_id,
+            local.directory,
+            united.log_start_offset,
+            local.log_start_offset is None,
+            local.start_offset,
+            max(uploaded_to, *(upload.end_offset for upload in uploads), -1),
+            united.epochs,
+        )
+
+    def _local(self, partition: TopicPartition) -> LocalPartition:
+        directory = self._directories.get(partition)
+        if directory is None:
+            return LocalPartition(None, [], None, ())
+        return LocalPartition(
+            directory,
+            self._local_segments.get(partition, []),
+            self._roots.of(directory).log_start_offset(partition),
+            read_epochs_or_skip(directory, self.listing.skipped).entries,
+        )
+
+    def _topic_ids(self) -> dict[str, str]:
+        """Return the id of each topic that has a local partition, by its name."""
+        ids: dict[str, str] = {}
+        for partition, directory in self._directories.items():
+            if partition.topic in ids:
+                continue
+            try:
+                topic_id = read_topic_id(directory)
+            except KafkaIndexError as error:
+                if is_retriable(error):
+                    raise
+                path = error.path or directory
+                self.listing.skipped.append(Skipped(path, f"no topic id: {error.message}"))
+            else:
+                if topic_id is not None:
+                    ids[partition.topic] = topic_id
+        return ids
+
+
+def _place_of(elsewhere: RemoteObjects, topic_id: str, name: str, partition: int) -> RemoteObjects:
+    """Return where the objects of a partition without any would be."""
+    key = SegmentKey("", name, topic_id, partition, 0, "")
+    if elsewhere.layout is Layout.LOCAL:
+        folder = elsewhere.key.parent.rstrip("/").rpartition("/")[0]
+        parent = f"{folder}/{name}-{partition}-{topic_id}/".lstrip("/")
+    else:
+        parent = f"{name}-{topic_id}/{partition}/"
+    return RemoteObjects(elsewhere.root, elsewhere.layout, replace(key, parent=parent))

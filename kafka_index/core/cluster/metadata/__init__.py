@@ -1,0 +1,1 @@
+"""Topics, groups, transactions and producers from the internal topics."""

@@ -1,0 +1,360 @@
+"""The state of a cluster, as its metadata log describes it: topics, partitions, configurations.
+
+Source: Kafka's ``MetadataDelta`` and the deltas in it, ``PartitionRegistration``,
+``BrokerRegistration``, and ``MetadataBatchLoader`` for transactions of the metadata log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka_index.core.cluster.metadata.decoding import (
+    ALL_BROKERS,
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    DecodedRecord,
+)
+from kafka_index.core.errors import CorruptRecordError
+from kafka_index.core.format.message_schemas import ZERO_UUID, Struct
+
+_NO_LEADER_CHANGE = -2
+_NO_RECOVERY_CHANGE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """A partition (Kafka: ``PartitionRegistration``); replicas are broker ids."""
+
+    replicas: tuple[int, ...]
+    directories: tuple[str, ...]
+    isr: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    leader: int
+    leader_recovery_state: int
+    leader_epoch: int
+    partition_epoch: int
+    eligible_leader_replicas: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
+
+    @classmethod
+    def of(cls, record: Struct) -> PartitionImage:
+        """Return the partition of a ``BuildManifest``."""
+        replicas = record.integers("replicas")
+        return cls(
+            replicas,
+            _directories(record.texts("directories"), len(replicas)),
+            record.integers("isr"),
+            record.integers("removingReplicas"),
+            record.integers("addingReplicas"),
+            record.integer("leader"),
+            record.integer("leaderRecoveryState"),
+            record.integer("leaderEpoch"),
+            record.integer("partitionEpoch"),
+            record.integers("eligibleLeaderReplicas"),
+            record.integers("lastKnownElr"),
+        )
+
+    def directory_at(self, node_id: int | None) -> str | None:
+        """Return the id of the directory of its replica at a broker; None for no replica."""
+        places = zip(self.replicas, self.directories, strict=False)
+        return next((place for replica, place in places if replica == node_id), None)
+
+    def changed(self, record: Struct) -> PartitionImage:
+        """Return the partition after a ``PartitionChangeRecord``."""
+
+        def ids(name: str, before: tuple[int, ...]) -> tuple[int, ...]:
+            return before if record[name] is None else record.integers(name)
+
+        replicas = ids("replicas", self.replicas)
+        directories = self.directories
+        if record["directories"] is not None:
+            directories = record.texts("directories")
+        leader, recovery = record.integer("leader"), record.integer("leaderRecoveryState")
+        has_new_leader = leader != _NO_LEADER_CHANGE
+        return PartitionImage(
+            replicas,
+            _directories(directories, len(replicas)),
+            ids("isr", self.isr),
+            ids("removingReplicas", self.removing_replicas),
+            ids("addingReplicas", self.adding_replicas),
+            leader if has_new_leader else self.leader,
+            self.leader_recovery_state if recovery == _NO_RECOVERY_CHANGE else recovery,
+            self.leader_epoch + has_new_leader,
+            self.partition_epoch + 1,
+            ids("eligibleLeaderReplicas", self.eligible_leader_replicas),
+            ids("lastKnownElr", self.last_known_elr),
+        )
+
+
+@dataclass(slots=True)
+class TopicImage:
+    """A topic and its partitions by number."""
+
+    name: str
+    topic_id: str
+    partitions: dict[int, PartitionImage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker (Kafka: ``BrokerRegistration``)."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: str
+    endpoints: tuple[str, ...]
+    rack: str | None
+    is_fenced: bool
+    in_controlled_shutdown: bool
+    directories: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: Struct) -> BrokerImage:
+        """Return the broker of a ``RegisterBrokerRecord``."""
+        return cls(
+            record.integer("brokerId"),
+            record.integer("brokerEpoch"),
+            record.text("incarnationId"),
+            tuple(
+                f"{end.text('name')}://{end.text('host')}:{end.integer('port')}"
+                for end in record.structs("endPoints")
+            ),
+            record.optional_text("rack"),
+            record.flag("fenced"),
+            record.flag("inControlledShutdown"),
+            record.texts("logDirs"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """Producer ids that a broker was given, up to `next_producer_id`, exclusive."""
+
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+
+
+def _directories(directories: tuple[str, ...], replicas: int) -> tuple[str, ...]:
+    """Return one directory id for each replica, also where none is known."""
+    if all(directory == ZERO_UUID for directory in directories):
+        return (ZERO_UUID,) * replicas
+    return directories
+
+
+#: How many producer ids a broker is given at a time (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
+PRODUCER_ID_BLOCK = 1000
+
+
+@dataclass
+class ClusterImage:
+    """The state of a cluster after the records of a metadata log (Kafka: ``MetadataImage``).
+
+    Topics are by topic id, brokers are the registered ones, features have their finalized levels,
+    and the producer ids are the last block. Configurations are by type and name of their resource
+    (`kafka_index.core.cluster.metadata.decoding`); a value that may be secret is `HIDDEN`.
+    """
+
+    topics: dict[str, TopicImage] = field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
+    brokers: dict[int, BrokerImage] = field(default_factory=dict)
+    producer_ids: ProducerIdBlock | None = None
+    _topic_ids: dict[str, str] = field(default_factory=dict)
+    _transaction: list[DecodedRecord] | None = None
+
+    def topic_named(self, name: str) -> TopicImage | None:
+        """Return the topic of a name."""
+        return self.topics.get(self._topic_ids.get(name, ""))
+
+    def topic_configs(self, name: str) -> dict[str, str]:
+        """Return the configurations of a topic that differ from the defaults."""
+        return self.configs.get((TOPIC_RESOURCE, name), {})
+
+    def why_stray(self, number: int, topic_id: str, node_id: int | None) -> str | None:
+        """Return why a broker that starts takes a partition for stray; None if it does not.
+
+        The topic id is that on the disk; the node id of the broker is None if it is not known.
+        Source: `LogManager.isStrayKraftReplica`.
+        """
+        topic = self.topics.get(topic_id)
+        image = None if topic is None else topic.partitions.get(number)
+        if image is None:
+            return f"stray: the metadata has no such partition of topic id {topic_id}"
+        if node_id is not None and node_id not in image.replicas:
+            return f"stray: broker {node_id} is not one of its replicas"
+        return None
+
+    def other_name(self, topic_id: str, name: str) -> str | None:
+        """Return the name that the topic of an id has; None if it is this name, or is not known."""
+        topic = self.topics.get(topic_id)
+        return None if topic is None or topic.name == name else topic.name
+
+    def broker_configs(self, node_id: int | None = None) -> dict[str, str]:
+        """Return the configurations of all brokers, with those of one broker."""
+        everywhere = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
+        return {**everywhere, **self.configs.get((BROKER_RESOURCE, str(node_id)), {})}
+
+    def broker_settings(
+        self, properties: Mapping[str, str] | None, node_id: int | None
+    ) -> Mapping[str, str]:
+        """Return the settings of a broker that are known: dynamic ones count first."""
+        return {**(properties or {}), **self.broker_configs(node_id)}
+
+    def cleanup_policy(
+        self,
+        topic: str,
+        properties: Mapping[str, str] | None = None,
+        node_id: int | None = None,
+    ) -> str | None:
+        """Return ``cleanup.policy`` of a topic: its own, or that of a broker; None for neither.
+
+        `properties` are all settings of the broker, as in its ``server.properties``.
+        """
+        default = self.broker_settings(properties, node_id).get("log.cleanup.policy")
+        return self.topic_configs(topic).get("cleanup.policy", default)
+
+    def is_tiered(self, topic: str) -> bool:
+        """Return whether a topic has, or may have, segments in remote storage."""
+        return self.topic_configs(topic).get("remote.storage.enable") == "true"
+
+    def replay(self, record: DecodedRecord) -> None:
+        """Apply a record; one inside a transaction is applied when the transaction ends.
+
+        Raises `CorruptRecordError` if it refers to a topic, partition or broker that does not
+        exist.
+        """
+        match record.name:
+            case "BeginTransactionRecord":
+                self._transaction = []
+            case "AbortTransactionRecord":
+                self._transaction = None
+            case "EndTransactionRecord":
+                pending, self._transaction = self._transaction or [], None
+                for one in pending:
+                    self._apply(one)
+            case _ if self._transaction is not None:
+                self._transaction.append(record)
+            case _:
+                self._apply(record)
+
+    def _apply(self, record: DecodedRecord) -> None:
+        acts: dict[str, Callable[[Struct], None]] = {
+            "TopicRecord": self._add_topic,
+            "RemoveTopicRecord": self._remove_topic,
+            "PartitionRecord": self._add_partition,
+            "PartitionChangeRecord": self._change_partition,
+            "ClearElrRecord": self._clear_elr,
+            "ConfigRecord": self._configure,
+            "FeatureLevelRecord": self._set_feature,
+            "ProducerIdsRecord": self._allot_producer_ids,
+            "RegisterBrokerRecord": self._register_broker,
+            "UnregisterBrokerRecord": self._unregister_broker,
+            "FenceBrokerRecord": self._fence_broker,
+            "UnfenceBrokerRecord": self._unfence_broker,
+            "BrokerRegistrationChangeRecord": self._change_registration,
+        }
+        act = acts.get(record.name)
+        if act is not None and record.value is not None:
+            act(record.value)
+
+    def _add_topic(self, record: Struct) -> None:
+        topic = TopicImage(record.text("name"), record.text("topicId"))
+        self.topics[topic.topic_id] = topic
+        self._topic_ids[topic.name] = topic.topic_id
+
+    def _remove_topic(self, record: Struct) -> None:
+        topic = self._topic_of(record)
+        del self.topics[topic.topic_id]
+        if self._topic_ids.get(topic.name) == topic.topic_id:
+            del self._topic_ids[topic.name]
+        self.configs.pop((TOPIC_RESOURCE, topic.name), None)
+
+    def _add_partition(self, record: Struct) -> None:
+        partitions = self._topic_of(record).partitions
+        partitions[record.integer("partitionId")] = PartitionImage.of(record)
+
+    def _change_partition(self, record: Struct) -> None:
+        topic, number = self._topic_of(record), record.integer("partitionId")
+        before = topic.partitions.get(number)
+        if before is None:
+            raise CorruptRecordError(
+                "a change of a partition that does not exist", found=f"{topic.name}-{number}"
+            )
+        topic.partitions[number] = before.changed(record)
+
+    def _clear_elr(self, record: Struct) -> None:
+        name = record.text("topicName")
+        named = self.topic_named(name)
+        for topic in self.topics.values() if not name else [named] if named else []:
+            for number, partition in topic.partitions.items():
+                topic.partitions[number] = replace(
+                    partition, eligible_leader_replicas=(), last_known_elr=()
+                )
+
+    def _configure(self, record: Struct) -> None:
+        resource = record.integer("resourceType"), record.text("resourceName")
+        configs = self.configs.setdefault(resource, {})
+        if record["value"] is None:
+            configs.pop(record.text("name"), None)
+        else:
+            configs[record.text("name")] = record.text("value")
+        if not configs:
+            del self.configs[resource]
+
+    def _set_feature(self, record: Struct) -> None:
+        name, level = record.text("name"), record.integer("featureLevel")
+        if level:
+            self.features[name] = level
+        else:
+            self.features.pop(name, None)
+
+    def _allot_producer_ids(self, record: Struct) -> None:
+        self.producer_ids = ProducerIdBlock(
+            record.integer("brokerId"),
+            record.integer("brokerEpoch"),
+            record.integer("nextProducerId"),
+        )
+
+    def _register_broker(self, record: Struct) -> None:
+        broker = BrokerImage.of(record)
+        self.brokers[broker.broker_id] = broker
+
+    def _unregister_broker(self, record: Struct) -> None:
+        self.brokers.pop(record.integer("brokerId"), None)
+
+    def _fence_broker(self, record: Struct) -> None:
+        self._change_broker(record.integer("id"), is_fenced=True)
+
+    def _unfence_broker(self, record: Struct) -> None:
+        self._change_broker(record.integer("id"), is_fenced=False)
+
+    def _change_registration(self, record: Struct) -> None:
+        number = record.integer("brokerId")
+        fencing = record.integer("fenced")
+        if fencing:
+            self._change_broker(number, is_fenced=fencing > 0)
+        if record.integer("inControlledShutdown") > 0:
+            self.brokers[number] = replace(self._broker(number), in_controlled_shutdown=True)
+        if record["logDirs"]:
+            directories = record.texts("logDirs")
+            self.brokers[number] = replace(self._broker(number), directories=directories)
+
+    def _change_broker(self, number: int, *, is_fenced: bool) -> None:
+        self.brokers[number] = replace(self._broker(number), is_fenced=is_fenced)
+
+    def _broker(self, number: int) -> BrokerImage:
+        broker = self.brokers.get(number)
+        if broker is None:
+            raise CorruptRecordError("a change of a broker that is not registered", found=number)
+        return broker
+
+    def _topic_of(self, record: Struct) -> TopicImage:
+        topic = self.topics.get(record.text("topicId"))
+        if topic is None:
+            raise CorruptRecordError(
+                "a record of a topic that does not exist", found=record.text("topicId")
+            )
+        return topic

@@ -1,0 +1,401 @@
+"""Records of Kafka's own topics: read from their logs, framed, decoded, and without secret values.
+
+A batch that cannot be read, or a log that ends in damage, is a fault that is collected; the rest is
+read. Memory is bounded by a chunk of records.
+
+Sources: Kafka's ``MetadataRecordSerde``, ``CoordinatorRecordSerde`` and ``RemoteLogMetadataSerde``.
+Credentials (SCRAM, delegation tokens) are withheld here, before anything is kept of them, and so
+are the values of configurations that may be secret: a configuration that is not known here is, as
+Kafka treats it as sensitive (``KafkaConfigSchema.isSensitive``).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from kafka_index.core.errors import CorruptLogError, CorruptRecordError, KafkaIndexError
+from kafka_index.core.format.message_bytes import MessageReader, MessageWriter
+from kafka_index.core.format.message_schemas import MessageSchema, Struct, Value
+from kafka_index.core.format.messages import (
+    CLUSTER_METADATA,
+    GROUP_RECORDS,
+    REMOTE_LOG_METADATA,
+    SHARE_RECORDS,
+    TRANSACTION_RECORDS,
+)
+from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
+from kafka_index.core.records.batch_table import PREALLOCATED_TAIL
+from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.records.record_table import RecordTable, WindowBatches
+
+#: What is shown instead of a value that may be secret (``Password.HIDDEN``).
+HIDDEN: Final = "[hidden]"
+
+#: The types of resources (``ConfigResource.Type``).
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+CLIENT_METRICS_RESOURCE: Final = 16
+GROUP_RESOURCE: Final = 32
+#: The name of the broker whose configurations are those of all brokers.
+ALL_BROKERS: Final = ""
+
+# LogConfig.configNames of 4.3.1, and those of older releases.
+_TOPIC_NAMES = """
+    cleanup.policy compression.gzip.level compression.lz4.level compression.type
+    compression.zstd.level delete.retention.ms file.delete.delay.ms flush.messages flush.ms
+    follower.replication.throttled.replicas index.interval.bytes internal.segment.bytes
+    leader.replication.throttled.replicas local.retention.bytes local.retention.ms
+    max.compaction.lag.ms max.message.bytes message.downconversion.enable message.format.version
+    message.timestamp.after.max.ms message.timestamp.before.max.ms
+    message.timestamp.difference.max.ms message.timestamp.type min.cleanable.dirty.ratio
+    min.compaction.lag.ms min.insync.replicas preallocate remote.log.copy.disable
+    remote.log.delete.on.disable remote.storage.enable retention.bytes retention.ms segment.bytes
+    segment.index.bytes segment.jitter.ms segment.ms unclean.leader.election.enable
+"""
+_TOPIC = frozenset(_TOPIC_NAMES.split())
+_CLIENT_METRICS = frozenset({"interval.ms", "match", "metrics"})
+_GROUP_PREFIXES = ("consumer.", "share.", "streams.")
+# The settings of a broker under these prefixes are numbers, sizes, times and policies.
+_BROKER_PREFIXES = (
+    "background.threads",
+    "compression.",
+    "follower.replication.throttled.",
+    "leader.replication.throttled.",
+    "log.",
+    "max.connection",
+    "message.max.bytes",
+    "min.insync.replicas",
+    "num.",
+    "remote.log.manager.",
+    "replica.alter.log.dirs.",
+    "transaction.partition.verification.enable",
+    "unclean.leader.election.enable",
+)
+
+_INT16 = struct.Struct(">h")
+_FRAME_VERSION = 1
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+#: Kafka reads these; nobody else should.
+_WITHHELD = frozenset({"UserScramCredentialRecord", "DelegationTokenRecord"})
+#: The producer id of a batch that has none (``RecordBatch.NO_PRODUCER_ID``).
+NO_PRODUCER_ID = -1
+
+
+def is_public_config(resource_type: int, name: str) -> bool:
+    """Return whether the value of a configuration can be shown.
+
+    The resource type is that of ``ConfigResource.Type``.
+    """
+    return (
+        (resource_type == TOPIC_RESOURCE and name in _TOPIC)
+        or (resource_type == BROKER_RESOURCE and name.startswith(_BROKER_PREFIXES))
+        or (resource_type == CLIENT_METRICS_RESOURCE and name in _CLIENT_METRICS)
+        or (resource_type == GROUP_RESOURCE and name.startswith(_GROUP_PREFIXES))
+    )
+
+
+class RecordName(NamedTuple):
+    """The name of a record, for counting.
+
+    It is Kafka's name of the message, such as ``TopicRecord``, or the number of an unknown type.
+    Known types and versions are those of release 4.3.1 or before.
+    """
+
+    name: str
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecord:
+    """A record whose type is known.
+
+    The name is Kafka's name of the message; without ``Key`` and ``Value`` where there are both. The
+    type is its API key or record type, and the version that of the value, -1 without one. A value
+    that holds credentials is withheld: None.
+    """
+
+    name: str
+    record_type: int
+    key: Struct | None
+    value: Struct | None
+    version: int
+    is_withheld: bool = False
+
+
+class UnknownRecordError(CorruptRecordError):
+    """A record of a type or version that release 4.3.1 does not have."""
+
+    problem = "a record of an unknown type"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(self.problem, found=name)
+        self.name = name
+
+
+class LaterVersionError(UnknownRecordError):
+    """A record of a known type, in a version that release 4.3.1 does not have and fails on."""
+
+    problem = "a record of an unknown version, on which Kafka 4.3.1 fails"
+
+
+class CoordinatorCodec:
+    """Decodes the records of a topic whose keys and values are messages of their own.
+
+    The schemas are keys and values, in pairs of the same record type.
+    """
+
+    def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
+        self._keys = {s.api_key: s for s in schemas if s.name.endswith("Key")}
+        self._values = {s.api_key: s for s in schemas if s.name.endswith("Value")}
+
+    def record_type(self, key: bytes) -> int:
+        """Return the record type in a key; raise `CorruptRecordError` where it has none."""
+        return MessageReader(key).int16()
+
+    def name_of(self, record_type: int) -> str:
+        """Return the name of a record type; raise `UnknownRecordError` where it has none."""
+        schema = self._keys.get(record_type)
+        if schema is None:
+            raise UnknownRecordError(f"record type {record_type}")
+        return schema.name.removesuffix("Key")
+
+    def key(self, key: bytes) -> Struct:
+        """Decode a key."""
+        record_type = self.record_type(key)
+        self.name_of(record_type)
+        return self._keys[record_type].read(MessageReader(key, _INT16.size), 0)
+
+    def value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
+        """Decode a value; return its version, too.
+
+        Raises `LaterVersionError` if the version is not known.
+        """
+        reader = MessageReader(value)
+        version = reader.int16()
+        schema = self._values[record_type]
+        if version not in schema.versions:
+            raise LaterVersionError(f"{schema.name} version {version}")
+        return schema.read(reader, version), version
+
+    def decode(self, key: bytes | None, value: bytes | None) -> DecodedRecord:
+        """Decode key and value."""
+        if key is None:
+            raise CorruptRecordError("the record has no key")
+        found = self.key(key)
+        record_type = self.record_type(key)
+        name = self.name_of(record_type)
+        if value is None:
+            return DecodedRecord(name, record_type, found, None, -1)
+        content, version = self.value(record_type, value)
+        return DecodedRecord(name, record_type, found, content, version)
+
+    def encode(
+        self, name: str, version: int, key: Mapping[str, Value], value: Mapping[str, Value]
+    ) -> tuple[bytes, bytes]:
+        """Encode key and value of a record; fields that a message lacks have their defaults."""
+        (record_type,) = [
+            each for each, schema in self._keys.items() if schema.name == f"{name}Key"
+        ]
+        key_data = self._keys[record_type].encode(key, 0)
+        value_data = self._values[record_type].encode(value, version)
+        return _INT16.pack(record_type) + key_data, _INT16.pack(version) + value_data
+
+    def as_json(self, record: DecodedRecord) -> tuple[object, object]:
+        """Return key and value as Kafka's ``kafka-dump-log`` prints them, None for no value."""
+        number = record.record_type
+        data = self._keys[number].as_json(record.key or Struct(), 0)
+        key_json = {"type": str(number), "data": data}
+        if record.value is None:
+            return key_json, None
+        data = self._values[number].as_json(record.value, record.version)
+        return key_json, {"version": str(record.version), "data": data}
+
+
+class ValueCodec:
+    """Decodes the records of a topic whose values name their type and version, an API key."""
+
+    def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
+        self._schemas = {schema.api_key: schema for schema in schemas}
+        self._names = {schema.name: schema for schema in schemas}
+
+    def decode(self, value: bytes | None) -> DecodedRecord:
+        """Decode a value."""
+        if value is None:
+            raise CorruptRecordError("the record has no value")
+        reader = MessageReader(value)
+        frame = reader.unsigned_varint()
+        if frame != _FRAME_VERSION:
+            raise UnknownRecordError(f"frame version {frame}")
+        api_key, version = reader.unsigned_varint(), reader.unsigned_varint()
+        schema = self._schemas.get(api_key)
+        if schema is None:
+            raise UnknownRecordError(f"API key {api_key}")
+        if version not in schema.versions:
+            raise LaterVersionError(f"{schema.name} version {version}")
+        message = schema.read(reader, version)
+        if reader.remaining:
+            raise reader.corrupt(
+                f"bytes follow the {schema.name}", expected=0, found=reader.remaining
+            )
+        if schema.name in _WITHHELD:
+            return DecodedRecord(schema.name, api_key, None, None, version, is_withheld=True)
+        _withhold_config(message)
+        return DecodedRecord(schema.name, api_key, None, message, version)
+
+    def encode(self, name: str, version: int, message: Mapping[str, Value]) -> bytes:
+        """Encode a value; fields that the message lacks have their defaults."""
+        schema = self._names[name]
+        writer = MessageWriter()
+        writer.unsigned_varint(_FRAME_VERSION)
+        writer.unsigned_varint(schema.api_key)
+        writer.unsigned_varint(version)
+        return bytes(writer.data) + schema.encode(message, version)
+
+    def as_json(self, record: DecodedRecord) -> Mapping[str, object]:
+        """Return a value as Kafka's ``kafka-dump-log`` prints it, without what is withheld."""
+        schema = self._names[record.name]
+        data = None if record.value is None else schema.as_json(record.value, record.version)
+        return {"type": record_type_name(record.name), "version": record.version, "data": data}
+
+
+def record_type_name(name: str) -> str:
+    """Return the name of a message as a constant of Kafka's: ``TOPIC_RECORD``."""
+    return _WORD.sub("_", name).upper()
+
+
+def has_secret(record: DecodedRecord) -> bool:
+    """Return whether something of a record of the metadata log is not shown."""
+    return record.is_withheld or (record.value is not None and record.value.get("value") == HIDDEN)
+
+
+def _withhold_config(message: Struct) -> None:
+    """Hide the value of a configuration that may be secret; null, which deletes it, is kept."""
+    if "resourceType" in message and message.get("value") is not None:
+        name = message.text("name")
+        if not is_public_config(message.integer("resourceType"), name):
+            message["value"] = HIDDEN
+
+
+METADATA_CODEC: Final = ValueCodec(CLUSTER_METADATA)
+REMOTE_LOG_CODEC: Final = ValueCodec(REMOTE_LOG_METADATA)
+GROUP_CODEC: Final = CoordinatorCodec(GROUP_RECORDS)
+TRANSACTION_CODEC: Final = CoordinatorCodec(TRANSACTION_RECORDS)
+SHARE_CODEC: Final = CoordinatorCodec(SHARE_RECORDS)
+
+
+class LogRecord(NamedTuple):
+    """A record of a log, with the producer id of its batch, -1 for none."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    producer_id: int
+    is_control: bool
+
+
+_RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "producer_id", "is_control")
+
+
+@dataclass
+class TopicLog:
+    """Segments of one partition, or one snapshot of the metadata log, read in order.
+
+    Records before `start_offset` are passed over. Once `records` is exhausted, `faults` has the
+    reasons why records are missing, and `end_offset` comes after the last batch. With `recovers`
+    nothing is read after the first damage, which is no fault but the `cut` of recovery.
+    """
+
+    segments: Sequence[SegmentFile]
+    budget: DecompressionBudget
+    start_offset: int = 0
+    verify_crc: bool = True
+    recovers: bool = False
+    cut: CorruptLogError | None = None
+    faults: list[KafkaIndexError] = field(default_factory=list)
+    end_offset: int = 0
+
+    def records(self) -> Iterator[LogRecord]:
+        """Yield every record that can be read, in the order of the log."""
+        self.end_offset = self.start_offset
+        decoder = RecordDecoder(self.budget)
+        for segment in self.segments:
+            try:
+                yield from self._segment_records(segment, decoder)
+            except KafkaIndexError as error:
+                self.faults.append(error)
+            if self.cut is not None:
+                return
+
+    def _segment_records(self, segment: SegmentFile, decoder: RecordDecoder) -> Iterator[LogRecord]:
+        source = LogFileSource.of_segment(segment, verify_crc=self.verify_crc)
+        table = RecordTable(segment.topic, segment.partition, _RECORD_COLUMNS)
+        for window, start, batches in source.windows():
+            convert = partial(table.convert, source=WindowBatches(window, start, batches))
+            positions = batches.position_bytes
+            for found in decoder.decode(
+                window,
+                positions - start,
+                batches.size_bytes,
+                convert,
+                first_offset=self.start_offset,
+            ):
+                if isinstance(found, BatchDamage):
+                    position = int(positions[found.batch])
+                    self.faults.append(found.error.at(segment.log_path, position))
+                else:
+                    offsets, times, *columns = found.columns
+                    values = (offsets, times.cast(pa.int64()), *columns)
+                    rows = zip(*(column.to_pylist() for column in values), strict=True)
+                    yield from map(LogRecord._make, rows)
+            if batches.rows:
+                self.end_offset = max(self.end_offset, int(batches.last_offset[-1]) + 1)
+        stop = source.stop
+        if stop is not None and stop.code != PREALLOCATED_TAIL:
+            hint = "what follows in this segment was not read"
+            damage = stop.error(CorruptLogError, segment.log_path, hint=hint)
+            if self.recovers:
+                self.cut = damage
+            else:
+                self.faults.append(damage)
+
+
+class TopicState(ABC):
+    """Collects the records of an internal topic; `counts` has their number by type."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[RecordName] = Counter()
+
+    @abstractmethod
+    def add(self, record: LogRecord) -> None:
+        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
+
+    def _is_known(self, name_of: Callable[[], str]) -> bool:
+        """Count a record under its name; return whether this release knows its type.
+
+        Raises `LaterVersionError` if its version is not known.
+        """
+        try:
+            self.counts[RecordName(name_of(), is_known=True)] += 1
+        except UnknownRecordError as error:
+            count_unknown(self.counts, error)
+            return False
+        return True
+
+
+def count_unknown(counts: Counter[RecordName], error: UnknownRecordError) -> None:
+    """Count an unknown record; raise the error if Kafka fails on the version of the record."""
+    counts[RecordName(error.name, is_known=False)] += 1
+    if isinstance(error, LaterVersionError):
+        raise error

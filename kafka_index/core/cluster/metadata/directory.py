@@ -1,0 +1,449 @@
+"""Reading the state of a cluster from the directories of brokers and controllers.
+
+The metadata log is read as a broker reads it: its newest snapshot (``.checkpoint``), then the
+records of the log after it. All partitions of the other topics are read. In a dump, the metadata
+log lies in the data directory of a broker that is a controller too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.cluster.metadata.decoding import (
+    METADATA_CODEC,
+    LogRecord,
+    RecordName,
+    TopicLog,
+    UnknownRecordError,
+    count_unknown,
+)
+from kafka_index.core.cluster.metadata.topic_states import (
+    CommittedOffset,
+    Group,
+    GroupState,
+    RemoteLogState,
+    Transaction,
+    TransactionLogState,
+)
+from kafka_index.core.cluster.remote.remote_log_metadata import SegmentEvent
+from kafka_index.core.errors import (
+    CorruptLogError,
+    CorruptRecordError,
+    InputError,
+    KafkaIndexError,
+    is_retriable,
+)
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.integers import INT32_MAX, parse_java_integer
+from kafka_index.core.format.message_bytes import MessageReader
+from kafka_index.core.format.names import (
+    BOOTSTRAP_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    METADATA_LOG,
+    REMOTE_LOG_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    is_metadata_snapshot,
+)
+from kafka_index.core.fs.directories import scan_input
+from kafka_index.core.fs.paths import expand_directories
+from kafka_index.core.fs.store import FileInfo, is_remote
+from kafka_index.core.logdir.data_directory import DataDirectory
+from kafka_index.core.logdir.listing import list_any, list_dump
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.decompression import DecompressionBudget
+
+_MAX_FAULTS = 100
+
+#: The topics that are read.
+METADATA_TOPICS = (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+)
+_SNAPSHOT_FOOTER = 4
+
+
+@dataclass
+class Faults:
+    """Faults that were met: the first ones, and how many there were in all."""
+
+    first: list[KafkaIndexError] = field(default_factory=list)
+    total: int = 0
+
+    def add(self, *faults: KafkaIndexError) -> None:
+        """Add faults."""
+        self.total += len(faults)
+        self.first += faults[: _MAX_FAULTS - len(self.first)]
+
+
+class Source(NamedTuple):
+    """A partition directory that was read, with the offset after its last record.
+
+    `snapshot` names the snapshot that was loaded before the log; its records are counted too.
+    """
+
+    path: str
+    snapshot: str | None
+    records: int
+    end_offset: int
+
+
+@dataclass
+class ClusterMetadata:
+    """The content of Kafka's own topics; None for a topic that was not found.
+
+    `open_offsets` are those of transactions that are open at the end of ``__consumer_offsets``;
+    `earlier_offsets` are offsets that later ones replaced, where they are asked for.
+    `counts` has the records by topic and type, and `faults` the reasons why records are missing.
+    `cuts` are the damage at which the snapshot and the metadata log end for a node that starts.
+    """
+
+    cluster: ClusterImage | None = None
+    groups: list[Group] | None = None
+    offsets: list[CommittedOffset] | None = None
+    open_offsets: list[CommittedOffset] = field(default_factory=list)
+    earlier_offsets: list[CommittedOffset] = field(default_factory=list)
+    transactions: list[Transaction] | None = None
+    remote_segments: list[SegmentEvent] | None = None
+    counts: dict[str, Counter[RecordName]] = field(default_factory=dict)
+    sources: list[Source] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
+    cuts: list[CorruptLogError] = field(default_factory=list)
+
+
+def read_metadata(
+    paths: Sequence[str],
+    *,
+    budget: DecompressionBudget,
+    topics: Sequence[str] = METADATA_TOPICS,
+    recovers: bool = False,
+    has_history: bool = False,
+) -> ClusterMetadata:
+    """Read the topics that Kafka keeps its own state in, or only some of `METADATA_TOPICS`.
+
+    The paths are data directories, metadata log directories, or directories of partitions of these
+    topics; local paths or URIs. With `recovers` the metadata log is read as a node loads it that
+    starts: its newest snapshot up to where it is torn, and the log up to its first damage. With
+    `has_history` the offsets that later ones replaced are kept. Raises `InputError` if a path
+    cannot be read, or none of the topics is there.
+    """
+    snapshots = _snapshots(paths, starts=recovers) if CLUSTER_METADATA_TOPIC in topics else {}
+    try:
+        segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
+    except InputError as error:
+        # A metadata log may be nothing but a snapshot.
+        if is_retriable(error):
+            raise
+        if not any(snapshots.values()):
+            raise _own_topics_missing(paths, topics, error) from None
+        segments = []
+    by_topic = {
+        topic: list(found) for topic, found in groupby(segments, key=lambda segment: segment.topic)
+    }
+    reading = _Reading(budget, recovers=recovers)
+    cluster = by_topic.get(CLUSTER_METADATA_TOPIC, [])
+    directory = min({*snapshots, *(each.partition_directory for each in cluster)}, default=None)
+    if directory is not None:
+        reading.cluster(directory, snapshots.get(directory, []), cluster)
+    reading.topics(by_topic, has_history=has_history)
+    return reading.found
+
+
+def _own_topics_missing(
+    paths: Sequence[str], topics: Sequence[str], error: InputError
+) -> InputError:
+    """Return the error of a dump of other topics, with the directory to give too."""
+    others = list_any(paths, topics=None).segments
+    if not others:
+        return error
+    names = " or ".join(topics)
+    hint = f"also give the directory that contains {names}"
+    if CLUSTER_METADATA_TOPIC in topics:
+        hint = (
+            "topics, partitions and brokers are in the metadata log: give its directory "
+            f"(metadata.log.dir, with {METADATA_LOG} in it) too"
+        )
+    return InputError(f"there is no log of {names} here", path=", ".join(paths), hint=hint)
+
+
+def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> ClusterImage:
+    """Read the state of the cluster alone, which has to be whole.
+
+    Raises `InputError` if there is no metadata log, or it is damaged.
+    """
+    found = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
+    if found.faults.first:
+        # A partition or a setting whose record is missing would count as absent.
+        raise InputError(
+            f"the metadata log is damaged: {found.faults.first[0]}",
+            hint=f"kafka-index verify --input {paths[0]} lists the damage",
+        ) from found.faults.first[0]
+    if found.cluster is None:
+        raise InputError("there is no metadata log", path=paths[0])
+    return found.cluster
+
+
+def _snapshots(paths: Sequence[str], *, starts: bool) -> dict[str, list[SegmentFile]]:
+    """Return the snapshots in each directory of a metadata log, the newest first.
+
+    Where a node `starts`, a formatted directory counts that has no metadata log yet.
+    """
+    found: dict[str, list[SegmentFile]] = {}
+    for path in expand_directories(paths):
+        entries = scan_input(path)
+        names = {entry.name: entry.path for entry in entries}
+        if os.path.basename(path) == METADATA_LOG:
+            directory = path
+        elif METADATA_LOG in names:
+            directory = names[METADATA_LOG]
+            entries = [*scan_input(directory), *entries]
+        elif starts and BOOTSTRAP_CHECKPOINT in names:
+            directory = os.path.join(path, METADATA_LOG)
+        else:
+            continue
+        files = [
+            _snapshot_file(entry.info())
+            for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)
+            if is_metadata_snapshot(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
+        ]
+        # The bootstrap snapshot, whose name sorts after all digits, counts where nothing else does.
+        found[directory] = sorted(
+            files, key=lambda file: file.log_path.endswith(BOOTSTRAP_CHECKPOINT)
+        )
+    return found
+
+
+def _snapshot_file(info: FileInfo) -> SegmentFile:
+    return SegmentFile(
+        CLUSTER_METADATA_TOPIC,
+        0,
+        0,
+        info.path,
+        info.size_bytes,
+        info.mtime_ns,
+        log_version=info.version,
+    )
+
+
+class _Reading:
+    def __init__(self, budget: DecompressionBudget, *, recovers: bool) -> None:
+        self._budget = budget
+        self._recovers = recovers
+        self.found = ClusterMetadata()
+
+    def cluster(
+        self, directory: str, snapshots: Sequence[SegmentFile], segments: Sequence[SegmentFile]
+    ) -> None:
+        """Read a metadata log: its newest snapshot that is whole, and the log after it.
+
+        Where neither has metadata, as after formatting, an active controller begins with the
+        bootstrap records (``QuorumController.completeActivation``).
+        """
+        image, counts, start, name, records = ClusterImage(), Counter[RecordName](), 0, None, 0
+        bootstraps = [each for each in snapshots if each.log_path.endswith(BOOTSTRAP_CHECKPOINT)]
+        for snapshot in snapshots[: len(snapshots) - len(bootstraps)]:
+            image, counts = ClusterImage(), Counter[RecordName]()
+            loaded = self._load_snapshot(snapshot, image, counts, needs_footer=True)
+            if loaded is not None or self._recovers:
+                name, records = os.path.basename(snapshot.log_path), loaded or 0
+                start = int(name[:20])
+                break
+        else:
+            image, counts = ClusterImage(), Counter[RecordName]()
+        log = TopicLog(segments, self._budget, start, recovers=self._recovers)
+        records += self._replay(log, directory, _cluster_adder(image, counts))
+        if segments and segments[0].base_offset > start:
+            self.found.faults.add(_missing(directory, start, segments[0].base_offset))
+        for bootstrap in bootstraps if not counts else ():
+            loaded = self._load_snapshot(bootstrap, image, counts, needs_footer=False)
+            name, records = BOOTSTRAP_CHECKPOINT, records + (loaded or 0)
+        self.found.cluster = image
+        self.found.counts[CLUSTER_METADATA_TOPIC] = counts
+        self.found.sources.append(Source(directory, name, records, log.end_offset))
+
+    def _load_snapshot(
+        self,
+        snapshot: SegmentFile,
+        image: ClusterImage,
+        counts: Counter[RecordName],
+        *,
+        needs_footer: bool,
+    ) -> int | None:
+        """Return how many records a snapshot has; None where it is not whole."""
+        add = _cluster_adder(image, counts)
+        has_footer = False
+
+        def watch(record: LogRecord) -> None:
+            nonlocal has_footer
+            if record.is_control:
+                key = MessageReader(record.key or b"", 2)
+                has_footer = has_footer or key.int16() == _SNAPSHOT_FOOTER
+            add(record)
+
+        before = self.found.faults.total
+        log = TopicLog([snapshot], self._budget, recovers=self._recovers)
+        records = self._replay(log, snapshot.log_path, watch)
+        if needs_footer and not has_footer and log.cut is None:
+            self.found.faults.add(
+                CorruptLogError(
+                    "the snapshot has no footer",
+                    path=snapshot.log_path,
+                    hint="an older snapshot is used if there is one",
+                )
+            )
+        return records if self.found.faults.total == before else None
+
+    def topics(self, by_topic: dict[str, list[SegmentFile]], *, has_history: bool) -> None:
+        """Read the other topics."""
+        found = self.found
+        if segments := by_topic.get(CONSUMER_OFFSETS_TOPIC):
+            groups = GroupState(has_history=has_history)
+            self._partitions(segments, groups.add)
+            found.groups, found.offsets = groups.decode()
+            found.open_offsets = groups.open_offsets()
+            found.earlier_offsets = groups.earlier_offsets()
+            found.counts[CONSUMER_OFFSETS_TOPIC] = groups.counts
+        if segments := by_topic.get(TRANSACTION_STATE_TOPIC):
+            transactions = TransactionLogState()
+            self._partitions(segments, transactions.add)
+            found.transactions = transactions.transactions()
+            found.counts[TRANSACTION_STATE_TOPIC] = transactions.counts
+        if segments := by_topic.get(REMOTE_LOG_METADATA_TOPIC):
+            remote = RemoteLogState()
+            self._partitions(segments, remote.add)
+            found.remote_segments = remote.segments()
+            found.counts[REMOTE_LOG_METADATA_TOPIC] = remote.counts
+
+    def _partitions(self, segments: list[SegmentFile], add: Callable[[LogRecord], None]) -> None:
+        for directory, group in groupby(segments, key=lambda one: one.partition_directory):
+            log = TopicLog(list(group), self._budget)
+            records = self._replay(log, directory, add)
+            self.found.sources.append(Source(directory, None, records, log.end_offset))
+
+    def _replay(self, log: TopicLog, path: str, add: Callable[[LogRecord], None]) -> int:
+        """Hand every record of a log to `add`; return how many there were."""
+        count = 0
+        for record in log.records():
+            count += 1
+            try:
+                add(record)
+            except CorruptRecordError as error:
+                self.found.faults.add(
+                    CorruptRecordError(
+                        f"offset {record.offset}: {error.message}",
+                        path=path,
+                        expected=error.expected,
+                        found=error.found,
+                    )
+                )
+        self.found.faults.add(*log.faults)
+        self.found.cuts += [] if log.cut is None else [log.cut]
+        return count
+
+
+def _cluster_adder(image: ClusterImage, counts: Counter[RecordName]) -> Callable[[LogRecord], None]:
+    def add(record: LogRecord) -> None:
+        if record.is_control:
+            return
+        try:
+            decoded = METADATA_CODEC.decode(record.value)
+        except UnknownRecordError as error:
+            count_unknown(counts, error)
+            return
+        counts[RecordName(decoded.name, is_known=True)] += 1
+        image.replay(decoded)
+
+    return add
+
+
+def _missing(directory: str, start: int, base_offset: int) -> CorruptLogError:
+    return CorruptLogError(
+        "records of the metadata log are missing",
+        path=directory,
+        expected=f"a snapshot or a segment from offset {start} on",
+        found=f"a log that begins at offset {base_offset}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """The metadata of a dump.
+
+    The image is None if there is none, or no whole one. `path` is its metadata log, and
+    `fault` the reason why the metadata log of the dump does not count. `node_id` is the broker of
+    the dump; None if the dump is not of one broker, or it is not known.
+    """
+
+    image: ClusterImage | None = None
+    path: str | None = None
+    fault: str | None = None
+    node_id: int | None = None
+
+    def settings(self, config: LogConfig) -> LogConfig:
+        """Return the settings of the topics: the given ones first, then those of the metadata."""
+        return config if self.image is None else settings_of(self.image, config, self.node_id)
+
+    def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:
+        """Return the assumption about the settings of topics, as a line; None for nothing."""
+        assumed = sorted(topic for topic in set(topics) if not config.is_given(topic))
+        if self.image is not None or not assumed:
+            return None
+        reason = f"; {self.fault}" if self.fault else ""
+        return (
+            f"assumed index.interval.bytes={config.default.index_interval_bytes}, as the input has "
+            f"no metadata log: give --config or its directory{reason}"
+        )
+
+
+def settings_of(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
+    """Return settings with those of a cluster where none were given."""
+    topics = {topic.name: image.topic_configs(topic.name) for topic in image.topics.values()}
+    return config.with_cluster(topics, image.broker_configs(node_id))
+
+
+def find_cluster(
+    given: str | None, data_directories: Iterable[str], budget: DecompressionBudget
+) -> FoundCluster:
+    """Read the metadata log that was given, or else the first one in the dump.
+
+    Raises `InputError` if the given one is not a metadata log that is whole.
+    """
+    directories = sorted(data_directories)
+    node_id = node_id_of(map(DataDirectory, directories))
+    if given is not None:
+        return FoundCluster(read_cluster([given], budget=budget), given, node_id=node_id)
+    for directory in directories:
+        path = os.path.join(directory, METADATA_LOG)
+        try:
+            if (is_remote(path) or os.path.isdir(path)) and scan_input(path):
+                return FoundCluster(read_cluster([path], budget=budget), path, node_id=node_id)
+        except InputError as error:
+            if is_retriable(error):
+                raise
+            # Its own rows say what is wrong with it.
+            return FoundCluster(fault=str(error))
+    return FoundCluster()
+
+
+def node_id_of(directories: Iterable[DataDirectory]) -> int | None:
+    """Return the node that data directories are of; None where that is not one, or not known."""
+    found = set()
+    for directory in directories:
+        try:
+            node_id = directory.properties.get("node.id")
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            continue
+        if node_id is not None:
+            found.add(parse_java_integer(node_id, INT32_MAX))
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,285 @@
+"""The states of remote segments, from the log directory's own copy of ``__remote_log_metadata``.
+
+The value of a record is a frame version, the API key of the message and its version, all unsigned
+varints, and the message. Source: Kafka's ``RemoteLogMetadataSerde`` and ``BytesApiMessageSerde``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+
+import pyarrow as pa
+
+from kafka_index.core.errors import CorruptLogError, CorruptRecordError
+from kafka_index.core.format.checkpoints import EpochEntry
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.message_bytes import MessageReader
+from kafka_index.core.format.message_schemas import Struct
+from kafka_index.core.format.messages import REMOTE_LOG_METADATA
+from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_table import RecordTable, WindowBatches
+
+_FRAME_VERSION = 1
+
+
+class SegmentState(IntEnum):
+    """The stage in the life of a remote segment (Kafka: ``RemoteLogSegmentState``)."""
+
+    COPY_SEGMENT_STARTED = 0
+    COPY_SEGMENT_FINISHED = 1
+    DELETE_SEGMENT_STARTED = 2
+    DELETE_SEGMENT_FINISHED = 3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemoteSegmentId:
+    """A remote segment: the partition of a topic, by its id, and the segment's own id."""
+
+    topic_id: str
+    partition: int
+    segment_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEvent:
+    """The upload of a segment begins (``RemoteLogSegmentMetadataRecord``).
+
+    First and last offset are inclusive; `broker_id` is the uploader, `event_timestamp_ms` the time
+    of the record, and `size_bytes` the size of the log. The state is `COPY_SEGMENT_STARTED`, and
+    the custom metadata belongs to the storage plugin.
+    """
+
+    id: RemoteSegmentId
+    topic: str
+    start_offset: int
+    end_offset: int
+    broker_id: int
+    max_timestamp_ms: int
+    event_timestamp_ms: int
+    epochs: tuple[EpochEntry, ...]
+    size_bytes: int
+    state: SegmentState
+    custom_metadata: bytes | None
+    is_txn_index_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StateEvent:
+    """A segment has another state (``RemoteLogSegmentMetadataUpdateRecord``)."""
+
+    id: RemoteSegmentId
+    topic: str
+    broker_id: int
+    event_timestamp_ms: int
+    custom_metadata: bytes | None
+    state: SegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDeleteEvent:
+    """A partition is being deleted (``RemotePartitionDeleteMetadataRecord``).
+
+    The broker wrote the record; the state is 0 marked, 1 started, 2 finished.
+    """
+
+    topic_id: str
+    partition: int
+    topic: str
+    broker_id: int
+    event_timestamp_ms: int
+    state: int
+
+
+MetadataEvent = SegmentEvent | StateEvent | PartitionDeleteEvent
+
+
+def parse_metadata_record(value: bytes) -> MetadataEvent:
+    """Parse the value of a record.
+
+    Raises `CorruptRecordError` if it is not one of these records, in a version that is known.
+    """
+    reader = MessageReader(value)
+    frame, kind, version = (reader.unsigned_varint() for _ in range(3))
+    if frame != _FRAME_VERSION:
+        raise CorruptRecordError("unknown frame version", expected=_FRAME_VERSION, found=frame)
+    parse = _PARSERS.get(kind)
+    if parse is None:
+        raise CorruptRecordError("a record of an unknown kind", expected="0 to 2", found=kind)
+    schema = next(each for each in REMOTE_LOG_METADATA if each.api_key == kind)
+    return parse(schema.read(reader, version))
+
+
+def _segment_event(message: Struct) -> SegmentEvent:
+    segment_id, topic = _segment_id(message)
+    epochs = [
+        EpochEntry(epoch.integer("leaderEpoch"), epoch.integer("offset"))
+        for epoch in message.structs("segmentLeaderEpochs")
+    ]
+    return SegmentEvent(
+        segment_id,
+        topic,
+        message.integer("startOffset"),
+        message.integer("endOffset"),
+        message.integer("brokerId"),
+        message.integer("maxTimestampMs"),
+        message.integer("eventTimestampMs"),
+        tuple(sorted(epochs, key=lambda entry: entry.epoch)),
+        message.integer("segmentSizeInBytes"),
+        _state(message),
+        message.binary("customMetadata"),
+        message.flag("txnIndexEmpty"),
+    )
+
+
+def _state_event(message: Struct) -> StateEvent:
+    return StateEvent(
+        *_segment_id(message),
+        message.integer("brokerId"),
+        message.integer("eventTimestampMs"),
+        message.binary("customMetadata"),
+        _state(message),
+    )
+
+
+def _partition_delete_event(message: Struct) -> PartitionDeleteEvent:
+    partition = message.struct("topicIdPartition")
+    return PartitionDeleteEvent(
+        partition.text("id"),
+        partition.integer("partition"),
+        partition.text("name"),
+        message.integer("brokerId"),
+        message.integer("eventTimestampMs"),
+        message.integer("remotePartitionDeleteState"),
+    )
+
+
+def _segment_id(message: Struct) -> tuple[RemoteSegmentId, str]:
+    segment = message.struct("remoteLogSegmentId")
+    partition = segment.struct("topicIdPartition")
+    segment_id = RemoteSegmentId(
+        partition.text("id"), partition.integer("partition"), segment.text("id")
+    )
+    return segment_id, partition.text("name")
+
+
+def _state(message: Struct) -> SegmentState:
+    state = message.integer("remoteLogSegmentState")
+    try:
+        return SegmentState(state)
+    except ValueError:
+        raise CorruptRecordError(
+            "an unknown state of a segment", expected="0 to 3", found=state
+        ) from None
+
+
+_PARSERS: Mapping[int, Callable[[Struct], MetadataEvent]] = {
+    0: _segment_event,
+    1: _state_event,
+    2: _partition_delete_event,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRecord:
+    """A record of the topic, with its partition and offset there."""
+
+    partition: int
+    offset: int
+    event: MetadataEvent
+
+
+@dataclass(slots=True)
+class RemoteLogMetadata:
+    """The state of remote segments after all events.
+
+    `segments` has the announcement of each, `states` its last state. Topic names are by id.
+    `partitions` has the topic id and partition of all events: every segment of these is known.
+    `uploaded_to` is the largest end offset of a segment whose upload finished.
+    """
+
+    segments: dict[RemoteSegmentId, SegmentEvent] = field(default_factory=dict)
+    states: dict[RemoteSegmentId, SegmentState] = field(default_factory=dict)
+    topics: dict[str, str] = field(default_factory=dict)
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    uploaded_to: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def of_events(cls, events: Iterable[MetadataEvent]) -> RemoteLogMetadata:
+        """Apply events, those of one partition in the order of their offsets."""
+        metadata = cls()
+        for event in events:
+            metadata._apply(event)
+        return metadata
+
+    def _apply(self, event: MetadataEvent) -> None:
+        if isinstance(event, PartitionDeleteEvent):
+            self.topics[event.topic_id] = event.topic
+            self.partitions.add((event.topic_id, event.partition))
+            return
+        partition = (event.id.topic_id, event.id.partition)
+        self.topics[event.id.topic_id] = event.topic
+        self.partitions.add(partition)
+        self.states[event.id] = event.state
+        if isinstance(event, SegmentEvent):
+            self.segments[event.id] = event
+        announced = self.segments.get(event.id)
+        if announced is not None and event.state is SegmentState.COPY_SEGMENT_FINISHED:
+            before = self.uploaded_to.get(partition, -1)
+            self.uploaded_to[partition] = max(before, announced.end_offset)
+
+
+def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[MetadataRecord]:
+    """Yield the records of the topic from its logs, by partition and offset.
+
+    Raises `CorruptLogError` if a log is damaged, or a record is not one of this topic, because the
+    events after it are unknown, and `InputError` if a log cannot be read.
+    """
+    decoder = RecordDecoder(shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
+    for segment in segments:
+        table = RecordTable(segment.topic, segment.partition, ("offset", "value", "is_control"))
+        source = LogFileSource.of_segment(segment, verify_crc=True)
+        for window, start, batches in source.windows():
+            convert = partial(table.convert, source=WindowBatches(window, start, batches))
+            positions = batches.position_bytes
+            for found in decoder.decode(window, positions - start, batches.size_bytes, convert):
+                if isinstance(found, BatchDamage):
+                    position = int(positions[found.batch])
+                    raise _unreadable(segment, position, found.error) from found.error
+                yield from _records(segment, found)
+        stop = source.stop
+        if stop is not None and not (segment.is_last and stop.is_tail):
+            raise CorruptLogError(
+                f"the states of remote segments after it are unknown: {stop.text}",
+                path=segment.log_path,
+                position_bytes=stop.position_bytes,
+                hint="give a sound copy of the log directory, or leave it out",
+            )
+
+
+def _records(segment: SegmentFile, rows: pa.RecordBatch) -> Iterator[MetadataRecord]:
+    columns = (rows.column(name).to_pylist() for name in ("offset", "value", "is_control"))
+    for offset, value, is_control in zip(*columns, strict=True):
+        if is_control:
+            continue
+        try:
+            event = parse_metadata_record(value or b"")
+        except CorruptRecordError as error:
+            raise CorruptLogError(
+                f"the record at offset {offset} is not one of remote log metadata: {error}",
+                path=segment.log_path,
+            ) from error
+        yield MetadataRecord(segment.partition, offset, event)
+
+
+def _unreadable(segment: SegmentFile, position: int, error: CorruptLogError) -> CorruptLogError:
+    return CorruptLogError(
+        f"records of remote log metadata cannot be read: {error.message}",
+        path=segment.log_path,
+        position_bytes=position,
+    )

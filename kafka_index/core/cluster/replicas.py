@@ -1,0 +1,210 @@
+"""Dumps: their partitions, the copies of each, and what the files beside the logs say.
+
+A dump may be cut, edited or partial: a file that cannot be read is a note, and counts as absent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    TopicPartition,
+    split_directory_name,
+)
+from kafka_index.core.fs.directories import scan_input
+from kafka_index.core.fs.inputs import Skipped
+from kafka_index.core.fs.paths import expand_directories
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.log.scan.valid_batches import INTACT_BATCH, IntactRows, intact_batches_of
+from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running
+from kafka_index.core.logdir.listing import Listing, list_any
+from kafka_index.core.logdir.metadata_files import read_topic_id
+from kafka_index.core.logdir.partition_files import TieredPartition
+from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
+from kafka_index.core.records.decompression import shared_budget
+
+_WHILE_RUNNING = "restore from a snapshot or a copy, or after the broker has stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A partition in one of the dumps."""
+
+    partition: TopicPartition
+    directory: str
+    segments: PartitionSegments
+    root: DataDirectory
+    topic_id: str | None
+    tiered: TieredPartition | None = None
+
+    def alone(self) -> Replica:
+        """Return the replica without what its data directory says of other partitions."""
+        return replace(self, root=self.root.only(self.partition))
+
+
+@dataclass(slots=True)
+class Dump:
+    """One or more dumps; `notes` name the files that count as absent, for people."""
+
+    replicas: dict[TopicPartition, list[Replica]] = field(default_factory=dict)
+    directories: dict[str, DataDirectory] = field(default_factory=dict)
+    without_logs: dict[TopicPartition, str] = field(default_factory=dict)
+    skipped: list[Skipped] = field(default_factory=list)
+    metadata_logs: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def all_replicas(self) -> list[Replica]:
+        """Every copy of every partition."""
+        return [each for copies in self.replicas.values() for each in copies]
+
+    @property
+    def roots(self) -> list[DataDirectory]:
+        """The data directories that hold partitions."""
+        return list({id(each.root): each.root for each in self.all_replicas}.values())
+
+
+def note_of(error: KafkaIndexError) -> str:
+    """Return a fault that counts for nothing; raises it if this process may not read the file."""
+    if is_retriable(error):
+        raise error
+    return f"ignored: {error}"
+
+
+def read_dumps(
+    inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
+) -> Dump:
+    """List the partitions of dumps; one partition may be in several of them."""
+    dump = Dump()
+    if tiered is not None:
+        _add(dump, list_logs(inputs, tiered, topics=topics))
+    else:
+        for path in expand_directories(inputs):
+            _add(dump, list_any([path], topics=topics))
+    if not dump.replicas:
+        # Listing them together says what was looked for, and where.
+        list_logs(inputs, tiered, topics=topics)
+        raise InputError(
+            "the input holds no partition but the metadata log", path=", ".join(inputs)
+        )
+    return dump
+
+
+def _add(dump: Dump, listing: Listing) -> None:
+    for path in listing.data_directories:
+        if path not in dump.directories:
+            if not is_remote(path):
+                refuse_running(path, _WHILE_RUNNING)
+            root = dump.directories[path] = DataDirectory(path, tolerated=True)
+            dump.notes += map(note_of, root.faults())
+    dump.skipped += listing.skipped
+    with_logs = set()
+    for segments in SegmentTable.of(listing.segments).partitions:
+        with_logs.add(segments.partition)
+        if segments.partition.topic == CLUSTER_METADATA_TOPIC:
+            dump.metadata_logs.append(segments.directory)
+            continue
+        home = os.path.dirname(segments.directory)
+        tiered = listing.tiered.get(segments.partition)
+        replica = Replica(
+            segments.partition,
+            segments.directory,
+            segments,
+            dump.directories.get(home) or DataDirectory(home, tolerated=True),
+            _topic_id(dump, segments.directory, tiered),
+            tiered,
+        )
+        known = dump.replicas.setdefault(segments.partition, [])
+        if all(each.directory != replica.directory for each in known):
+            known.append(replica)
+    for directory in listing.partition_directories:
+        split = split_directory_name(os.path.basename(directory))
+        if split is None or split[0] in with_logs:
+            continue
+        partition = split[0]
+        if partition.topic != CLUSTER_METADATA_TOPIC:
+            dump.without_logs.setdefault(partition, directory)
+        elif any(entry.name.endswith(".checkpoint") for entry in scan_input(directory)):
+            dump.metadata_logs.append(directory)
+
+
+def _topic_id(dump: Dump, directory: str, tiered: TieredPartition | None) -> str | None:
+    if tiered is not None and tiered.topic_id:
+        return tiered.topic_id
+    try:
+        return read_topic_id(directory)
+    except KafkaIndexError as error:
+        dump.notes.append(note_of(error))
+        return None
+
+
+def base_replica(replicas: Sequence[Replica]) -> list[Replica]:
+    """Return the copies of a partition, the base first, whatever their order.
+
+    It has the highest leader epoch in its last intact batch, then the highest end, then the most
+    bytes.
+    """
+    if len(replicas) == 1:
+        return list(replicas)
+    by_path = sorted(replicas, key=lambda each: each.directory)
+    tails = [_last_batches(each) for each in by_path]
+    reaches = {
+        each.directory: (*_reach(tail, tails), int(each.segments.sizes_bytes.sum()))
+        for each, tail in zip(by_path, tails, strict=True)
+    }
+    return sorted(by_path, key=lambda each: reaches[each.directory], reverse=True)
+
+
+def _last_batches(replica: Replica) -> tuple[int, IntactRows]:
+    """Return the base offset of the last log with intact batches, and these."""
+    end_offset = INT64_MAX
+    decompressor = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    for segment in reversed(replica.segments.files()):
+        try:
+            found = intact_batches_of(segment, end_offset, decompressor).by_offset
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            continue
+        if len(found):
+            return segment.base_offset, found
+        end_offset = segment.base_offset
+    return 0, np.empty(0, INTACT_BATCH)
+
+
+def _reach(
+    tail: tuple[int, IntactRows], tails: Sequence[tuple[int, IntactRows]]
+) -> tuple[int, int]:
+    """Return the leader epoch of the last batch of a copy, and the offset after it.
+
+    No checksum covers the base offset. It is wrong if another copy has the batch where this one
+    goes on.
+    """
+    base_offset, rows = tail
+    ends = np.concatenate(([base_offset], rows["last_offset"] + 1))
+    for number in range(len(rows) - 1, -1, -1):
+        one = rows[number]
+        is_wrong = one["first_offset"] > ends[number] and any(
+            bool(
+                (
+                    (other["first_offset"] == ends[number])
+                    & (other["checksum"] == one["checksum"])
+                    & (other["leader_epoch"] == one["leader_epoch"])
+                ).any()
+            )
+            for _, other in tails
+        )
+        if not is_wrong:
+            return int(one["leader_epoch"]), int(one["last_offset"]) + 1
+    return -1, -1

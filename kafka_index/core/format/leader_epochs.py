@@ -1,0 +1,223 @@
+"""The leader epochs of a partition and where each starts, as in ``leader-epoch-checkpoint``.
+
+Source: Kafka's ``LeaderEpochFileCache``. The caller writes the file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from os import PathLike
+from typing import Self
+
+from kafka_index.core.errors import InvalidEpochError
+from kafka_index.core.format.checkpoints import (
+    EpochEntry,
+    format_leader_epoch_checkpoint,
+    parse_leader_epoch_checkpoint,
+)
+from kafka_index.core.format.records import NO_LEADER_EPOCH
+
+#: Answer of `LeaderEpochCache.end_offset_for` when the end offset is unknown
+#: (``OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH_OFFSET``).
+UNDEFINED_EPOCH_OFFSET = -1
+
+
+class LeaderEpochCache:
+    """Epochs and their start offsets, both strictly ascending.
+
+    Parameters
+    ----------
+    entries : iterable of EpochEntry
+        Assigned in this order: an entry that does not ascend drops the entries that it contradicts.
+
+    Raises
+    ------
+    InvalidEpochError
+        An epoch or a start offset is negative.
+    """
+
+    def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
+        self._entries: list[EpochEntry] = []
+        for entry in entries:
+            self.assign(entry.epoch, entry.start_offset)
+
+    @classmethod
+    def from_text(cls, text: str, *, path: str | PathLike[str] | None = None) -> Self:
+        """Return the epochs of a ``leader-epoch-checkpoint``.
+
+        Parameters
+        ----------
+        text : str
+            The whole file.
+        path : path, optional
+            Where it came from, for errors.
+
+        Raises
+        ------
+        InputError
+            The text is malformed; the message names the line.
+        InvalidEpochError
+            An epoch or a start offset is negative.
+        """
+        cache = cls()
+        for row, entry in enumerate(parse_leader_epoch_checkpoint(text, path=path)):
+            try:
+                cache.assign(entry.epoch, entry.start_offset)
+            except InvalidEpochError as error:
+                raise InvalidEpochError(
+                    f"line {row + 3} of a checkpoint: {error.message}",
+                    path=path,
+                    expected=error.expected,
+                    found=error.found,
+                    line=row + 3,
+                ) from None
+        return cache
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All entries, the earliest first."""
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The latest epoch; None when there is none."""
+        return self._entries[-1].epoch if self._entries else None
+
+    def text(self) -> str:
+        """Return the text of a ``leader-epoch-checkpoint`` with these entries."""
+        return format_leader_epoch_checkpoint(self._entries)
+
+    def copy(self) -> Self:
+        """Return a copy."""
+        return type(self)(self._entries)
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Record that an epoch starts at an offset.
+
+        Trailing entries that are not below it in both fields are dropped first. The latest epoch
+        changes only if it starts earlier than known.
+
+        Parameters
+        ----------
+        epoch : int
+            Leader epoch.
+        start_offset : int
+            Absolute.
+
+        Returns
+        -------
+        bool
+            Whether anything changed.
+
+        Raises
+        ------
+        InvalidEpochError
+            The epoch or the offset is negative.
+
+        Notes
+        -----
+        LeaderEpochFileCache.assign, maybeTruncateNonMonotonicEntries.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise InvalidEpochError(
+                "a leader epoch or its start offset is negative",
+                expected="0 or more",
+                found=f"epoch {epoch} from offset {start_offset}",
+            )
+        entries = self._entries
+        if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
+            return False
+        while entries and (entries[-1].epoch >= epoch or entries[-1].start_offset >= start_offset):
+            entries.pop()
+        entries.append(EpochEntry(epoch, start_offset))
+        return True
+
+    def assign_from_batch(self, epoch: int, base_offset: int) -> bool:
+        """Assign the epoch of a batch as recovery does: only above the latest.
+
+        Parameters
+        ----------
+        epoch : int
+            The batch's, -1 for none.
+        base_offset : int
+            The batch's, absolute.
+
+        Returns
+        -------
+        bool
+            Whether anything changed.
+
+        Notes
+        -----
+        LogSegment.recover.
+        """
+        latest = self.latest_epoch
+        if epoch < 0 or (latest is not None and epoch <= latest):
+            return False
+        return self.assign(epoch, base_offset)
+
+    def truncate_from_start(self, offset: int) -> bool:
+        """Drop the epochs before an offset, and move the start of its own epoch there.
+
+        Returns
+        -------
+        bool
+            Whether an epoch started at the offset or before. Kafka then writes the checkpoint,
+            even if nothing has changed.
+        """
+        kept = bisect_right(self._entries, offset, key=_start_offset)
+        if kept:
+            self._entries[:kept] = [EpochEntry(self._entries[kept - 1].epoch, offset)]
+        return kept > 0
+
+    def truncate_from_end(self, offset: int) -> bool:
+        """Drop the epochs that start at an offset or above; return whether there were any.
+
+        A negative offset drops nothing.
+        """
+        kept = bisect_left(self._entries, offset, key=_start_offset)
+        if offset < 0 or kept == len(self._entries):
+            return False
+        del self._entries[kept:]
+        return True
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """Return the epoch that an offset lies in; None before the first."""
+        place = bisect_right(self._entries, offset, key=_start_offset)
+        return self._entries[place - 1].epoch if place else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Return the last epoch that is not above the given one, and where it ends.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch asked for.
+        log_end_offset : int
+            Where the latest epoch ends.
+
+        Returns
+        -------
+        tuple of int
+            The epoch and its end offset, exclusive: the start of the next. An epoch before the
+            first known one is returned with the start of the first. ``(-1, -1)`` for -1, or above
+            the latest.
+        """
+        if epoch == NO_LEADER_EPOCH:
+            return NO_LEADER_EPOCH, UNDEFINED_EPOCH_OFFSET
+        if epoch == self.latest_epoch:
+            return epoch, log_end_offset
+        above = bisect_right(self._entries, epoch, key=_epoch)
+        if above == len(self._entries):
+            return NO_LEADER_EPOCH, UNDEFINED_EPOCH_OFFSET
+        known = self._entries[above - 1].epoch if above else epoch
+        return known, self._entries[above].start_offset
+
+
+def _epoch(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _start_offset(entry: EpochEntry) -> int:
+    return entry.start_offset

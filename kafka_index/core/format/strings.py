@@ -1,0 +1,167 @@
+"""Texts: quoted from small files, of bytes, and as Java reads them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import os
+import re
+from typing import NamedTuple
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.names import split_directory_name
+
+_QUOTED_CHARACTERS = 60
+
+_HEX, _BASE64 = "hex:", "base64:"
+
+_ERRORS = "kafka_index.java"
+_REPLACEMENT = "\ufffd"
+_SURROGATE_LEAD = 0xED
+
+# Base64 of 16 bytes in the alphabet for URLs. Padding may be missing, not be wrong.
+_UUID = re.compile(r"([A-Za-z0-9_-]{22})(?:==)?")
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_KEY_END = re.compile(r"(?<!\\)(?:\\\\)*([=: \t\f])")
+_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.|$)", re.DOTALL)
+_BLANKS = " \t\f"
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def quote_content(text: str | bytes, path: str | os.PathLike[str] | None) -> str:
+    """Return the quotation of a malformed text, such as a line, from a file.
+
+    A link may lead to any file of the machine, which whoever made the dump could not read: nothing
+    of it is shown, nor of a file in a partition directory that is a link.
+    """
+    if path is not None and is_linked(os.fspath(path)):
+        return "[not shown: the file is a link]"
+    if len(text) <= _QUOTED_CHARACTERS:
+        return repr(text)
+    return f"{text[:_QUOTED_CHARACTERS]!r}... ({len(text)} characters)"
+
+
+def is_linked(path: str) -> bool:
+    """Return whether a file, or the partition directory that holds it, is a link."""
+    directory = os.path.dirname(path)
+    is_partition = split_directory_name(os.path.basename(directory)) is not None
+    return os.path.islink(path) or (is_partition and os.path.islink(directory))
+
+
+def parse_bytes(text: str) -> bytes:
+    """Return the bytes that a text means: its UTF-8, or bytes in hex or base64 after a prefix.
+
+    The prefixes are ``hex:`` and ``base64:``; raises `InputError` for a text after them that is
+    neither.
+    """
+    try:
+        if text.startswith(_HEX):
+            return bytes.fromhex(text.removeprefix(_HEX))
+        if text.startswith(_BASE64):
+            return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise InputError(
+            "malformed bytes", expected="hex:00ff or base64:AP8=", found=text
+        ) from error
+    return text.encode(errors="surrogateescape")
+
+
+def decode_utf8(data: bytes) -> str:
+    """Decode UTF-8; invalid bytes are replaced as by Java's ``new String(bytes, UTF_8)``.
+
+    Kafka's clients return the names of headers so. Python and Java replace the same bytes, but for
+    a surrogate encoded by itself: its bytes are one replacement character to Java, and one each to
+    Python.
+    """
+    return data.decode(errors=_ERRORS)
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    found = error.object[error.start : error.start + 3]
+    if found[0] == _SURROGATE_LEAD and len(found) > 1 and _continues(found[1]):
+        is_whole = len(found) > 2 and _continues(found[2])
+        return _REPLACEMENT, error.start + (3 if is_whole else 2)
+    return _REPLACEMENT, error.end
+
+
+def _continues(byte: int) -> bool:
+    """Return whether a byte continues a character."""
+    return byte & 0xC0 == 0x80
+
+
+codecs.register_error(_ERRORS, _replace)
+
+
+class Property(NamedTuple):
+    """A value, with the blanks after it, and its line."""
+
+    value: str
+    line: int
+
+
+def parse_java_uuid(text: str) -> str | None:
+    """Return a UUID as Kafka writes it; None where it refuses the text (``Uuid.fromString``)."""
+    match = _UUID.fullmatch(text)
+    if match is None:
+        return None
+    data = base64.urlsafe_b64decode(f"{match[1]}==")
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def is_reserved_directory_id(uuid: str) -> bool:
+    """Return whether no directory may have this id (``DirectoryId.reserved``)."""
+    data = base64.urlsafe_b64decode(f"{uuid}==")
+    return not any(data[:8]) and int.from_bytes(data[8:], "big", signed=True) < 100
+
+
+def load_properties(data: bytes) -> dict[str, Property]:
+    """Return the properties of a text in Latin-1 (``java.util.Properties.load``).
+
+    Raises `ValueError` if an escape is malformed.
+    """
+    found: dict[str, Property] = {}
+    logical, begins_at = None, 0
+    for number, natural in enumerate(_LINE_END.split(data.decode("latin-1")), start=1):
+        line = natural.lstrip(_BLANKS)
+        if logical is None:
+            if not line or line[0] in "#!":
+                continue
+            logical, begins_at = "", number
+        logical += line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            logical = logical[:-1]
+            continue
+        _add(found, logical, begins_at)
+        logical = None
+    if logical is not None:
+        _add(found, logical, begins_at)
+    return found
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """Return the properties of a text, without blanks around values; none where it is malformed."""
+    try:
+        found = load_properties(text.encode())
+    except ValueError:
+        return {}
+    return {name: one.value.strip() for name, one in found.items()}
+
+
+def _add(found: dict[str, Property], line: str, number: int) -> None:
+    end = _KEY_END.search(line)
+    at = len(line) if end is None else end.start(1)
+    rest = _SEPARATOR.match(line, at)
+    value = line[at if rest is None else rest.end() :]
+    found[_ESCAPE.sub(_unescaped, line[:at])] = Property(_ESCAPE.sub(_unescaped, value), number)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    text = match[1]
+    if text == "u":
+        raise ValueError("malformed \\uxxxx encoding")
+    return chr(int(text[1:], 16)) if len(text) == 5 else _LETTERS.get(text, text)

@@ -1,0 +1,63 @@
+"""Paths of users: texts, without passwords and signatures in URIs, which other texts hide."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from kafka_index.core.errors import ConfigError, InputError, argument_text
+
+PATH_EXPECTED = "a path or a URI"
+
+# A password may hold a slash, which ends the authority early: after a colon, only a port is none.
+# Buckets have neither port nor user, containers no port.
+_PASSWORD = re.compile(
+    r"\w:/{1,2}(?!/)[^/@]*:(?!\d*(?:[/?#]|$))[^@]*@"
+    r"|\b(?:s3a?|gs):/{1,2}[^/]*[:@]|\b(?:abfs|wasb)s?:/{1,2}[^/]*:"
+    r"|[?&](?:sig|signature|x-amz-signature)=",
+    re.IGNORECASE,
+)
+# In a text around URIs: user and password, a signature, a token of Spark Connect.
+_SHOWN_PASSWORD = re.compile(
+    r"(?P<scheme>\w:/{1,2})[^/@\s'\"]*:(?!\d*[/\s'\"])[^\s'\"]*(?=@)"
+    r"|(?P<bucket>\b(?:s3a?|gs):/{1,2})[^:/@\s'\"]*(?::[^\s'\"]*)?(?=@)"
+    r"|(?P<name>[?&;](?:sig|signature|x-amz-signature|x-amz-security-token|token)=)[^&;\s'\"]*",
+    re.IGNORECASE,
+)
+
+
+def has_password(text: str) -> bool:
+    """Return whether a text is a URI with a password before its host, or with a signature."""
+    return ":/" in text and _PASSWORD.search(text) is not None
+
+
+def hide_passwords(text: str) -> str:
+    """Return a text, such as that of an error, without the passwords of the URIs in it."""
+    return _SHOWN_PASSWORD.sub(lambda match: f"{match[match.lastgroup or 0]}[hidden]", text)
+
+
+def refuse_passwords(paths: Iterable[object]) -> None:
+    """Refuse paths that are URIs with a password or a signature, without showing them.
+
+    Commands and functions check all of their paths before they open the first: a path is shown in
+    reports, logs and errors. Raises `InputError`.
+    """
+    for path in paths:
+        if isinstance(path, str | os.PathLike) and has_password(os.fspath(path)):
+            raise InputError(
+                "a URI holds a password or a signature, and paths are shown in reports and logs",
+                hint="name the place alone; give credentials by --storage-option KEY=@FILE or by "
+                "the environment",
+            )
+
+
+def path_of(path: object, name: str) -> str:
+    """Return a path as text; raises `ConfigError` for anything else, or a password in it."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise ConfigError(
+            f"{name} is not a path", expected=PATH_EXPECTED, found=argument_text(path)
+        )
+    refuse_passwords([text])
+    return text

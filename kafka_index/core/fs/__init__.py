@@ -1,0 +1,1 @@
+"""File systems: local disk, object stores, HDFS, and backup repositories as inputs."""

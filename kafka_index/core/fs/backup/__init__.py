@@ -1,0 +1,1 @@
+"""Backup repositories as inputs."""

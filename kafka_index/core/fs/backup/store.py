@@ -1,0 +1,499 @@
+"""A run of a repository as one data directory, by the paths of `run_paths`.
+
+Each partition is the copy that its leader's broker has put, otherwise the copy that ends furthest.
+Its pieces are joined to segments, where the broker had its own; all other files are made from the
+manifests.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from zlib_ng import zlib_ng
+
+from kafka_index.core.errors import CorruptObjectError, InputError, KafkaIndexError, ReadError
+from kafka_index.core.format.checkpoints import (
+    EpochEntry,
+    format_leader_epoch_checkpoint,
+    format_offset_checkpoint,
+)
+from kafka_index.core.format.names import (
+    CLEANER_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    SNAPSHOT_SUFFIX,
+    TopicPartition,
+    segment_file_name,
+)
+from kafka_index.core.fs.backup.backup_paths import parse_run_path
+from kafka_index.core.fs.backup.manifest import EXPIRED_FOLDER, RUNS_FOLDER, cut_time, joined_pieces
+from kafka_index.core.fs.backup.repository import Repository
+from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.remote_file import PIECE_BYTES, read_ahead
+from kafka_index.core.fs.store import (
+    DirectoryEntry,
+    FileInfo,
+    ReadOnlyStore,
+    is_remote,
+    list_by_directory,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kafka_index.core.fs.backup.manifest import KeptFile, Manifest, PartitionBackup, Piece
+    from kafka_index.core.fs.store import Bytes, ByteSource, Store
+
+_MAX_RUNS = 4
+_MS_NS = 1_000_000
+# Read at a time of a local piece, so that its checksum is of bytes in the cache.
+_LOCAL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A file of a run: objects of a folder one after the other, or bytes that the manifest has."""
+
+    folder: str = ""
+    objects: tuple[Piece | KeptFile, ...] = ()
+    data: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return len(self.data) + sum(each.size_bytes for each in self.objects)
+
+
+class Run:
+    """A run: its manifests by ascending broker, the copies that are read, and its files.
+
+    Raises `InputError` if the repository has no such run.
+    """
+
+    def __init__(self, repository: Repository, name: str) -> None:
+        # In this order, as a manifest is put there before it is deleted here.
+        folders = RUNS_FOLDER, EXPIRED_FOLDER
+        brokers = {node for folder in folders for node in repository.brokers_of(name, folder)}
+        self.repository, self.name = repository, name
+        self.manifests: tuple[Manifest, ...] = tuple(
+            repository.manifest(name, node_id, folders) for node_id in sorted(brokers)
+        )
+        if not self.manifests:
+            raise InputError(
+                f"the repository has no run {name}",
+                path=repository.root,
+                hint="kafka-index backups list names the runs that are there",
+            )
+        self.copies: dict[TopicPartition, tuple[Manifest, PartitionBackup]] = {}
+        for manifest in self.manifests:
+            for partition in manifest.partitions:
+                self._add(manifest, partition)
+        self._directories: dict[str, dict[str, RunFile]] = {}
+
+    def _add(self, manifest: Manifest, partition: PartitionBackup) -> None:
+        key = partition.topic_partition
+        before = self.copies.get(key)
+        if before is None or _order(manifest, partition) > _order(*before):
+            self.copies[key] = manifest, partition
+
+    @property
+    def mtime_ns(self) -> int:
+        """The time of the cut, which is that of all files."""
+        return cut_time(self.manifests) * _MS_NS
+
+    @cached_property
+    def partitions(self) -> dict[str, PartitionBackup]:
+        """The copies that are read, by the names of their directories, which ascend."""
+        found = {key.directory_name: partition for key, (_, partition) in self.copies.items()}
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def root_files(self) -> dict[str, RunFile]:
+        """The files at the root of the data directory, by name."""
+        of_logs = {
+            each.topic_partition: each
+            for each in self.partitions.values()
+            if each.topic != CLUSTER_METADATA_TOPIC
+        }
+        ends = {key: each.end_offset for key, each in of_logs.items()}
+        # As a broker, which notes a log start only above the base of the first segment.
+        starts = {
+            key: each.start_offset
+            for key, each in of_logs.items()
+            if each.pieces and each.start_offset > each.pieces[0].base_offset
+        }
+        cleaned = {
+            key: each.cleaner_offset
+            for key, each in of_logs.items()
+            if each.cleaner_offset is not None
+        }
+        properties = next(
+            (
+                directory.meta_properties
+                for manifest in self.manifests
+                for directory in manifest.directories
+                if directory.meta_properties
+            ),
+            "",
+        )
+        texts = {
+            META_PROPERTIES: properties,
+            LOG_START_CHECKPOINT: format_offset_checkpoint(starts),
+            RECOVERY_POINT_CHECKPOINT: format_offset_checkpoint(ends),
+            REPLICATION_CHECKPOINT: format_offset_checkpoint(ends),
+            CLEANER_CHECKPOINT: format_offset_checkpoint(cleaned),
+        }
+        return {name: RunFile(data=text.encode()) for name, text in texts.items() if text}
+
+    def directory(self, name: str) -> dict[str, RunFile]:
+        """Return the files in the directory of a partition; empty where there is none."""
+        found = self._directories.get(name)
+        if found is None:
+            partition = self.partitions.get(name)
+            found = {} if partition is None else self._files(partition)
+            self._directories[name] = found
+        return found
+
+    def file(self, below: str) -> RunFile | None:
+        """Return a file by its path below the run; None where there is none."""
+        directory, _, name = below.rpartition("/")
+        return (self.directory(directory) if directory else self.root_files).get(name)
+
+    def _files(self, partition: PartitionBackup) -> dict[str, RunFile]:
+        folder = f"{self.repository.root}/{partition.folder}"
+        files = {each.name: RunFile(folder, (each,)) for each in partition.files}
+        first = partition.pieces[0].base_offset if partition.pieces else partition.end_offset
+        if not partition.pieces:
+            files[segment_file_name(first, LOG_SUFFIX)] = RunFile()
+        for pieces in joined_pieces(partition):
+            name = segment_file_name(pieces[0].base_offset, LOG_SUFFIX)
+            files[name] = RunFile(folder, pieces)
+        if partition.topic_id:
+            text = f"version: 0\ntopic_id: {partition.topic_id}\n"
+            files[PARTITION_METADATA] = RunFile(data=text.encode())
+        epochs = format_leader_epoch_checkpoint(EpochEntry(*each) for each in partition.epochs)
+        files[LEADER_EPOCH_CHECKPOINT] = RunFile(data=epochs.encode())
+        if partition.snapshot is not None:
+            name = segment_file_name(first, SNAPSHOT_SUFFIX)
+            files[name] = RunFile(data=partition.snapshot)
+        return dict(sorted(files.items()))
+
+
+def _order(manifest: Manifest, partition: PartitionBackup) -> tuple[bool, int, int, int]:
+    """Return what orders the copies of a partition: the greatest is read.
+
+    A broker that is cut off or stopped does not know that another one leads now: the epoch of the
+    last one is higher, and its log may be shorter after an unclean election.
+    """
+    last_epoch = partition.epochs[-1][0] if partition.epochs else -1
+    return partition.is_leader is True, last_epoch, partition.end_offset, -manifest.node_id
+
+
+class SurvivingObject(NamedTuple):
+    """The bytes that exist of an object, and how it differs from its manifest; None if not."""
+
+    named: Piece | KeptFile
+    data: bytes
+    error: CorruptObjectError | None
+
+
+class JoinedFile:
+    """A file of a run, open for reading (`ByteSource`).
+
+    What is read of an object from its first byte to its last is checked by its CRC-32. Raises
+    `CorruptObjectError` if an object is missing or altered.
+    """
+
+    def __init__(self, path: str, run: Run, file: RunFile) -> None:
+        self.path = path
+        self.size_bytes = file.size_bytes
+        self.mtime_ns = run.mtime_ns
+        self._run = run.name
+        self._objects = run.repository.store
+        self._folder = file.folder
+        self._data = np.frombuffer(file.data, np.uint8)
+        self._parts = tuple(part for part in file.objects if part.size_bytes)
+        self._starts = [0, *accumulate(part.size_bytes for part in self._parts)]
+        self._is_far = is_remote(run.repository.root)
+        # The number of the object that a stream has begun and not ended.
+        self._begun: int | None = None
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
+        if position_bytes < 0 or size_bytes < 0:
+            raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
+        end = min(position_bytes + size_bytes, self.size_bytes)
+        return self.read_ranges([position_bytes], [max(position_bytes, end)])[0]
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        """Return the bytes of ascending ranges, end exclusive."""
+        if not self._parts:
+            return [self._data[start:end] for start, end in zip(starts, ends, strict=True)]
+        wanted: dict[int, list[tuple[int, int, int]]] = {}
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            for part, first, size in self._within(start, end, self.size_bytes):
+                wanted.setdefault(part, []).append((number, first, first + size))
+        found: list[list[Bytes]] = [[] for _ in starts]
+        for ranges, read in zip(wanted.values(), self._read_each(wanted), strict=True):
+            for (number, _, _), data in zip(ranges, read, strict=True):
+                found[number].append(data)
+        return [
+            each[0] if len(each) == 1 else np.concatenate([np.empty(0, np.uint8), *each])
+            for each in found
+        ]
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        """Yield the bytes from a position to the end, read ahead of the caller."""
+        if self._parts:
+            yield from self._stream(start_bytes, self.size_bytes)
+        elif start_bytes < self.size_bytes:
+            yield self._data[start_bytes:]
+
+    def _stream(self, start: int, end: int) -> Iterator[Bytes]:
+        """Yield the bytes of objects, each of which is checked where all of it is read."""
+        most = PIECE_BYTES if self._is_far else _LOCAL_BYTES
+        reads = (
+            (partial(self._read_part, number, first, size), size)
+            for number, first, size in self._within(start, end, most)
+        )
+        arriving = read_ahead(reads) if self._is_far else (read() for read, _ in reads)
+        crc32 = None
+        for number, first, size in self._within(start, end, most):
+            data = next(arriving)
+            part = self._parts[number]
+            if first == 0:
+                crc32, self._begun = 0, number
+            if crc32 is not None:
+                crc32 = zlib_ng.crc32(data, crc32)
+                if first + size == part.size_bytes:
+                    self._check(part, crc32)
+                    crc32, self._begun = None, None
+            yield data
+
+    def _read_part(self, number: int, first: int, size: int) -> Bytes:
+        return self._read(self._parts[number], [first], [first + size])[0]
+
+    def surviving(self) -> Iterator[SurvivingObject]:
+        """Yield each object with the bytes that exist of it, at most those of its manifest."""
+        for part in self._parts:
+            data, error = b"", None
+            try:
+                data = self._objects.read(self._path_of(part))
+                if len(data) != part.size_bytes:
+                    self._explain(part)
+                self._check(part, zlib_ng.crc32(data))
+            except FileNotFoundError:
+                error = self._missing(part)
+            except CorruptObjectError as found:
+                error = found
+            yield SurvivingObject(part, data[: part.size_bytes], error)
+
+    def changed(self) -> None:
+        """Return None: objects never change.
+
+        Where a stream was left within an object, as at damage, the object is checked first.
+        """
+        number, self._begun = self._begun, None
+        if number is not None:
+            for _ in self._stream(self._starts[number], self._starts[number + 1]):
+                pass
+
+    def close(self) -> None:
+        """Do nothing: objects are open only while they are read."""
+
+    def _within(self, start: int, end: int, most: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the parts of a range: an object's number, position in it, at most `most` bytes."""
+        number = bisect_right(self._starts, start) - 1
+        while start < end:
+            first = start - self._starts[number]
+            size = min(most, end - start, self._starts[number + 1] - start)
+            yield number, first, size
+            start += size
+            number += start == self._starts[number + 1]
+
+    def _read_each(self, wanted: dict[int, list[tuple[int, int, int]]]) -> Iterator[list[Bytes]]:
+        """Yield the ranges of each object: small ones of several objects are read at a time."""
+        reads = []
+        for number, ranges in wanted.items():
+            _, starts, ends = zip(*ranges, strict=True)
+            reads.append(partial(self._read_checked, self._parts[number], starts, ends))
+        sizes = [ranges[0][2] - ranges[0][1] for ranges in wanted.values() if len(ranges) == 1]
+        are_small = len(sizes) == len(reads) > 1 and max(sizes) <= PIECE_BYTES
+        if self._is_far and are_small:
+            one_each = (
+                (partial(_only, read), size) for read, size in zip(reads, sizes, strict=True)
+            )
+            yield from ([data] for data in read_ahead(one_each))
+        else:
+            yield from (read() for read in reads)
+
+    def _read_checked(
+        self, part: Piece | KeptFile, starts: Sequence[int], ends: Sequence[int]
+    ) -> list[Bytes]:
+        found = self._read(part, starts, ends)
+        for start, end, data in zip(starts, ends, found, strict=True):
+            if start == 0 and end == part.size_bytes:
+                self._check(part, zlib_ng.crc32(data))
+        return found
+
+    def _read(
+        self, part: Piece | KeptFile, starts: Sequence[int], ends: Sequence[int]
+    ) -> list[Bytes]:
+        """Return ranges of an object, which is not checked."""
+        path = self._path_of(part)
+        try:
+            # In an object store no request is needed before the first read.
+            info = None if self._objects.has_rename else FileInfo(path, part.size_bytes, 0)
+            with closing(self._objects.open(path, info)) as source:
+                if source.size_bytes != part.size_bytes:
+                    raise self._altered(part, part.size_bytes, source.size_bytes, "bytes")
+                if not isinstance(source, MappedFile):
+                    return source.read_ranges(starts, ends)
+                # Not of the map: the source is closed before the bytes are used.
+                found = [
+                    np.empty(end - start, np.uint8) for start, end in zip(starts, ends, strict=True)
+                ]
+                for start, data in zip(starts, found, strict=True):
+                    if source.read_into(start, data) < len(data):
+                        raise ReadError("the object was cut while it was read", path=path)
+                return found
+        except CorruptObjectError:
+            raise
+        except KafkaIndexError as error:
+            self._explain(part)
+            raise error from None
+
+    def _explain(self, part: Piece | KeptFile) -> None:
+        """Raise `CorruptObjectError` if an object that could not be read is missing or altered."""
+        path = self._path_of(part)
+        try:
+            found = self._objects.info(path).size_bytes
+        except FileNotFoundError:
+            raise self._missing(part) from None
+        if found != part.size_bytes:
+            raise self._altered(part, part.size_bytes, found, "bytes")
+
+    def _missing(self, part: Piece | KeptFile) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"an object of run {self._run} is missing",
+            path=self._path_of(part),
+            expected=f"{part.size_bytes} bytes",
+            found="no object",
+        )
+
+    def _check(self, part: Piece | KeptFile, crc32: int) -> None:
+        if crc32 != part.crc32:
+            raise self._altered(part, f"{part.crc32:08x}", f"{crc32:08x}", "as CRC-32")
+
+    def _path_of(self, part: Piece | KeptFile) -> str:
+        return f"{self._folder}/{part.object_name}"
+
+    def _altered(
+        self, part: Piece | KeptFile, expected: object, found: object, unit: str
+    ) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"an object of run {self._run} is altered",
+            path=self._path_of(part),
+            expected=f"{expected} {unit}",
+            found=f"{found} {unit}",
+        )
+
+
+def _only(read: Callable[[], list[Bytes]]) -> Bytes:
+    return read()[0]
+
+
+class BackupStore(ReadOnlyStore):
+    """The runs of the repositories in a store, as data directories that are only read.
+
+    Its objects are those of the store that the repositories are in.
+    """
+
+    _NAME = "the runs of a backup are"
+
+    def __init__(self, objects: Store) -> None:
+        self._objects = objects
+        self._runs: OrderedDict[tuple[str, str], Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def run(self, path: str) -> tuple[Run, str]:
+        """Return the run that a path is in, and the path below it.
+
+        Raises the errors of `Run`, and `InputError` if the path is in no run.
+        """
+        parsed = parse_run_path(path)
+        if parsed is None:
+            raise InputError(
+                "not a path in a run of a repository",
+                path=path,
+                expected="backup:REPOSITORY, or backup:REPOSITORY@TIME",
+            )
+        key = parsed.root, parsed.run
+        with self._lock:
+            found = self._runs.get(key)
+            if found is None:
+                found = self._runs[key] = Run(Repository(parsed.root, self._objects), parsed.run)
+            self._runs.move_to_end(key)
+            while len(self._runs) > _MAX_RUNS:
+                self._runs.popitem(last=False)
+        return found, parsed.below
+
+    def info(self, path: str) -> FileInfo:
+        """Return the size of a file, and the time of its run's cut."""
+        run, file = self._file(path)
+        return FileInfo(path, file.size_bytes, run.mtime_ns)
+
+    def open(self, path: str, info: FileInfo | None = None) -> ByteSource:  # noqa: ARG002, a file of a run never changes
+        """Open a file."""
+        try:
+            run, file = self._file(path)
+        except FileNotFoundError:
+            raise InputError("cannot open the file: the run does not have it", path=path) from None
+        return JoinedFile(path, run, file)
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return the bytes of a file, or its first ones."""
+        run, file = self._file(path)
+        size = file.size_bytes if max_bytes is None else max_bytes
+        return JoinedFile(path, run, file).read_at(0, size).tobytes()
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Return the files of a directory, and the directories of partitions at the root."""
+        run, below = self.run(path)
+        files = run.directory(below) if below else run.root_files
+        top = path.rstrip("/")
+        entries = [
+            DirectoryEntry(f"{top}/{name}", size_bytes=file.size_bytes, mtime_ns=run.mtime_ns)
+            for name, file in files.items()
+        ]
+        if not below:
+            entries += [
+                DirectoryEntry(f"{top}/{name}", is_directory=True) for name in run.partitions
+            ]
+        return sorted(entries, key=lambda entry: entry.path)
+
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Return the files below a directory, by path."""
+        return list_by_directory(self, path)
+
+    def _file(self, path: str) -> tuple[Run, RunFile]:
+        run, below = self.run(path)
+        found = run.file(below)
+        if found is None:
+            raise FileNotFoundError(path)
+        return run, found

@@ -1,0 +1,286 @@
+"""HDFS, through hdfs-native, which needs neither a JVM nor libhdfs.
+
+Client settings come from the files in HADOOP_CONF_DIR (or HADOOP_HOME), the user from Kerberos'
+ticket cache or HADOOP_USER_NAME.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+import hdfs_native
+import pyarrow as pa
+
+from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, ReadError
+from kafka_index.core.fs import remote_file
+from kafka_index.core.fs.remote_file import RemoteFile
+from kafka_index.core.fs.store import (
+    DirectoryEntry,
+    FileInfo,
+    StorageOptions,
+    list_by_directory,
+    replace_by_claim,
+    split_uri,
+)
+
+_JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200})')
+
+_WRITE_ATTEMPTS = 3
+_SLOW = "Failed to complete file in time"
+_MS_NS = 1_000_000
+# The library's own patience is three minutes; a fail-over of the name node takes less than this.
+_PATIENCE = {
+    "dfs.client.failover.max.attempts": "8",
+    "dfs.client.failover.sleep.max.millis": "5000",
+}
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong, without the stack of the name node."""
+    text = str(error)
+    match = _JAVA_ERROR.search(text)
+    if match is not None:
+        return f"{match[2].strip()} ({match[1]})"
+    first = text.splitlines()[0] if text else ""
+    return first[:200] or type(error).__name__
+
+
+def read_error(
+    error: Exception, path: str, action: str, position_bytes: int | None = None
+) -> ReadError:
+    """Return our error for what cannot be read: `action` follows "cannot"."""
+    return ReadError(
+        f"cannot {action}: {reason(error)}",
+        path=path,
+        position_bytes=position_bytes,
+        hint=_hint(error),
+    )
+
+
+def publish_error(error: Exception, path: str, action: str) -> PublishError:
+    """Return our error for what cannot be written: `action` follows "cannot"."""
+    return PublishError(f"cannot {action}: {reason(error)}", path=path, hint=_hint(error))
+
+
+def _hint(error: Exception) -> str | None:
+    if "AccessControlException" in str(error):
+        return "run as a user who may (HADOOP_USER_NAME, or a Kerberos ticket: kinit)"
+    if isinstance(error, OSError):
+        return "check the address and the network"
+    return None
+
+
+class _SlowNodesError(PublishError):
+    """The data nodes did not report the blocks of a file in the library's time."""
+
+
+class HdfsStore:
+    """A file system of HDFS.
+
+    The root is ``hdfs://host:port``, ``hdfs://nameservice``, or ``hdfs://`` for fs.defaultFS.
+    Options under Hadoop's property names, which have dots, win over its files. Raises `InputError`
+    if the name service is not known.
+    """
+
+    has_rename = True
+
+    def __init__(self, root: str, options: StorageOptions) -> None:
+        self._root = root
+        has_files = any(map(os.environ.get, ("HADOOP_CONF_DIR", "HADOOP_HOME")))
+        settings = {} if has_files else dict(_PATIENCE)
+        settings |= {key: value for key, value in options.resolve().items() if "." in key}
+        url = None if root.endswith("//") else root
+        try:
+            self._client = hdfs_native.Client(url, config=settings or None)
+        except Exception as error:
+            raise InputError(
+                f"cannot open the file system: {reason(error)}",
+                path=root,
+                hint="give hdfs://HOST:PORT, or set HADOOP_CONF_DIR to where its name is defined",
+            ) from error
+
+    def info(self, path: str) -> FileInfo:
+        """Return a file's size and modification time."""
+        try:
+            return self._info(self._client.get_file_info(_name(path)))
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise read_error(error, path, "read the file") from error
+
+    def open(self, path: str, info: FileInfo | None = None) -> HdfsFile:
+        """Open a file, of the version that `info` names."""
+        try:
+            reader = self._client.read(_name(path))
+            # After the blocks are known: what is compared is not older than what is read.
+            now = self.info(path)
+        except FileNotFoundError as error:
+            raise InputError("cannot open the file: it does not exist", path=path) from error
+        except KafkaIndexError:
+            raise
+        except Exception as error:
+            raise read_error(error, path, "open the file") from error
+        file = HdfsFile(self, reader, info or now)
+        if (now.size_bytes, now.mtime_ns) != (file.size_bytes, file.mtime_ns) or len(
+            reader
+        ) != file.size_bytes:
+            raise ReadError(
+                "the file changed after it was listed",
+                path=path,
+                expected=f"{file.size_bytes} bytes",
+                found=f"{now.size_bytes} bytes",
+                hint="run again when nothing writes to it",
+            )
+        return file
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return the bytes of a small file, or its first ones."""
+        try:
+            with self._client.read(_name(path)) as file:
+                size = len(file) if max_bytes is None else min(max_bytes, len(file))
+                return bytes(file.read_range(0, size)) if size else b""
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise read_error(error, path, "read the file") from error
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Return the entries of a directory."""
+        name = _name(path)
+        try:
+            found = list(self._client.list_status(name))
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise read_error(error, path, "read the directory") from error
+        entries = [
+            DirectoryEntry(
+                self._root + each.path, each.isdir, each.length, each.modification_time * _MS_NS
+            )
+            for each in found
+            if each.path != name  # a file lists itself
+        ]
+        return sorted(entries, key=lambda entry: entry.path)
+
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield the files below a directory, in the order of their paths."""
+        return list_by_directory(self, path)
+
+    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
+        """Write a file aside, close it, and rename it.
+
+        The file aside has a name of its own, so that a writer that was given up cannot rename
+        what another one is still writing. A file that a killed writer left is a scratch file like
+        any other (`kafka_index.core.output.temporary_files`).
+        """
+        if if_absent and self._exists(path):
+            return False
+        for _ in range(_WRITE_ATTEMPTS - 1):
+            with suppress(_SlowNodesError):
+                return self._put_once(path, data, replace=not if_absent)
+        return self._put_once(path, data, replace=not if_absent)
+
+    def _put_once(self, path: str, data: bytes | memoryview, *, replace: bool) -> bool:
+        name = _name(path)
+        folder, _, base = name.rpartition("/")
+        aside = f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
+        try:
+            self._write(aside, data)
+            self._client.rename(aside, name, overwrite=replace)
+        except FileExistsError:
+            self._discard(aside)
+            return False
+        except Exception as error:
+            self._discard(aside)
+            ours = publish_error(error, path, "write the file")
+            raise (
+                _SlowNodesError(ours.message, path=path) if _SLOW in str(error) else ours
+            ) from error
+        return True
+
+    def _write(self, name: str, data: bytes | memoryview) -> None:
+        options = hdfs_native.WriteOptions(overwrite=True, create_parent=True)
+        with self._client.create(name, options) as file:
+            file.write(data)
+
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
+        """Write a file if its size and time are those of `info`, one process at a time."""
+        return replace_by_claim(self, path, data, info)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file."""
+        try:
+            self._client.rename(_name(source), _name(target), overwrite=True)
+        except Exception as error:
+            raise publish_error(error, target, "put the file in place") from error
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files."""
+        for path in paths:
+            try:
+                with suppress(FileNotFoundError):
+                    self._client.delete(_name(path))
+            except Exception as error:
+                raise publish_error(error, path, "delete the file") from error
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _discard(self, name: str) -> None:
+        # The failure that led here is the one to report.
+        with suppress(Exception):
+            self._client.delete(name)
+
+    def _info(self, status: Any) -> FileInfo:
+        return FileInfo(self._root + status.path, status.length, status.modification_time * _MS_NS)
+
+
+def _name(path: str) -> str:
+    return "/" + split_uri(path)[1]
+
+
+class HdfsFile(RemoteFile):
+    """A file of HDFS that is open for reading: its blocks are those of the moment it was opened."""
+
+    _NOUN = "file"
+    _WRONG_LENGTH = "the file ends early"
+
+    def __init__(self, store: HdfsStore, reader: Any, info: FileInfo) -> None:
+        super().__init__(info)
+        self._store = store
+        self._reader = reader
+
+    def changed(self) -> str | None:
+        """Return how the file differs from the one opened; None when it does not."""
+        try:
+            now = self._store.info(self.path)
+        except FileNotFoundError:
+            return "it was removed"
+        if (now.size_bytes, now.mtime_ns) != (self.size_bytes, self.mtime_ns):
+            return "it was modified"
+        return None
+
+    def _request(self, position_bytes: int, size_bytes: int) -> bytes:
+        try:
+            with remote_file.request_slots:
+                return cast("bytes", self._reader.read_range(position_bytes, size_bytes))
+        except Exception as error:
+            how = self._changed_meanwhile()
+            if how is not None:
+                raise self._changed_error(how, position_bytes) from error
+            raise read_error(error, self.path, "read the file", position_bytes) from error
+
+    def _changed_meanwhile(self) -> str | None:
+        try:
+            return self.changed()
+        except KafkaIndexError:
+            return None

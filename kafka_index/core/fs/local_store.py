@@ -1,0 +1,316 @@
+"""The local disk as a store."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from os import PathLike
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.closeable import Closeable
+from kafka_index.core.errors import CorruptObjectError, InputError
+from kafka_index.core.fs.durable_files import AtomicFile, publish_error
+from kafka_index.core.fs.inputs import refuse_linked_out
+from kafka_index.core.fs.store import (
+    Bytes,
+    DirectoryEntry,
+    FileInfo,
+    list_by_directory,
+    replace_by_claim,
+)
+from kafka_index.core.kernels.sigbus_guard import SigbusGuard
+
+_NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
+_PIECE_BYTES = 1 << 20
+
+
+class MappedFile(Closeable):
+    """A local, regular file, opened read-only (KAFKA-5104) and mapped whole.
+
+    A view taken from the map stays valid for as long as it is held, even after `close`. Reading
+    into a buffer that stays in the cache is faster than going through the map page by page; the map
+    is for readers of little of a file, or that must see it all. If another process cuts the file
+    shorter while it is mapped, or its disk fails, the pages that are lost read as zeros, and
+    `faulted` is set (`kafka_index.core.kernels.sigbus_guard`). Raises `InputError` if the file is
+    missing, unreadable, or not a regular file.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._map: mmap.mmap | None = None
+        self._array: Bytes = _NO_BYTES
+        self._guard: SigbusGuard | None = None
+        self._descriptor = -1
+        try:
+            # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise InputError(f"cannot open the file: {error.strerror}", path=path) from error
+        try:
+            self._opened = os.fstat(descriptor)
+            if not stat.S_ISREG(self._opened.st_mode):
+                raise InputError("not a regular file", path=path)  # noqa: TRY301, because it closes
+            # An empty file cannot be mapped.
+            if self._opened.st_size:
+                self._map = mmap.mmap(descriptor, self._opened.st_size, access=mmap.ACCESS_READ)
+                self._array = np.frombuffer(self._map, np.uint8)
+                self._guard = SigbusGuard(self._array.ctypes.data, self._opened.st_size)
+        except (OSError, ValueError) as error:
+            # ValueError: the file shrank between fstat and mmap.
+            os.close(descriptor)
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot map the file: {reason}", path=path) from error
+        except InputError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        self.size_bytes, self.mtime_ns = self._opened.st_size, self._opened.st_mtime_ns
+
+    @property
+    def array(self) -> Bytes:
+        """The whole file as a read-only array of uint8; empty after `close`."""
+        return self._array
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return a view of up to `size_bytes` bytes, fewer only at the end of the file.
+
+        Raises `ValueError` for a negative position or size.
+        """
+        if position_bytes < 0 or size_bytes < 0:
+            raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
+        return self._array[position_bytes : position_bytes + size_bytes]
+
+    def read_into(self, position_bytes: int, buffer: Bytes) -> int:
+        """Fill a buffer from a position on; return the number of bytes.
+
+        Raises `InputError` if the disk or the file system fails.
+        """
+        return fill(self._descriptor, self.path, position_bytes, memoryview(buffer.data))
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        """Return views of ranges, end exclusive."""
+        return [self._array[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        """Yield views of the bytes from a position to the end."""
+        self.advise_sequential()
+        for position in range(start_bytes, self.size_bytes, _PIECE_BYTES):
+            yield self._array[position : position + _PIECE_BYTES]
+
+    def advise_sequential(self) -> None:
+        """Tell the kernel to read far ahead."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def advise_random(self) -> None:
+        """Tell the kernel not to read ahead."""
+        if self._map is not None and hasattr(mmap, "MADV_RANDOM"):
+            self._map.madvise(mmap.MADV_RANDOM)
+
+    @property
+    def faulted(self) -> bool:
+        """Whether bytes were lost while the file was open, and zeros read in their place."""
+        return self._guard is not None and self._guard.faulted
+
+    def changed(self) -> str | None:
+        """Return how the file at this path differs from the one opened, None when it does not.
+
+        It may be replaced, gone, cut or modified: ``"it grew from 10 to 20 bytes"``.
+        """
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            return "it was removed"
+        except OSError as error:
+            return f"it cannot be looked at any more: {error.strerror}"
+        before = self._opened
+        if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
+            return "it was replaced by another file"
+        if now.st_size != before.st_size:
+            how = "grew" if now.st_size > before.st_size else "was cut"
+            return f"it {how} from {before.st_size} to {now.st_size} bytes"
+        if now.st_mtime_ns != before.st_mtime_ns:
+            return "it was modified"
+        return None
+
+    def close(self) -> None:
+        """Unmap the file, or leave that to the last view of it."""
+        self._array = _NO_BYTES
+        if self._guard is not None:
+            self._guard.release()
+        if self._map is not None:
+            # BufferError: someone (often the frame of a traceback) still holds a view. Unmapping
+            # under it would crash the process; the map goes when the last view goes.
+            with suppress(BufferError):
+                self._map.close()
+            self._map = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def fill(descriptor: int, path: str, position_bytes: int, buffer: memoryview) -> int:
+    """Fill a buffer from an open file; return the number of bytes, fewer where the file ends.
+
+    Raises `InputError` if the disk or the file system fails.
+    """
+    filled = 0
+    while filled < len(buffer):
+        try:
+            more = os.preadv(descriptor, [buffer[filled:]], position_bytes + filled)
+        except OSError as error:
+            raise InputError(
+                f"cannot read the file: {error.strerror}",
+                path=path,
+                position_bytes=position_bytes + filled,
+            ) from error
+        if not more:
+            break
+        filled += more
+    return filled
+
+
+class LocalStore:
+    """Plain paths."""
+
+    has_rename = True
+
+    def info(self, path: str) -> FileInfo:
+        """Return a file's size and modification time."""
+        found = os.stat(path)
+        return FileInfo(path, found.st_size, found.st_mtime_ns)
+
+    def open(self, path: str, info: FileInfo | None = None) -> MappedFile:  # noqa: ARG002, because the caller compares what it listed
+        """Open a file and map it."""
+        refuse_linked_out(path)
+        return MappedFile(path)
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return the bytes of a small file, or its first ones."""
+        refuse_linked_out(path)
+        try:
+            with open(path, "rb") as file:
+                return file.read(-1 if max_bytes is None else max_bytes)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Return the files and directories in a directory, and no other entries."""
+        entries = []
+        try:
+            with os.scandir(path) as found:
+                for entry in found:
+                    if entry.is_dir():
+                        entries.append(DirectoryEntry(entry.path, is_directory=True))
+                    elif entry.is_file():
+                        # Without a file that is removed meanwhile, and with all others.
+                        with suppress(FileNotFoundError):
+                            stat = entry.stat()
+                            entries.append(
+                                DirectoryEntry(
+                                    entry.path, size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns
+                                )
+                            )
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise InputError(f"cannot read the directory: {error.strerror}", path=path) from error
+        return sorted(entries, key=lambda entry: entry.path)
+
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield the files below a directory, in the order of their paths."""
+        return list_by_directory(self, path)
+
+    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
+        """Write a file aside, make it durable, and rename it."""
+        if if_absent and os.path.exists(path):
+            return False
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        except OSError as error:
+            raise publish_error(error, path, "make the folder") from error
+        with AtomicFile(path) as file:
+            file.write(data)
+            if if_absent:
+                return file.commit_if_absent()
+            file.commit()
+        return True
+
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
+        """Write a file if its size and time are those of `info`, one process at a time."""
+        return replace_by_claim(self, path, data, info)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file."""
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            raise publish_error(error, target, "put the file in place") from error
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files."""
+        for path in paths:
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            except OSError as error:
+                raise publish_error(error, path, "delete the file") from error
+
+
+class UnlinkedStore(LocalStore):
+    """A folder of the local disk in which no link is followed: whoever wrote it may set any.
+
+    A listing leaves links out; other requests raise `CorruptObjectError` for a path through one,
+    and reads for anything that is no file.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def info(self, path: str) -> FileInfo:
+        """Return a file's size and modification time."""
+        return super().info(self._checked(path))
+
+    def open(self, path: str, info: FileInfo | None = None) -> MappedFile:
+        """Open a file and map it."""
+        return super().open(self._file(path), info)
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return the bytes of a small file, or its first ones."""
+        return super().read(self._file(path), max_bytes)
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Return the files and directories in a directory, and no other entries."""
+        found = super().list_directory(self._checked(path))
+        return [entry for entry in found if not os.path.islink(entry.path)]
+
+    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
+        """Write a file aside, make it durable, and rename it."""
+        return super().put(self._checked(path), data, if_absent=if_absent)
+
+    def _file(self, path: str) -> str:
+        """Return the path of a file; raises `CorruptObjectError` if something else is there."""
+        if os.path.exists(self._checked(path)) and not os.path.isfile(path):
+            raise CorruptObjectError("not a regular file", path=path)
+        return path
+
+    def _checked(self, path: str) -> str:
+        """Return a path below the root; raises `CorruptObjectError` if a part of it is a link."""
+        at = self._root
+        for name in path[len(self._root) :].strip("/").split("/"):
+            at = os.path.join(at, name)
+            if name and os.path.islink(at):
+                raise CorruptObjectError(
+                    "a link in a repository is not followed",
+                    path=at,
+                    found=os.path.realpath(at),
+                    hint="replace the link with its target, or mount the target there",
+                )
+        return path

@@ -1,0 +1,198 @@
+"""The local folder for files on their way to a store, and tables that are sorted there by DuckDB.
+
+The folder lies below TMPDIR, and is locked for as long as its process lives: a killed process drops
+its lock, and the next process that needs a workspace removes the folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from kafka_index.core.errors import InputError, PublishError
+from kafka_index.core.fs.durable_files import publish_error
+
+_PREFIX = "kafka-index-work-"
+_LOCK_SUFFIX = ".lock"
+
+_current: _Workspace | None = None
+_guard = threading.Lock()
+_MEMORY = "1GB"
+_NEEDED_FILES = 16
+
+
+@dataclass(frozen=True)
+class _Workspace:
+    process_id: int
+    folder: str
+    lock: int
+
+
+def workspace() -> str:
+    """Return the workspace of this process, made when it is first asked for.
+
+    Raises `PublishError` if it cannot be made.
+    """
+    global _current  # noqa: PLW0603, because it is one a process
+    with _guard:
+        # A forked process shares the memory of its parent, and not its workspace.
+        if _current is None or _current.process_id != os.getpid():
+            root = tempfile.gettempdir()
+            try:
+                _remove_abandoned(root)
+                _current = _create(root)
+            except OSError as error:
+                raise publish_error(error, root, "make a folder for temporary files") from error
+            atexit.register(_remove, _current)
+        return _current.folder
+
+
+def _create(root: str) -> _Workspace:
+    while True:
+        descriptor, lock_path = tempfile.mkstemp(_LOCK_SUFFIX, _PREFIX, root)
+        if _is_locked(descriptor, lock_path):
+            folder = lock_path.removesuffix(_LOCK_SUFFIX)
+            os.mkdir(folder, 0o700)
+            return _Workspace(os.getpid(), folder, descriptor)
+        # Another process took it for an abandoned one, before it was locked.
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int, path: str) -> bool:
+    """Lock a file; return False when another process has it, or has removed it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _remove_abandoned(root: str) -> None:
+    for name in os.listdir(root):
+        if not (name.startswith(_PREFIX) and name.endswith(_LOCK_SUFFIX)):
+            continue
+        path = os.path.join(root, name)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            # Another user's, or removed meanwhile.
+            continue
+        try:
+            if _is_locked(descriptor, path):
+                shutil.rmtree(path.removesuffix(_LOCK_SUFFIX), ignore_errors=True)
+                with suppress(OSError):
+                    os.unlink(path)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(workspace: _Workspace) -> None:
+    if workspace.process_id != os.getpid():
+        return
+    shutil.rmtree(workspace.folder, ignore_errors=True)
+    with suppress(OSError):
+        os.unlink(workspace.folder + _LOCK_SUFFIX)
+
+
+def sorted_batches(
+    batches: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    order: Sequence[str],
+    *,
+    rows: str,
+    batch_rows: int,
+    threads: int,
+    nulls_first: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches, ordered by some columns.
+
+    An error that ends the batches is raised as it is. `order` names columns, `rows` the rows in
+    errors; a batch has about `batch_rows`. Raises as `query_batches` does.
+    """
+    place = "NULLS FIRST" if nulls_first else "NULLS LAST"
+    quoted = ('"' + name.replace('"', '""') + '"' for name in order)
+    terms = ", ".join(f"{name} {place}" for name in quoted)
+    query = f"SELECT * FROM input_rows ORDER BY {terms}"  # noqa: S608, the names are quoted
+    return query_batches(batches, schema, query, rows=rows, batch_rows=batch_rows, threads=threads)
+
+
+def query_batches(
+    batches: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    query: str,
+    *,
+    rows: str,
+    batch_rows: int,
+    threads: int,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the result of a DuckDB query over ``input_rows``, a table with the rows of batches.
+
+    Raises `InputError` if DuckDB refuses the rows; `PublishError` if there is no room to sort.
+    """
+    # It takes a while, and few commands need it.
+    import duckdb  # noqa: PLC0415
+
+    folder = os.path.join(workspace(), "sort")
+    _refuse_few_files(folder, rows)
+    options: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": _MEMORY,
+        "threads": threads,
+        "temp_directory": folder,
+    }
+    checked = _Checked(batches)
+    reader = pa.RecordBatchReader.from_batches(schema, checked)
+    with closing(duckdb.connect(":memory:", config=options)) as connection:
+        connection.register("input_rows", reader)
+        try:
+            for batch in connection.sql(query).to_arrow_reader(batch_rows):
+                checked.check()
+                yield batch
+            checked.check()
+        except duckdb.OutOfMemoryException as error:
+            raise PublishError(
+                f"cannot sort the {rows}: {error}", path=folder, hint="give TMPDIR more room"
+            ) from error
+        except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
+            raise PublishError(
+                f"cannot sort the {rows}: {error}", path=folder, hint="check TMPDIR and its disk"
+            ) from error
+        except duckdb.Error as error:
+            raise InputError(f"cannot sort the {rows}: {error}") from error
+
+
+def _refuse_few_files(folder: str, rows: str) -> None:
+    """Raise PublishError where few files can be opened: DuckDB would abort the process."""
+    with ExitStack() as stack:
+        try:
+            for _ in range(_NEEDED_FILES):
+                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise publish_error(error, folder, f"sort the {rows}") from error
+
+
+class _Checked:
+    """The batches that DuckDB sorts, up to the first error, which never passes through DuckDB."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches
+        except BaseException as error:  # noqa: BLE001, because what it is decides `check`
+            self._error = error
+
+    def check(self) -> None:
+        """Raise the error that has ended the batches, if there was one."""
+        if self._error is not None:
+            raise self._error

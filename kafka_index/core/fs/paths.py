@@ -1,0 +1,355 @@
+"""Paths: as users give them (plain, URIs, globs), and the folders that files go to."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import translate
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from kafka_index.core.errors import InputError, PublishError
+from kafka_index.core.format.names import TopicPartition, is_legal_topic
+from kafka_index.core.fs.backup.backup_paths import (
+    is_run_input,
+    parse_run_path,
+    run_path,
+    split_run_input,
+)
+from kafka_index.core.fs.directories import directory_exists, list_stored_input, matches
+from kafka_index.core.fs.durable_files import publish_error
+from kafka_index.core.fs.inputs import admit_inputs, is_within
+from kafka_index.core.fs.other_layouts import archive_hint
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import SAME_SCHEMES, is_remote, split_uri
+
+if TYPE_CHECKING:
+    from kafka_index.core.fs.backup.repository import Repository
+
+_PROBE = ".kafka-index.probe"
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<short>file:)(?=/)")
+
+
+def absolute_path(path: str) -> str:
+    """Return a user's path as an absolute local path, or as a URI without a slash at its end.
+
+    It may be a path, a ``file:///...`` URI, a URI of an object store or HDFS, or a run of a backup.
+    Raises the errors of `local_path` and `pinned_run`, and `InputError` if paths of this scheme are
+    not supported, or its extra is missing.
+    """
+    path = pinned_run(path)
+    if not is_remote(path):
+        return os.path.abspath(local_path(path))
+    store_of(path)
+    root, key = split_uri(path)
+    return f"{root}/{key}" if key else root
+
+
+def pinned_run(path: str) -> str:
+    """Return an input that names a run of a backup as the path of the run; others stay as they are.
+
+    Raises `InputError` if there is no such repository or run, and the errors of
+    `kafka_index.core.format.times.parse_time`.
+    """
+    if not is_run_input(path) or parse_run_path(path) is not None:
+        return path
+    given, selector, below = split_run_input(path)
+    root = absolute_path(given)
+    return run_path(root, repository_of(root).find_run(selector)) + below
+
+
+def repository_of(root: str) -> Repository:
+    """Return the repository of backups at an absolute path or URI, whether or not one is there."""
+    # Commands without backups import nothing of it.
+    from kafka_index.core.fs.backup.repository import Repository  # noqa: PLC0415
+
+    return Repository(root, store_of(root))
+
+
+def index_root_of(path: str) -> str:
+    """Return the absolute path, or URI, of the folder with a folder of index files per partition.
+
+    Raises the errors of `absolute_path`, and `InputError` if there is no such folder: logs would be
+    read as if they had no index files.
+    """
+    root = absolute_path(path)
+    if not is_remote(root):
+        admit_inputs([root])
+    if not directory_exists(root):
+        raise InputError(
+            "the folder of index files does not exist",
+            path=path,
+            hint="name a folder with a folder for each partition, as build --output writes it",
+        )
+    return root
+
+
+def local_path(path: str) -> str:
+    """Return a user's path, or ``file:///...`` URI with percent escapes, as a plain local path.
+
+    Raises `InputError` if it is empty, of another scheme, or a ``file://`` URI of another host.
+    """
+    if not path:
+        raise InputError("an empty path", hint="name a directory")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            "the path is not UTF-8, and a report could not name it",
+            path=path.encode(errors="backslashreplace").decode(),
+            hint="give a link to it that has another name",
+        ) from None
+    match = _URI.match(path)
+    if match is None:
+        return path
+    if match["short"] is None and match["scheme"] != "file":
+        raise InputError(
+            f"paths of scheme {match['scheme']}:// are not supported here",
+            path=path,
+            hint="give a local path, or mount the store and give its mount point",
+        )
+    if match["host"] not in (None, "", "localhost"):
+        raise InputError(
+            "a file:// URI of another host", path=path, hint="write file:///absolute/path"
+        )
+    # Not urlsplit: a '?' here is a glob's, not a query's.
+    return unquote(path[match.end() :])
+
+
+def expand_input(path: str) -> list[str]:
+    """Return the absolute paths, or URIs, that one input names.
+
+    A path that exists is used as it is, even with ``*`` or ``[`` in its name; otherwise it is a
+    glob (``**`` crosses folders), whose matches are sorted. Raises `InputError` if nothing exists
+    or matches, or the path cannot be inspected.
+    """
+    plain = absolute_path(path)
+    if is_remote(plain):
+        return expand_uri(plain, path)
+    try:
+        os.stat(plain)
+    except OSError as error:
+        if glob.has_magic(plain):
+            if found := matches(plain):
+                return [os.path.normpath(match) for match in found]
+            raise InputError("no path matches this glob", path=path) from None
+        raise InputError(
+            f"cannot read the input: {error.strerror}", path=path, hint="check the path"
+        ) from error
+    return [plain]
+
+
+def expand_directories(inputs: Sequence[str]) -> list[str]:
+    """Return the absolute directories that the inputs name, each once, in order.
+
+    Files are an error when named outright and skipped when a glob matched them (``dump/*`` also
+    matches ``meta.properties``). Raises `InputError` if no input is given, one does not exist or is
+    a file, or a glob matches no directory.
+    """
+    if not inputs:
+        raise InputError("no input given", hint="name a directory of Kafka logs")
+    found: dict[str, None] = {}
+    for path in inputs:
+        matches = expand_input(path)
+        directories = [match for match in matches if _is_input_directory(match)]
+        if not directories:
+            raise InputError(
+                "not a directory",
+                path=path,
+                hint=archive_hint(path)
+                or "give a data directory, one topic-partition directory, or a glob of either",
+            )
+        found.update(dict.fromkeys(directories))
+        _admit(path, directories)
+    return list(found)
+
+
+def _admit(path: str, directories: Iterable[str]) -> None:
+    """Admit the local directories that an input names.
+
+    A directory that a glob meets through a link is not admitted: nobody has named what it leads to,
+    and a dump may lay out links that matter to others (`kafka_index.core.fs.inputs`).
+    """
+    root = absolute_path(path)
+    directories = [each for each in directories if not is_remote(each)]
+    if directories != [root]:
+        while glob.has_magic(root):
+            root = os.path.dirname(root)
+    root = os.path.realpath(root)
+    real = [os.path.realpath(each) for each in directories]
+    admit_inputs(each for each in real if each == root or is_within(each, [root]))
+
+
+def _is_input_directory(path: str) -> bool:
+    return bool(list_stored_input(path)) if is_remote(path) else os.path.isdir(path)
+
+
+def refuse_overlap(
+    output: str, given: str, inputs: Iterable[str], *, hint: str = "choose another place"
+) -> None:
+    """Raise `InputError` if an output is an input, or lies inside one, or holds one.
+
+    The output is a local path or a URI, and was `given` so; the inputs are paths and globs.
+    """
+    root = _real(output)
+    for given_input in inputs:
+        for path in expand_input(given_input):
+            real = _real(path)
+            if real.startswith("/") != root.startswith("/"):
+                # One is on the local disk, the other is not.
+                continue
+            if os.path.commonpath([root, real]) in (root, real):
+                relation = (
+                    "is the input"
+                    if root == real
+                    else "lies inside the input"
+                    if len(root) > len(real)
+                    else "holds the input"
+                )
+                raise InputError(f"the output {relation} {path}", path=given, hint=hint)
+
+
+def _real(path: str) -> str:
+    """Return a path without links, or a URI by the one name of its scheme, to compare it."""
+    run = parse_run_path(path)
+    if run is not None:
+        # Nothing else is kept in a repository.
+        return _real(run.root)
+    if not is_remote(path):
+        return os.path.realpath(path)
+    root, key = split_uri(path)
+    scheme, _, authority = root.partition("://")
+    return os.path.join(f"{SAME_SCHEMES.get(scheme, scheme)}:", authority, key).rstrip("/")
+
+
+def target_directory(target_root: str | None, partition: TopicPartition, log_directory: str) -> str:
+    """Return the folder for a segment's files: below the target root, or beside the log.
+
+    Raises `InputError` if the topic (which may come from a table) is not legal for a broker, and
+    must not become part of a path.
+    """
+    if target_root is None:
+        return log_directory
+    if not is_legal_topic(partition.topic):
+        raise InputError(
+            "not a legal topic name",
+            expected="1 to 249 of a-z A-Z 0-9 . _ -",
+            found=repr(partition.topic),
+        )
+    return os.path.join(target_root, partition.directory_name)
+
+
+def prepare_target_directory(
+    target_root: str | None, partition: TopicPartition, log_directory: str
+) -> str:
+    """Return a segment's target folder, made if missing.
+
+    Raises the errors of `target_directory`, and `PublishError` if it cannot be made, or is a link
+    back to the folder of the log.
+    """
+    directory = target_directory(target_root, partition, log_directory)
+    if target_root is None or is_remote(target_root):
+        return directory
+    try:
+        os.makedirs(directory, exist_ok=True)
+        led_back = os.path.isdir(log_directory) and os.path.samefile(directory, log_directory)
+    except OSError as error:
+        raise publish_error(error, directory, "make the target folder") from error
+    if led_back:
+        raise PublishError(
+            "the target folder is the folder of the log",
+            path=directory,
+            found=os.path.realpath(directory),
+            hint="choose another --output, or give --in-place",
+        )
+    return directory
+
+
+def check_target(output_root: str, inputs: Iterable[str]) -> str:
+    """Check an output root, make it if missing, and try a write there.
+
+    The inputs are the paths and globs as given, and best the listed partition directories too (a
+    link inside a data directory leads out of it). Returns the root as an absolute path, links
+    resolved, or as a URI. In a store, the lock of the output is the first write. Raises
+    `InputError` if the output is an input, or lies inside one, or holds one, and `PublishError` if
+    it cannot be made or written.
+    """
+    hint = "choose another --output, or give --in-place to write beside the logs"
+    if is_remote(output_root):
+        root = absolute_path(output_root)
+        refuse_overlap(root, output_root, inputs, hint=hint)
+        return root
+    root = os.path.realpath(local_path(output_root))
+    refuse_overlap(root, output_root, inputs, hint=hint)
+    # One name for all runs, so that what a killed one leaves is used up by the next.
+    probe = os.path.join(root, _PROBE)
+    try:
+        os.makedirs(root, exist_ok=True)
+        # Permission bits are not enough (root, read-only mounts, access lists): only a write is.
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        with contextlib.suppress(FileNotFoundError):  # another run tried at the same time
+            os.unlink(probe)
+    except OSError as error:
+        raise publish_error(error, root, "write to the output") from error
+    return root
+
+
+_ANY_DEPTH = "**"
+
+
+def expand_uri(uri: str, given: str) -> list[str]:
+    """Return the URI, without a slash at its end, if it exists, otherwise the URIs that it matches.
+
+    `given` is the URI of the user, for errors. Raises `InputError` if nothing exists or matches.
+    """
+    if _exists(uri):
+        return [uri]
+    if not glob.has_magic(uri):
+        raise InputError(
+            "cannot read the input: there is no such file or directory",
+            path=given,
+            hint="check the path",
+        )
+    root, key = split_uri(uri)
+    matches = sorted(set(_matches(root, key.split("/"))))
+    if not matches:
+        raise InputError("no path matches this glob", path=given)
+    return matches
+
+
+def _exists(uri: str) -> bool:
+    if list_stored_input(uri):
+        return True
+    if not split_uri(uri)[1]:
+        return False
+    try:
+        store_of(uri).info(uri)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _matches(parent: str, patterns: list[str]) -> Iterator[str]:
+    """Yield what lies below a directory and matches one pattern a level."""
+    pattern, *rest = patterns
+    if not glob.has_magic(pattern):
+        path = f"{parent}/{pattern}"
+        if rest:
+            yield from _matches(path, rest)
+        elif _exists(path):
+            yield path
+        return
+    if pattern == _ANY_DEPTH and rest:
+        yield from _matches(parent, rest)
+    matcher = re.compile(translate("*" if pattern == _ANY_DEPTH else pattern))
+    for entry in list_stored_input(parent):
+        name = os.path.basename(entry.path)
+        if matcher.match(name) is None or (name.startswith(".") and not pattern.startswith(".")):
+            continue
+        if not rest:
+            yield entry.path
+        if entry.is_directory and (rest or pattern == _ANY_DEPTH):
+            yield from _matches(entry.path, patterns if pattern == _ANY_DEPTH else rest)

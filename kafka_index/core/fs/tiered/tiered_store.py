@@ -1,0 +1,426 @@
+"""Remote segments as files: the log and the indexes of each, by the paths of `segment_paths`."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.errors import CorruptObjectError, InputError, KafkaIndexError
+from kafka_index.core.format.names import LOG_SUFFIX
+from kafka_index.core.fs.store import (
+    Bytes,
+    ByteSource,
+    DirectoryEntry,
+    FileInfo,
+    ReadOnlyStore,
+    Store,
+)
+from kafka_index.core.fs.tiered.encryption import OVERHEAD_BYTES, Decryption, KeyRing
+from kafka_index.core.fs.tiered.manifest import SegmentManifest, parse_manifest
+from kafka_index.core.fs.tiered.segment_paths import Layout, parse_segment_path
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class RecentCache(Generic[_Key, _Value]):
+    """The values that were used last, as many as a limit allows for the sum of their sizes.
+
+    By default the size of each is 1. Threads may share it.
+    """
+
+    def __init__(self, limit: int, size_of: Callable[[_Value], int] = lambda _: 1) -> None:
+        self._limit = limit
+        self._size_of = size_of
+        self._used = 0
+        self._values: OrderedDict[_Key, _Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: _Key) -> _Value | None:
+        """Return a value, if it is there."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def put(self, key: _Key, value: _Value) -> None:
+        """Keep a value, in the place of the least recently used ones."""
+        size = self._size_of(value)
+        if size > self._limit:
+            return
+        with self._lock:
+            if key in self._values:
+                self._used -= self._size_of(self._values.pop(key))
+            self._values[key] = value
+            self._used += size
+            while self._used > self._limit:
+                self._used -= self._size_of(self._values.popitem(last=False)[1])
+
+
+#: The chunks of all logs of a store, by path and number.
+ChunkCache: TypeAlias = RecentCache[tuple[str, int], Bytes]
+
+
+class ChunkedLog:
+    """A log that is stored in transformed chunks, open for reading (`ByteSource`).
+
+    `path` is the path it was opened with, `stored` the ``.log`` object, and the cache that of the
+    store; the decryption is given if the chunks are encrypted. Raises `CorruptObjectError` if the
+    object has another size than the manifest says.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        stored: ByteSource,
+        manifest: SegmentManifest,
+        decryption: Decryption | None,
+        cache: ChunkCache,
+    ) -> None:
+        self.path = path
+        self.size_bytes = manifest.log_size_bytes
+        self.mtime_ns = stored.mtime_ns
+        self._stored = stored
+        self._chunks = manifest.chunks
+        self._is_compressed = manifest.is_compressed
+        self._decryption = decryption
+        self._cache = cache
+        self._check_sizes(manifest)
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
+        if position_bytes < 0 or size_bytes < 0:
+            raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
+        end = min(position_bytes + size_bytes, self.size_bytes)
+        return self.read_ranges([position_bytes], [max(position_bytes, end)])[0]
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        """Return the bytes of ascending ranges, end exclusive."""
+        ranges = list(zip(starts, [min(end, self.size_bytes) for end in ends], strict=True))
+        needed = sorted({chunk for each in ranges for chunk in self._chunks.within(*each)})
+        found = self._read_chunks(needed)
+        return [self._join(found, start, end) for start, end in ranges]
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        """Yield the bytes from a position to the end, a chunk at a time."""
+        first = start_bytes // self._chunks.chunk_size_bytes
+        if start_bytes >= self.size_bytes:
+            return
+        offset = start_bytes - first * self._chunks.chunk_size_bytes
+        starts = self._chunks.starts
+        pieces = self._stored.stream(int(starts[first]))
+        sizes = np.diff(starts[first:]).tolist()
+        for chunk, data in enumerate(_regroup(pieces, sizes), start=first):
+            yield self._decode(chunk, data)[offset:]
+            offset = 0
+
+    def changed(self) -> str | None:
+        """Return how the object differs from the one opened, None when it does not."""
+        return self._stored.changed()
+
+    def close(self) -> None:
+        """Close the object."""
+        self._stored.close()
+
+    def _check_sizes(self, manifest: SegmentManifest) -> None:
+        found, expected = self._stored.size_bytes, self._chunks.stored_size_bytes
+        if found != expected:
+            raise CorruptObjectError(
+                f"the log object {'is cut' if found < expected else 'is too long'}",
+                path=self._stored.path,
+                expected=f"{expected} bytes, by its manifest",
+                found=found,
+            )
+        if self._is_compressed:
+            return
+        overhead = OVERHEAD_BYTES if self._decryption is not None else 0
+        sizes = self._chunks.starts[1:] - self._chunks.starts[:-1] - overhead
+        for chunk, size in enumerate(sizes.tolist()):
+            if size != self._chunks.original_size(chunk):
+                raise CorruptObjectError(
+                    f"the manifest gives chunk {chunk} another size than its transformation does",
+                    path=manifest.path,
+                    expected=self._chunks.original_size(chunk) + overhead,
+                    found=size + overhead,
+                )
+
+    def _read_chunks(self, numbers: list[int]) -> dict[int, Bytes]:
+        found: dict[int, Bytes] = {}
+        missing = []
+        for chunk in numbers:
+            cached = self._cache.get((self.path, chunk))
+            if cached is None:
+                missing.append(chunk)
+            else:
+                found[chunk] = cached
+        starts = self._chunks.starts
+        stored = self._stored.read_ranges(
+            [int(starts[chunk]) for chunk in missing],
+            [int(starts[chunk + 1]) for chunk in missing],
+        )
+        for chunk, data in zip(missing, stored, strict=True):
+            found[chunk] = self._decode(chunk, data)
+            self._cache.put((self.path, chunk), found[chunk])
+        return found
+
+    def _join(self, chunks: dict[int, Bytes], start: int, end: int) -> Bytes:
+        size = self._chunks.chunk_size_bytes
+        pieces = [
+            chunks[chunk][max(start - chunk * size, 0) : end - chunk * size]
+            for chunk in self._chunks.within(start, end)
+        ]
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+
+    def _decode(self, chunk: int, stored: Bytes) -> Bytes:
+        data: bytes | memoryview = stored.data
+        expected = self._chunks.original_size(chunk)
+        try:
+            if self._decryption is not None:
+                data = self._decryption.decrypt(data)
+            if self._is_compressed:
+                data = pa.decompress(data, expected, codec="zstd", asbytes=True)
+        except (OSError, ValueError) as error:
+            reason = "its zstd frame is damaged" if isinstance(error, OSError) else str(error)
+            raise self._damaged(chunk, reason) from error
+        if len(data) != expected:
+            raise self._damaged(chunk, f"it has {len(data)} bytes instead of {expected}")
+        return np.frombuffer(data, np.uint8)
+
+    def _damaged(self, chunk: int, reason: str) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"chunk {chunk} of {self._chunks.count} cannot be read: {reason}",
+            path=self._stored.path,
+            position_bytes=int(self._chunks.starts[chunk]),
+        )
+
+
+class LimitedLog:
+    """The beginning of a log (`ByteSource`), cut at `size_bytes`."""
+
+    def __init__(self, path: str, log: ByteSource, size_bytes: int) -> None:
+        self.path = path
+        self.size_bytes = min(size_bytes, log.size_bytes)
+        self.mtime_ns = log.mtime_ns
+        self._log = log
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
+        left = max(self.size_bytes - position_bytes, 0)
+        return self._log.read_at(position_bytes, min(size_bytes, left))
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        """Return the bytes of ascending ranges, end exclusive."""
+        return self._log.read_ranges(starts, [min(end, self.size_bytes) for end in ends])
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        """Yield the bytes from a position to the end."""
+        left = self.size_bytes - start_bytes
+        if left <= 0:
+            return
+        for piece in self._log.stream(start_bytes):
+            yield piece[:left]
+            left -= len(piece)
+            if left <= 0:
+                return
+
+    def changed(self) -> str | None:
+        """Return how the log differs from the one opened, None when it does not."""
+        return self._log.changed()
+
+    def close(self) -> None:
+        """Close the log."""
+        self._log.close()
+
+
+def _regroup(pieces: Iterable[Bytes], sizes: Sequence[int]) -> Iterator[Bytes]:
+    """Cut a stream of pieces into others of given sizes."""
+    waiting: list[Bytes] = []
+    have = 0
+    source = iter(pieces)
+    for size in sizes:
+        while have < size:
+            piece = next(source)
+            waiting.append(piece)
+            have += len(piece)
+        joined = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
+        yield joined[:size]
+        waiting, have = [joined[size:]], have - size
+
+
+MANIFEST_SUFFIX = ".rsm-manifest"
+INDEXES_SUFFIX = ".indexes"
+
+_MAX_MANIFESTS = 1024
+# The indexes of a segment are asked for one after the other; whoever needs them longer keeps them.
+_MAX_INDEXES = 16
+_CHUNKS_BYTES = 64 << 20
+
+
+class TieredStore(ReadOnlyStore):
+    """The segments of a store of Aiven's plugin, or of LocalTieredStorage; read-only.
+
+    The layout is that of the objects, and the keys are for encrypted segments.
+    """
+
+    _NAME = "tiered storage is"
+
+    def __init__(self, layout: Layout, objects: Store, keys: KeyRing) -> None:
+        self._layout = layout
+        self._objects = objects
+        self._keys = keys
+        self._segments: RecentCache[str, tuple[SegmentManifest, Decryption | None]]
+        self._segments = RecentCache(_MAX_MANIFESTS)
+        self._indexes: RecentCache[str, bytes] = RecentCache(_MAX_INDEXES)
+        self._chunks: ChunkCache = RecentCache(_CHUNKS_BYTES, len)
+
+    def info(self, path: str) -> FileInfo:
+        """Return the size of a file of a segment, and its object's modification time."""
+        source = self.open(path)
+        try:
+            return FileInfo(path, source.size_bytes, source.mtime_ns)
+        finally:
+            source.close()
+
+    def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
+        """Open a log; the indexes are read whole, by `read`.
+
+        Raises `CorruptObjectError` if its objects contradict each other, or the listing.
+        """
+        file = parse_segment_path(path)
+        if file.file_suffix != LOG_SUFFIX:
+            raise InputError("an index of a remote segment is read whole", path=path)
+        stored = self._objects.open(file.name + LOG_SUFFIX)
+        try:
+            log = stored
+            if self._layout is Layout.AIVEN:
+                log = ChunkedLog(path, stored, *self._segment(file.name), self._chunks)
+            if file.limit_bytes is not None:
+                return LimitedLog(path, log, file.limit_bytes)
+            if info is not None and info.size_bytes != log.size_bytes:
+                raise CorruptObjectError(
+                    "the log of the segment has another size than was recorded of its upload",
+                    path=stored.path,
+                    expected=info.size_bytes,
+                    found=log.size_bytes,
+                )
+        except KafkaIndexError:
+            stored.close()
+            raise
+        return log
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return an index, or the first bytes of it.
+
+        Raises `FileNotFoundError` if the segment has no such index, and `CorruptObjectError` if its
+        objects contradict each other.
+        """
+        file = parse_segment_path(path)
+        if file.file_suffix == LOG_SUFFIX:
+            source = self.open(path)
+            try:
+                size = source.size_bytes if max_bytes is None else max_bytes
+                return source.read_at(0, size).tobytes()
+            finally:
+                source.close()
+        if file.limit_bytes is not None:
+            raise FileNotFoundError(path)
+        if self._layout is Layout.LOCAL:
+            return self._objects.read(file.name + file.file_suffix, max_bytes)
+        return self._read_index(file.name, file.file_suffix)[:max_bytes]
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Refuse: segments are listed from the store itself."""
+        self._unsupported(path)
+
+    def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Refuse: segments are listed from the store itself."""
+        self._unsupported(path)
+
+    def manifest(self, name: str) -> SegmentManifest:
+        """Return the manifest of a segment, by the path of its objects without suffix."""
+        return self._segment(name)[0]
+
+    def _segment(self, name: str) -> tuple[SegmentManifest, Decryption | None]:
+        found = self._segments.get(name)
+        if found is not None:
+            return found
+        manifest = read_manifest(self._objects, name)
+        decryption = None
+        if manifest.encryption is not None:
+            decryption = self._keys.open(manifest.encryption, manifest.path)
+        self._segments.put(name, (manifest, decryption))
+        return manifest, decryption
+
+    def _read_index(self, name: str, suffix: str) -> bytes:
+        manifest, decryption = self._segment(name)
+        index = manifest.indexes.get(suffix)
+        if index is None:
+            raise FileNotFoundError(name + suffix)
+        if not index.size_bytes:
+            return b""
+        path = name + INDEXES_SUFFIX
+        data = self._indexes_object(path)
+        if len(data) != manifest.indexes_size_bytes:
+            raise CorruptObjectError(
+                "the indexes object has another size than its manifest says",
+                path=path,
+                expected=manifest.indexes_size_bytes,
+                found=len(data),
+            )
+        piece = data[index.position_bytes : index.position_bytes + index.size_bytes]
+        if decryption is None:
+            return piece
+        try:
+            return decryption.decrypt(piece)
+        except ValueError as error:
+            raise CorruptObjectError(
+                f"the {suffix[1:]} of the segment cannot be read: {error}",
+                path=path,
+                position_bytes=index.position_bytes,
+            ) from error
+
+    def _indexes_object(self, path: str) -> bytes:
+        """Return all indexes of a segment: one request for all costs what one for each would."""
+        kept = self._indexes.get(path)
+        if kept is not None:
+            return kept
+        try:
+            data = self._objects.read(path)
+        except FileNotFoundError:
+            raise CorruptObjectError("the indexes of the segment are missing", path=path) from None
+        self._indexes.put(path, data)
+        return data
+
+    @staticmethod
+    def _unsupported(path: str) -> NoReturn:
+        raise InputError("the files of a remote segment cannot be listed", path=path)
+
+
+def read_manifest(objects: Store, name: str) -> SegmentManifest:
+    """Read the manifest of a segment, by the path of its objects without suffix.
+
+    Raises `CorruptObjectError` if it is missing, damaged, or that of another segment, and
+    `InputError` for another version.
+    """
+    path = name + MANIFEST_SUFFIX
+    try:
+        manifest = parse_manifest(objects.read(path), path)
+    except FileNotFoundError:
+        raise CorruptObjectError("the segment has no manifest", path=path) from None
+    named = (
+        f"{manifest.topic}-{manifest.topic_id}/{manifest.partition}/"
+        f"{manifest.start_offset:020d}-{manifest.segment_id}"
+    )
+    if not name.endswith(named):
+        raise CorruptObjectError(
+            "the manifest is that of another segment", path=path, expected=name, found=named
+        )
+    return manifest

@@ -1,0 +1,1 @@
+"""`OffsetIndex`, `TimeIndex`, `TransactionIndex` and `LazyIndex`."""

@@ -1,0 +1,411 @@
+"""The mapped entries of an index, offset or time: the map of the file, and searches of it.
+
+Source: the lookups of Kafka's ``AbstractIndex``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.records import NO_TIMESTAMP, WARM_BYTES, field_position
+from kafka_index.core.fs.durable_files import publish_error
+from kafka_index.core.fs.inputs import refuse_linked_out
+from kafka_index.core.kernels.search import (
+    NOT_FOUND,
+    find_disorder,
+    find_entries,
+    find_floors,
+    is_ascending,
+    radix_sort,
+)
+from kafka_index.core.kernels.sigbus_guard import SigbusGuard
+
+_MODE = 0o644
+
+#: From so many lookups on sorting them pays.
+BULK_LOOKUPS = 32
+_KEY_BITS = 63
+#: From so many targets on a radix sort pays for its tables.
+_RADIX_SORTED = 1024
+
+
+class EntryMap:
+    """Bytes of a file, or of memory alone, as entries of a layout; without a file at first.
+
+    Only a `writable` file is opened for writing too (KAFKA-5104).
+    """
+
+    def __init__(
+        self, layout: np.dtype[np.void], *, writable: bool, in_memory: bool = False
+    ) -> None:
+        self._layout = layout
+        self._writable = writable
+        self._in_memory = in_memory
+        self._map: mmap.mmap | None = None
+        self._guard: SigbusGuard | None = None
+        self._forget()
+        self.length = 0
+        self.is_open = False
+
+    def open(self, path: str, size: int | None) -> None:
+        """Open a file, set its size when one is given (creating it if missing), and map it.
+
+        Raises `InputError` if a file whose size is not to be set cannot be opened, and
+        `PublishError` if it cannot be created, or there is no room for its size.
+        """
+        if self._in_memory:
+            self._allocate(size or 0)
+            return
+        if not self._writable:
+            refuse_linked_out(path)
+        # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
+        flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if self._writable else os.O_RDONLY)
+        try:
+            descriptor = os.open(path, flags | (os.O_CREAT if size is not None else 0), _MODE)
+        except OSError as error:
+            kind: type[KafkaIndexError] = InputError if size is None else PublishError
+            raise kind(f"cannot open the index: {error.strerror}", path=path) from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise InputError("the index is not a regular file", path=path)
+        try:
+            if size is not None:
+                old_size = os.fstat(descriptor).st_size
+                os.ftruncate(descriptor, min(old_size, size))
+                if size > old_size:
+                    # Real blocks: writing to a hole of a full disk through a map ends the process.
+                    os.posix_fallocate(descriptor, 0, size)
+            self.length = os.fstat(descriptor).st_size
+            # An empty file cannot be mapped.
+            if self.length:
+                access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
+                self._map = mmap.mmap(descriptor, self.length, access=access)
+                self._view(np.frombuffer(self._map, np.uint8))
+                if not self._writable:
+                    # Its owner may cut the file at any time.
+                    self._guard = SigbusGuard(self.data.ctypes.data, self.length)
+        except OSError as error:
+            raise publish_error(error, path, "make room for the index") from error
+        finally:
+            os.close(descriptor)
+        self.is_open = True
+
+    def open_content(self, content: NDArray[np.uint8]) -> None:
+        """Take the bytes of a file that were read elsewhere."""
+        self.length = len(content)
+        self._view(content)
+        self.is_open = True
+
+    def resize(self, path: str, size: int) -> None:
+        """Set the size; bytes before the new end stay, new ones are zero."""
+        if self._in_memory:
+            self._allocate(size)
+            return
+        self.close()
+        self.open(path, size)
+
+    @property
+    def faulted(self) -> bool:
+        """Whether bytes of a read-only file were lost, and zeros read in their place."""
+        return self._guard is not None and self._guard.faulted
+
+    def flush(self) -> None:
+        """Write changed pages to the disk."""
+        if self._map is not None and self._writable:
+            self._map.flush()
+
+    def close(self) -> None:
+        """Unmap the file; no thread may be reading."""
+        self.is_open = False
+        # Views first: a map with live views cannot be closed.
+        self._forget()
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+    def _allocate(self, size: int) -> None:
+        old = self.data[:size]
+        data = np.zeros(size, np.uint8)
+        data[: len(old)] = old
+        self.length = size
+        self._view(data)
+        self.is_open = True
+
+    def _view(self, data: NDArray[np.uint8]) -> None:
+        self.data = data
+        whole = len(data) // self._layout.itemsize
+        self.entries = data[: whole * self._layout.itemsize].view(self._layout)
+
+    def _forget(self) -> None:
+        self.data = np.empty(0, np.uint8)
+        self.entries = np.empty(0, self._layout)
+
+
+class RemapLock:
+    """Many readers or one writer; a waiting writer precedes new readers.
+
+    Reading a page after the end of a file that was cut ends the process (SIGBUS), and kernels
+    read without the GIL, so a mapping may be resized only while nobody reads it. Kafka's
+    ``remapLock`` is the model. A thread that reads must not ask for the lock again.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._readers = 0
+        self._writers_waiting = 0
+        self._writing = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the lock together with other readers."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._writing and not self._writers_waiting)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._readers -= 1
+                self._condition.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._condition:
+            self._writers_waiting += 1
+            try:
+                self._condition.wait_for(lambda: not self._writing and not self._readers)
+            finally:
+                self._writers_waiting -= 1
+            self._writing = True
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._writing = False
+                self._condition.notify_all()
+
+
+class SlotSearch:
+    """The entries of an index, to be searched.
+
+    Changing the mapping takes the remap lock. The path is for errors.
+    """
+
+    layout: ClassVar[np.dtype[np.void]]
+    #: The field that lookups go by, which is the first, and the other one.
+    key_field: ClassVar[str]
+    value_field: ClassVar[str]
+    #: By how much the other field grows from entry to entry, at the least.
+    least_step: ClassVar[int]
+
+    def __init__(self, path: str, mapping: EntryMap, base_offset: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._mapping = mapping
+        # Keeps readers off a map that changes.
+        self._remap_lock = RemapLock()
+        self._entries = 0
+        # What is added to keys and values as stored; the key in place of a missing entry; and where
+        # targets are cut off, because offsets far below would wrap around to far above.
+        is_by_offset = self.key_field == "relative_offset"
+        self._key_base, self._value_base = (base_offset, 0) if is_by_offset else (0, base_offset)
+        self._missing_key = base_offset if is_by_offset else NO_TIMESTAMP
+        self._min_target = base_offset - 1 if is_by_offset else int(np.iinfo(np.int64).min)
+
+    @property
+    def entry_size(self) -> int:
+        """Size of an entry in bytes."""
+        return self.layout.itemsize
+
+    @property
+    def warm_entries(self) -> int:
+        """The number of entries at the end that are searched first (KAFKA-6432)."""
+        return WARM_BYTES // self.entry_size
+
+    @property
+    def entries(self) -> int:
+        """Number of entries."""
+        return self._entries
+
+    @property
+    def faulted(self) -> bool:
+        """Whether the file was cut while it was open for reading, and zeros were read from it."""
+        return self._mapping.faulted
+
+    def find_disorder(self) -> int:
+        """Return the first slot that cannot follow the one before it, `NOT_FOUND` for none."""
+        with self._remap_lock.reading():
+            self._check_open()
+            return find_disorder(
+                np.uint64(self._mapping.data.ctypes.data),
+                self._entries,
+                self.entry_size,
+                self.layout[self.key_field].itemsize,
+                self.least_step,
+            )
+
+    def floor_slots(self, targets: Longs, field: str | None = None) -> Longs:
+        """Find, for each target, the slot of the last entry at or below it.
+
+        Targets are keys as stored, timestamps in ms or offsets relative to the base offset,
+        compared with a field, `key_field` by default. The slot is `kafka_index.core.kernels.NOT_FOUND`
+        where all entries are above.
+        """
+        with self._remap_lock.reading():
+            return self._find_floors(targets, field)
+
+    def ceiling_slots(self, targets: Longs, field: str | None = None) -> Longs:
+        """Find, for each target, the slot of the first entry above it, or equal to it.
+
+        As in Kafka, an equal entry counts unless it is the very first, whose key the search never
+        compares for equality. Parameters and result are those of `floor_slots`.
+        """
+        with self._remap_lock.reading():
+            entries = self._entries
+            floors = self._find_floors(targets, field)
+            keys = floors
+            if entries:
+                keys = self._read(self.key_field if field is None else field, np.maximum(floors, 0))
+        equal = (floors > 0) & (keys == targets)
+        ceilings = np.where(equal, floors, floors + 1)
+        return np.where(ceilings < entries, ceilings, NOT_FOUND)
+
+    def lookup_many(self, targets: Longs) -> tuple[Longs, Longs]:
+        """Do `lookup` for many targets, in any order.
+
+        Parameters
+        ----------
+        targets : ndarray of int64, shape (n,)
+            Absolute offsets, or timestamps in ms.
+
+        Returns
+        -------
+        tuple of ndarray of int64, shape (n,)
+            The entries found: absolute offsets and byte positions, or timestamps in ms and
+            absolute offsets.
+        """
+        if len(targets) >= BULK_LOOKUPS:
+            found = np.empty((2, len(targets)), np.int64)
+            self.look_up_ascending(*ascending(targets), *found)
+            return found[0], found[1]
+        keys = np.full(len(targets), self._missing_key, np.int64)
+        values = np.full(len(targets), self._value_base, np.int64)
+        with self._remap_lock.reading():
+            slots = self._find_floors(self._as_stored(targets))
+            present = slots != NOT_FOUND
+            keys[present], values[present] = self._entries_in(slots[present])
+        return keys, values
+
+    def look_up_ascending(self, targets: Longs, rows: Longs, keys: Longs, values: Longs) -> None:
+        """Do `lookup_many` for ascending targets.
+
+        `rows` has the row of the answer to each target in `keys` and `values`, which are filled
+        there.
+        """
+        if len(targets) and targets[0] < self._min_target:
+            targets = np.maximum(targets, self._min_target)
+        with self._remap_lock.reading():
+            self._check_open()
+            find_entries(
+                np.uint64(self._mapping.data.ctypes.data),
+                self._entries,
+                self.entry_size,
+                self.layout[self.key_field].itemsize,
+                self._key_base,
+                self._value_base,
+                self._missing_key,
+                targets,
+                rows,
+                keys,
+                values,
+            )
+
+    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Longs, Longs]:
+        """Return the entries ``start:stop``, as from `lookup_many`."""
+        end = self._entries if stop is None else stop
+        if not 0 <= start <= end <= self._entries:
+            raise IndexError(f"entries {start}:{end} of {self._entries} in {self.path}")
+        with self._remap_lock.reading():
+            self._check_open()
+            return self._entries_in(slice(start, end))
+
+    def _as_stored(self, targets: Longs) -> Longs:
+        """Return the targets of lookups as keys are stored."""
+        return np.maximum(targets, self._min_target) - self._key_base
+
+    def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:
+        """Return the entries in slots, offsets absolute; the caller holds the remap lock."""
+        return (
+            self._read(self.key_field, slots) + self._key_base,
+            self._read(self.value_field, slots) + self._value_base,
+        )
+
+    def _find_floors(self, targets: Longs, field: str | None = None) -> Longs:
+        """Do `floor_slots`; the caller holds the remap lock until the slots are read."""
+        self._check_open()
+        name = self.key_field if field is None else field
+        slots = np.empty(len(targets), np.int64)
+        find_floors(
+            self._mapping.data.ctypes.data,
+            self._entries,
+            self.entry_size,
+            field_position(self.layout, name),
+            self.layout[name].itemsize,
+            np.ascontiguousarray(targets, np.int64),
+            self.warm_entries,
+            slots,
+        )
+        return slots
+
+    def _read(self, name: str, slots: Longs | slice) -> Longs:
+        """Read a field of slots; the caller holds the remap lock.
+
+        As in Kafka, a slot that was found can be read even if it has been truncated meanwhile.
+        """
+        return self._mapping.entries[name][slots].astype(np.int64)
+
+    def _check_open(self) -> None:
+        # Kernels would read, or write, whatever memory follows an array without bytes.
+        if not self._mapping.is_open:
+            raise ValueError(f"the index is closed: {self.path}")
+
+
+def ascending(targets: Longs) -> tuple[Longs, Longs]:
+    """Return targets in ascending order, and the row each of them had."""
+    count = len(targets)
+    targets = np.ascontiguousarray(targets, np.int64)
+    if count < 2 or is_ascending(targets):
+        return targets, np.arange(count)
+    least, largest = int(targets.min()), int(targets.max())
+    row_bits = max(count - 1, 1).bit_length()
+    if (largest - least).bit_length() + row_bits > _KEY_BITS:
+        rows = np.argsort(targets, kind="stable")
+        return targets[rows], rows
+    # One sort of plain integers, target and row in one, is twice as fast as an argsort.
+    packed = targets - least
+    packed <<= row_bits
+    packed |= np.arange(count)
+    if count < _RADIX_SORTED:
+        packed.sort()
+    else:
+        target_bits = (largest - least).bit_length()
+        packed = radix_sort(packed, np.empty_like(packed), row_bits, target_bits)
+    rows = packed & ((1 << row_bits) - 1)
+    packed >>= row_bits
+    packed += least
+    return packed, rows

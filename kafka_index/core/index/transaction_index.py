@@ -1,0 +1,461 @@
+"""The transaction index, ``.txnindex``: the transactions whose abort markers a segment holds.
+
+Source: Kafka's ``TransactionIndex``. Unlike the others it is neither mapped nor made larger than
+its entries, its offsets are absolute, and the file does not exist before the first entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Iterable
+from os import PathLike
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.closeable import Closeable
+from kafka_index.core.errors import (
+    CorruptIndexError,
+    InputError,
+    InvalidOffsetError,
+    PublishError,
+    UnknownVersionError,
+)
+from kafka_index.core.format.records import ABORTED_TXN, ABORTED_TXN_VERSION
+from kafka_index.core.fs.durable_files import publish_error
+from kafka_index.core.fs.inputs import refuse_linked_out
+from kafka_index.core.kernels.search import NOT_FOUND
+
+_MODE = 0o644
+
+_NO_ENTRIES = np.frombuffer(b"", ABORTED_TXN)
+#: Aborted transactions, as `ABORTED_TXN` or the same fields in this machine's byte order.
+AbortedTxns = NDArray[np.void]
+
+
+class AppendFile:
+    """A file that reads as empty while it does not exist; its name may change while it is open.
+
+    Without `writable` it is opened read-only and needs no write permission. With `content`, the
+    fetched bytes of the file, nothing is opened or written. Raises `InputError` if the file exists
+    and cannot be opened, or is not a regular file.
+    """
+
+    def __init__(self, path: str, *, writable: bool, content: bytes | None = None) -> None:
+        self.path = path
+        self.writable = writable and content is None
+        self.size_bytes = 0 if content is None else len(content)
+        self.is_open = True
+        self._content = content
+        self._descriptor: int | None = None
+        if content is not None:
+            return
+        try:
+            self._descriptor = self._opened(os.O_RDWR if writable else os.O_RDONLY)
+            self.size_bytes = os.fstat(self._descriptor).st_size
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise InputError(f"cannot open the index: {error.strerror}", path=path) from error
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return the first bytes; raises `InputError` if the file was cut after it was opened."""
+        if self._content is not None:
+            return self._content[:size_bytes]
+        parts: list[bytes] = []
+        position = 0
+        while position < size_bytes and self._descriptor is not None:
+            try:
+                part = os.pread(self._descriptor, size_bytes - position, position)
+            except OSError as error:
+                raise InputError(
+                    f"cannot read the index: {error.strerror}",
+                    path=self.path,
+                    position_bytes=position,
+                ) from error
+            if not part:
+                raise InputError(
+                    "the index was cut after it was opened",
+                    path=self.path,
+                    expected=f"{self.size_bytes} bytes",
+                    found=f"{position} bytes",
+                )
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+
+    def append(self, data: bytes) -> None:
+        """Write at the end: all of it, or nothing.
+
+        Raises `PublishError` if the file is read-only, or cannot be created or written.
+        """
+        self.check_writable()
+        try:
+            if self._descriptor is None:
+                self._descriptor = self._opened(os.O_RDWR | os.O_CREAT)
+                self.size_bytes = os.fstat(self._descriptor).st_size
+            written = 0
+            while written < len(data):
+                place = self.size_bytes + written
+                written += os.pwrite(self._descriptor, data[written:], place)
+        except OSError as error:
+            if self._descriptor is not None:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self.size_bytes)
+            raise publish_error(error, self.path, "write the index") from error
+        self.size_bytes += len(data)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file, if there is one.
+
+        Raises `PublishError` if it is read-only, or cannot be cut.
+        """
+        self.check_writable()
+        if self._descriptor is None:
+            return
+        try:
+            os.ftruncate(self._descriptor, size_bytes)
+        except OSError as error:
+            raise publish_error(error, self.path, "cut the index") from error
+        self.size_bytes = size_bytes
+
+    def flush(self) -> None:
+        """Make the written bytes durable."""
+        if self._descriptor is not None and self.writable:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise publish_error(error, self.path, "write the index") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self.is_open = False
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def check_writable(self) -> None:
+        """Raise PublishError when the file is read-only."""
+        if not self.writable:
+            raise PublishError("the index is open for reading only", path=self.path)
+
+    def _opened(self, flags: int) -> int:
+        if not self.writable:
+            refuse_linked_out(self.path)
+        # O_NONBLOCK so that a named pipe is refused here instead of waited for.
+        descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise InputError("the index is not a regular file", path=self.path)
+        return descriptor
+
+
+class CollectedTxns(NamedTuple):
+    """Aborted transactions, and whether later segments have no more of them."""
+
+    entries: AbortedTxns
+    is_complete: bool
+
+
+def entry_versions(entries: AbortedTxns) -> NDArray[np.int16]:
+    """Return the versions of entries as Kafka reads them: the first of two bytes, signed.
+
+    Source: ``AbortedTxn.version``, which calls ``ByteBuffer.get`` on a short.
+    """
+    versions: NDArray[np.int16] = entries["version"].astype(np.int16) >> 8
+    return versions
+
+
+class TransactionIndex(Closeable):
+    """The ``.txnindex`` of one segment.
+
+    Parameters
+    ----------
+    path : path
+        The index file. Without one the index is empty, and the first append creates it.
+    start_offset : int
+        Base offset of the segment, absolute.
+    writable : bool
+        Without it the file is opened read-only and needs no write permission.
+    content : bytes, optional
+        The bytes of the file, fetched from where it is; it is not opened, nor written.
+
+    Raises
+    ------
+    InputError
+        The file exists and cannot be opened.
+    """
+
+    entry_size = ABORTED_TXN.itemsize
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        start_offset: int,
+        *,
+        writable: bool = True,
+        content: bytes | None = None,
+    ) -> None:
+        self.start_offset = start_offset
+        # Serialises what changes the index.
+        self._lock = threading.RLock()
+        self._file = AppendFile(os.fspath(path), writable=writable, content=content)
+        self._entries: AbortedTxns | None = None
+        # As in Kafka, the first append is not compared with the last entry of an existing file.
+        self._last_offset: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the file, which may not exist yet."""
+        return self._file.path
+
+    @property
+    def length(self) -> int:
+        """Size of the file in bytes, 0 when there is none."""
+        return self._file.size_bytes
+
+    @property
+    def torn_bytes(self) -> int:
+        """The number of bytes after the last whole entry; reading skips them."""
+        return self.length % self.entry_size
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no whole entry."""
+        return self.length < self.entry_size
+
+    @property
+    def entries(self) -> AbortedTxns:
+        """All entries as in the file: an array of `ABORTED_TXN`, not to be changed.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read, or was cut after it was opened.
+        """
+        with self._lock:
+            self._check_open()
+            if self._entries is None:
+                whole_bytes = self.length - self.torn_bytes
+                self._entries = np.frombuffer(self._file.read(whole_bytes), ABORTED_TXN)
+            return self._entries
+
+    def append(
+        self, producer_id: int, first_offset: int, last_offset: int, last_stable_offset: int
+    ) -> None:
+        """Append one transaction.
+
+        Parameters
+        ----------
+        producer_id : int
+            Whose transaction it was.
+        first_offset, last_offset : int
+            Its first offset and that of its marker, absolute.
+        last_stable_offset : int
+            The last stable offset with the transaction ended, absolute.
+
+        Raises
+        ------
+        InvalidOffsetError
+            The last offset is not above that of the entry appended before.
+        CorruptIndexError
+            The file ends inside an entry.
+        PublishError
+            It cannot be written.
+        """
+        row = (ABORTED_TXN_VERSION, producer_id, first_offset, last_offset, last_stable_offset)
+        self.append_many(np.array([row], ABORTED_TXN))
+
+    def append_many(self, entries: AbortedTxns) -> None:
+        """Do `append` in order, up to the first that is refused, which is raised.
+
+        Parameters
+        ----------
+        entries : ndarray of ABORTED_TXN, shape (n,)
+            In either byte order.
+        """
+        with self._lock:
+            self._check_open()
+            self._file.check_writable()
+            self._check_whole()
+            last_offsets = entries["last_offset"].astype(np.int64)
+            ascends = np.ones(len(entries), bool)
+            ascends[1:] = last_offsets[1:] > last_offsets[:-1]
+            if self._last_offset is not None:
+                ascends[:1] = last_offsets[:1] > self._last_offset
+            accepted = len(entries) if ascends.all() else int(ascends.argmin())
+            if accepted:
+                self._file.append(entries[:accepted].astype(ABORTED_TXN).tobytes())
+                self._entries = None
+                self._last_offset = int(last_offsets[accepted - 1])
+            if accepted < len(entries):
+                raise InvalidOffsetError(
+                    "the last offset is not above that of the transaction before",
+                    path=self.path,
+                    expected=f"above {self._last_offset}",
+                    found=int(last_offsets[accepted]),
+                )
+
+    def floor_slots(self, last_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find, for each offset, the slot of the last entry whose last offset is not above it.
+
+        Parameters
+        ----------
+        last_offsets : ndarray of int64, shape (n,)
+            Absolute, in any order.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            Slots, `kafka_index.core.kernels.NOT_FOUND` where all entries are above.
+        """
+        slots = np.searchsorted(self._last_offsets(), last_offsets, side="right") - 1
+        return np.where(slots >= 0, slots, NOT_FOUND)
+
+    def ceiling_slots(self, last_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find, for each offset, the slot of the first entry whose last offset is not below it.
+
+        Parameters and result are those of `floor_slots`.
+        """
+        keys = self._last_offsets()
+        slots = np.searchsorted(keys, last_offsets, side="left")
+        return np.where(slots < len(keys), slots, NOT_FOUND)
+
+    def collect_aborted_txns(self, fetch_offset: int, upper_bound_offset: int) -> CollectedTxns:
+        """Return the aborted transactions that overlap with a fetch.
+
+        Parameters
+        ----------
+        fetch_offset, upper_bound_offset : int
+            First offset of the fetch, and the one after its last; absolute.
+
+        Returns
+        -------
+        CollectedTxns
+            In the order of the file, as in `entries`. Complete when an entry shows that all
+            transactions below the upper bound have ended.
+
+        Raises
+        ------
+        CorruptIndexError
+            An entry that was read has an unknown version.
+        """
+        entries = self.entries
+        stable = np.flatnonzero(entries["last_stable_offset"] >= upper_bound_offset)
+        examined = entries[: int(stable[0]) + 1] if stable.size else entries
+        self._check_versions(examined)
+        overlaps = (examined["last_offset"] >= fetch_offset) & (
+            examined["first_offset"] < upper_bound_offset
+        )
+        return CollectedTxns(examined[overlaps], bool(stable.size))
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries from the first whose last offset is at an offset or above it.
+
+        Raises
+        ------
+        CorruptIndexError
+            An entry that was read has an unknown version.
+        """
+        with self._lock:
+            entries = self.entries
+            above = np.flatnonzero(entries["last_offset"] >= offset)
+            self._check_versions(entries[: int(above[0]) + 1] if above.size else entries)
+            if above.size:
+                kept = int(above[0])
+                self._truncate(kept * self.entry_size)
+                self._last_offset = int(entries["last_offset"][kept - 1]) if kept else None
+
+    def reset(self) -> None:
+        """Drop all entries; an existing file stays, empty."""
+        with self._lock:
+            self._check_open()
+            self._truncate(0)
+            self._last_offset = None
+
+    def sanity_check(self) -> None:
+        """Check as Kafka does when it loads a log: known versions, no offset below the segment.
+
+        Bytes after the last whole entry and offsets that do not ascend are not checked.
+
+        Raises
+        ------
+        CorruptIndexError
+            The first entry that cannot be right.
+        """
+        entries = self.entries
+        low = np.flatnonzero(entries["last_offset"] < self.start_offset)
+        self._check_versions(entries[: int(low[0]) + 1] if low.size else entries)
+        if low.size:
+            raise CorruptIndexError(
+                "the last offset of a transaction is below the base offset",
+                path=self.path,
+                position_bytes=int(low[0]) * self.entry_size,
+                expected=f"{self.start_offset} or more",
+                found=int(entries["last_offset"][low[0]]),
+            )
+
+    def flush(self) -> None:
+        """Make the appended entries durable."""
+        with self._lock:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._entries = None
+            self._file.close()
+
+    def _truncate(self, size_bytes: int) -> None:
+        self._file.truncate(size_bytes)
+        self._entries = None
+
+    def _last_offsets(self) -> NDArray[np.int64]:
+        return self.entries["last_offset"].astype(np.int64)
+
+    def _check_versions(self, entries: AbortedTxns) -> None:
+        unknown = np.flatnonzero(entry_versions(entries) > ABORTED_TXN_VERSION)
+        if unknown.size:
+            raise UnknownVersionError(
+                "unknown version of an aborted transaction",
+                path=self.path,
+                position_bytes=int(unknown[0]) * self.entry_size,
+                expected=ABORTED_TXN_VERSION,
+                found=int(entries["version"][unknown[0]]),
+            )
+
+    def _check_whole(self) -> None:
+        if self.torn_bytes:
+            raise CorruptIndexError(
+                "the file ends inside an entry, so nothing can be appended",
+                path=self.path,
+                position_bytes=self.length - self.torn_bytes,
+                expected=f"a multiple of {self.entry_size} bytes",
+                found=f"{self.length} bytes",
+                hint="rebuild it",
+            )
+
+    def _check_open(self) -> None:
+        if not self._file.is_open:
+            raise ValueError(f"the index is closed: {self.path}")
+
+
+def collect_aborted_txns(
+    indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound_offset: int
+) -> AbortedTxns:
+    """Return the aborted transactions that overlap with a fetch, in the order of the log.
+
+    The indexes are those of the segments from the fetch offset on, in order; they are not read
+    further than needed. Source: UnifiedLog.collectAbortedTransactions.
+    """
+    found = [_NO_ENTRIES]
+    for index in indexes:
+        collected = index.collect_aborted_txns(fetch_offset, upper_bound_offset)
+        found.append(collected.entries)
+        if collected.is_complete:
+            break
+    return np.concatenate(found)

@@ -1,0 +1,1 @@
+"""Results, engines and progress."""

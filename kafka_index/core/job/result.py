@@ -1,0 +1,355 @@
+"""The base of what functions return: a verdict, counts, and a table of rows that fits a screen."""
+
+from __future__ import annotations
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from kafka_index.core.errors import CorruptLogError, DamageError, ReadError, printable
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+#: The most ranges of missing offsets in a result; further ranges are only counted.
+MAX_GAPS = 100
+_TEXT_ROWS, _HTML_ROWS = 12, 50
+_TEXT_WIDTH, _CELL_WIDTH = 118, 48
+_GAP = "  "
+
+
+#: The first columns of a report whose rows are of partitions or files.
+_FIRST_COLUMNS = (
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("segment_base_offset", pa.int64()),
+    ("path", pa.string()),
+    ("status", pa.string()),
+    ("reason_code", pa.string()),
+    ("reason", pa.string()),
+)
+
+
+def report_schema(
+    own: Iterable[tuple[str, pa.DataType]], *, required: Iterable[str] = ()
+) -> pa.Schema:
+    """Return the columns of a report: the first ones, then its own; `required` are not null."""
+    needed = set(required)
+    return pa.schema(
+        pa.field(name, kind, nullable=name not in needed) for name, kind in (*_FIRST_COLUMNS, *own)
+    )
+
+
+def report_table(rows: Iterable[object], schema: pa.Schema) -> pa.Table:
+    """Return objects as rows of a report; a column that they have no attribute for is null."""
+    names = schema.names
+    return pa.Table.from_pylist(
+        [{name: getattr(row, name, None) for name in names} for row in rows], schema=schema
+    )
+
+
+class RunOutcome(StrEnum):
+    """The outcome of a run that came to its end."""
+
+    DONE = "done"
+    #: The fault is in the data: something is damaged, lost or unreadable.
+    DAMAGE = "damage"
+    #: Permission, disk, memory or network: the same call, made again, may finish the work.
+    ENVIRONMENT = "environment"
+
+    @classmethod
+    def of_faults(cls, retriable: Iterable[bool]) -> RunOutcome:
+        """Return the outcome of a run whose parts failed, each for a retriable cause or not."""
+        causes = set(retriable)
+        return cls.ENVIRONMENT if True in causes else cls.DAMAGE if causes else cls.DONE
+
+    def with_damage(self, places: Sequence[object]) -> RunOutcome:
+        """Return the outcome where there are places of damage besides."""
+        return RunOutcome.DAMAGE if places and self is RunOutcome.DONE else self
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command with this outcome."""
+        return {RunOutcome.DONE: 0, RunOutcome.DAMAGE: 1, RunOutcome.ENVIRONMENT: 3}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetGap:
+    """A range of offsets that no batch of a partition contains; `end_offset` is exclusive.
+
+    `is_lost`: compaction did not remove them; otherwise it is unknown whether compaction did.
+    `path` is the log with the next batch, which begins at `position_bytes`.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    is_lost: bool
+    reason: str
+    path: str
+    position_bytes: int
+
+    def __str__(self) -> str:
+        """Return the offsets and the reason."""
+        partition = f"{self.topic}-{self.partition}"
+        offsets = f"offsets {self.first_offset} to {self.end_offset - 1}"
+        return f"{partition}: {offsets} are missing: {self.reason}"
+
+    def error(self) -> CorruptLogError:
+        """Return the error for lost offsets."""
+        return CorruptLogError(
+            f"offsets {self.first_offset} to {self.end_offset - 1} are missing: {self.reason}",
+            path=self.path,
+            position_bytes=self.position_bytes,
+            hint="restore the partition from another replica",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOffsets:
+    """The missing offsets in the logs that were read: first ranges, and number of other ranges."""
+
+    ranges: tuple[OffsetGap, ...] = ()
+    more: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of ranges."""
+        return len(self.ranges) + self.more
+
+    @property
+    def lost(self) -> tuple[OffsetGap, ...]:
+        """The ranges that are lost."""
+        return tuple(gap for gap in self.ranges if gap.is_lost)
+
+    def as_object(self) -> dict[str, object]:
+        """Return the member of ``--summary``."""
+        names = ("topic", "partition", "first_offset", "end_offset", "is_lost", "reason")
+        ranges = [{name: getattr(gap, name) for name in names} for gap in self.ranges]
+        return {"count": self.count, "ranges": ranges}
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """Return the missing offsets of several partitions, lost ranges first."""
+        found = list(parts)
+        ranges = [gap for part in found for gap in part.ranges]
+        ranges.sort(key=lambda gap: not gap.is_lost)
+        more = sum(part.more for part in found) + max(len(ranges) - MAX_GAPS, 0)
+        return cls(tuple(ranges[:MAX_GAPS]), more)
+
+
+class Result(ABC):
+    """The result of a function of this package: a verdict, counts, and a table of rows.
+
+    It prints as the verdict and the first rows, in a notebook as a table. Whatever reads Arrow's C
+    stream interface takes it for a table: ``pyarrow.table(result)``, ``polars.DataFrame(result)``,
+    or ``SELECT * FROM result`` in DuckDB.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def command(self) -> str:
+        """The name of the command that does the same."""
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """The verdict, in one line."""
+
+    @property
+    @abstractmethod
+    def outcome(self) -> RunOutcome:
+        """The outcome, which decides the exit code of the command."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """Numbers of things, under the names of ``--summary``."""
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """Entries of the input that were not read, each with why: with any, `ok` is False."""
+        return ()
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The missing offsets in the logs that were read; `ok` is False if any of them is lost."""
+        return MissingOffsets()
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Numbers of bytes, under the names of ``--summary``."""
+        return {}
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """Return the rows, those of the command's report."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command would exit with 0."""
+        return self.outcome is RunOutcome.DONE
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """The members of ``--summary`` that say what was found: outcome, counts, bytes."""
+        return {
+            "command": self.command,
+            "outcome": self.outcome.value,
+            "exit_code": self.outcome.exit_code,
+            "counts": dict(self.counts),
+            "bytes": dict(self.sizes_bytes),
+            "missing_offsets": self.missing_offsets.as_object(),
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a data frame of pandas."""
+        return self.to_arrow().to_pandas()
+
+    def raise_for_damage(self) -> None:
+        """Raise an error unless the result is ok.
+
+        Raises
+        ------
+        DamageError
+            The fault is in the data.
+        ReadError
+            The environment is at fault: the same call may finish the work.
+        """
+        if self.outcome is RunOutcome.DAMAGE:
+            raise DamageError(f"{self.command}: {self._verdict()}")
+        if self.outcome is RunOutcome.ENVIRONMENT:
+            raise ReadError(f"{self.command}: {self._verdict()}", hint="make the same call again")
+
+    def _shown(self) -> pa.Table:
+        """Return the rows that are printed first, by default all of them."""
+        return self.to_arrow()
+
+    def _rest(self, count: int) -> str:
+        """Return the line after the first rows."""
+        return f"and {count:,} rows more: to_arrow() has all"
+
+    def _verdict(self) -> str:
+        """Return the headline, the first entry that was not read, and the first lost offsets."""
+        parts = [self.headline]
+        if self.unread:
+            parts.append(f"{len(self.unread):,} not read, such as {self.unread[0]}")
+        lost = self.missing_offsets.lost
+        if lost:
+            parts.append(f"offsets are missing in {len(lost):,} places, such as {lost[0]}")
+        return "; ".join(parts)
+
+    def _mark(self) -> str:
+        """Return the outcome in a word."""
+        return "ok" if self.ok else self.outcome.value
+
+    def __bool__(self) -> bool:
+        """Raise `TypeError`: every result would be true, even when it is not ok."""
+        raise TypeError(f"a {type(self).__name__} is neither true nor false: ask for its ok")
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows through Arrow's C stream interface."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        """Return the verdict, the counts and the first rows: less than a screen."""
+        table = self._shown()
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
+        lines = [f"{type(self).__name__}: {printable(self._verdict())}"[:_TEXT_WIDTH]]
+        lines += [counts[:_TEXT_WIDTH]] if counts else []
+        lines += _table_lines(table.slice(0, _TEXT_ROWS))
+        if table.num_rows > _TEXT_ROWS:
+            lines.append(self._rest(table.num_rows - _TEXT_ROWS))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the first rows for a notebook."""
+        table = self._shown()
+        first = table.slice(0, _HTML_ROWS)
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
+            for row in _cells(first)
+        )
+        rest = table.num_rows - first.num_rows
+        more = f"<p>{self._rest(rest)}</p>" if rest else ""
+        return (
+            f"<div><p><strong>{html.escape(self.command)}: {self._mark()}</strong>: "
+            f"{html.escape(printable(self._verdict()))}</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class TableResult(Result):
+    """A result that is a table of rows, and the outcome that they stand for.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        The rows.
+    ended : RunOutcome
+        Damage, or the environment, where rows have a fault.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    """
+
+    rows: pa.Table
+    ended: RunOutcome
+    unread: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """The outcome, which decides the exit code of the command."""
+        return self.ended.with_damage(self.unread)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows."""
+        return self.rows
+
+
+def _table_lines(table: pa.Table) -> list[str]:
+    """Return the columns that have values and fit, each as wide as its cells."""
+    rows = _cells(table)
+    lines = [""] * (len(rows) + 1)
+    left = 0
+    for name, column, cells in zip(
+        table.column_names, table.columns, zip(*rows, strict=True), strict=False
+    ):
+        if column.null_count == len(column):
+            continue
+        texts = [name, *cells]
+        width = max(map(len, texts))
+        if len(lines[0]) + len(_GAP) + width > _TEXT_WIDTH:
+            left += 1
+            continue
+        gap = _GAP if lines[0] else ""
+        lines = [f"{line}{gap}{text:<{width}}" for line, text in zip(lines, texts, strict=True)]
+    if left:
+        lines[0] += f"{_GAP}(+{left})"
+    return [line.rstrip() for line in lines if line] if rows else []
+
+
+def _cells(table: pa.Table) -> list[Sequence[str]]:
+    columns = [map(_text, column.to_pylist()) for column in table.columns]
+    return list(zip(*columns, strict=True))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else _short(printable(str(value)), _CELL_WIDTH)
+
+
+def _short(text: str, width: int) -> str:
+    """Return a text that is cut in its first half: paths and names differ at their ends."""
+    if len(text) <= width:
+        return text
+    kept = width // 4
+    return f"{text[:kept]}…{text[kept + 1 - width :]}"

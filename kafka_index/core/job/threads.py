@@ -1,0 +1,258 @@
+"""The engine of threads of this process, whose kernels release the GIL."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic
+
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import Listener, Result, SplittableTask, Waves, Work
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEngine:
+    """Threads of this process: by default one a core, and two where an input is remote."""
+
+    threads: int | None = None
+    on_spark = False
+
+    @contextmanager
+    def start(
+        self,
+        command: str,
+        *,
+        after_failure: str = "",  # noqa: ARG002, of `Engine.start`, as are the others
+        listener: Listener | None = None,
+        works: int = 0,  # noqa: ARG002
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),  # noqa: ARG002
+    ) -> Iterator[ThreadWorkers]:
+        """Start the workers of a command, as `Engine.start` does."""
+        if listener is not None:
+            listener.on_begin()
+        workers = ThreadWorkers(self.threads or _default_threads(inputs), command)
+        try:
+            yield workers
+        finally:
+            workers.stop()
+
+
+def _default_threads(inputs: Iterable[str]) -> int:
+    """Return a thread for each core, or two where they wait for a store half of the time."""
+    return (os.cpu_count() or 1) * (2 if any(map(is_remote, inputs)) else 1)
+
+
+def map_requests(
+    function: Callable[[Work], Result], works: Sequence[Work], *, threads: int, name: str
+) -> Generator[Result, None, None]:
+    """Yield the results of a function over works in order, by threads that wait more than work."""
+    with ThreadEngine(threads).start(name) as workers:
+        yield from workers.run(
+            works, lambda work, _: function(work), sizes=(), what="", ordered=True
+        )
+
+
+class ThreadWorkers:
+    """Threads that run functions over works, each run with `count` of its own, named alike."""
+
+    in_process = True
+
+    def __init__(self, count: int, name: str) -> None:
+        self.count = count
+        self._name = name
+        self._runs: list[_Run[Any, Any]] = []
+
+    def run(
+        self,
+        works: Sequence[Work],
+        function: Callable[[Work, str], Result],
+        *,
+        sizes: Sequence[int],
+        what: str,
+        waves: Waves = Waves.ONE,
+        ordered: bool = False,
+        shares: int | None = None,  # noqa: ARG002, who takes the results counts them
+        result_bytes: int = 0,  # noqa: ARG002
+    ) -> Generator[Result, None, None]:
+        """Yield the results of a function over works, as `Workers.run` does."""
+
+        def divide(work: Work) -> SplittableTask[Result]:
+            return SplittableTask([partial(function, work)], _only)
+
+        return self.run_parts(works, divide, sizes=sizes, what=what, waves=waves, ordered=ordered)
+
+    def run_parts(
+        self,
+        works: Sequence[Work],
+        divide: Callable[[Work], SplittableTask[Result]],
+        *,
+        sizes: Sequence[int],  # noqa: ARG002, of `Workers.run_parts`, as are the others
+        what: str,  # noqa: ARG002
+        waves: Waves = Waves.ONE,  # noqa: ARG002
+        ordered: bool = False,
+    ) -> Generator[Result, None, None]:
+        """Yield the results of works whose parts threads share."""
+        run = _Run(works, divide, self.count, self._name)
+        self._runs.append(run)
+        try:
+            with closing(run.results(ordered=ordered)) as results:
+                yield from results
+        finally:
+            self._runs.remove(run)
+
+    def stop(self) -> None:
+        """End the runs whose results nobody takes any more."""
+        for run in list(self._runs):
+            run.shutdown()
+
+
+def _only(pieces: list[Any], _attempt_id: str) -> Any:
+    return pieces[0]
+
+
+@dataclass(eq=False, slots=True)
+class _Running(Generic[Result]):
+    """A work whose parts are being done."""
+
+    number: int
+    parts: SplittableTask[Result]
+    missing: int
+    pieces: list[Any] = field(default_factory=list)
+
+
+class _Run(Generic[Work, Result]):
+    """A function over works on threads.
+
+    No more works are begun than a few for each thread, until their results have been taken.
+    """
+
+    def __init__(
+        self,
+        works: Sequence[Work],
+        divide: Callable[[Work], SplittableTask[Result]],
+        threads: int,
+        name: str,
+    ) -> None:
+        self._works = enumerate(works)
+        self._divide = divide
+        self._room = 2 * threads
+        self._parts: deque[tuple[_Running[Result], int]] = deque()
+        self._done: deque[tuple[int, Result]] = deque()
+        self._error: BaseException | None = None
+        self._is_stopped = False
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._work, args=[f"thread{at}"], name=f"{name}_{at}")
+            for at in range(threads)
+        ]
+        self._alive = 0
+
+    def results(self, *, ordered: bool) -> Generator[Result, None, None]:
+        """Yield the results, and then raise what has ended the run early."""
+        waiting: dict[int, Result] = {}
+        following = 0
+        try:
+            for thread in self._threads:
+                with self._changed:
+                    self._alive += 1
+                thread.start()
+            while (done := self._next_done()) is not None:
+                number, result = done
+                if ordered:
+                    waiting[number] = result
+                    while following in waiting:
+                        yield waiting.pop(following)
+                        following += 1
+                        self._make_room()
+                else:
+                    yield result
+                    self._make_room()
+        finally:
+            self.shutdown()
+        if self._error is not None:
+            raise self._error
+
+    def shutdown(self) -> None:
+        """Begin no further part, and wait for the running ones."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def _next_done(self) -> tuple[int, Result] | None:
+        """Wait for a result; None where no more will come."""
+        while True:
+            try:
+                with self._changed:
+                    while not self._done and self._alive:
+                        self._changed.wait()
+                    return self._done.popleft() if self._done else None
+            except BaseException as error:
+                # A signal: what runs ends, and its results count. The next one ends the wait.
+                if self._error is not None:
+                    raise
+                with self._changed:
+                    self._fail(error)
+                self.shutdown()
+
+    def _make_room(self) -> None:
+        with self._changed:
+            self._room += 1
+            self._changed.notify()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._is_stopped = True
+        self._changed.notify_all()
+
+    def _next_part(self) -> tuple[_Running[Result], int] | None:
+        """Wait for a part to do; None where no more will come."""
+        with self._changed:
+            while not self._is_stopped:
+                if self._parts:
+                    return self._parts.popleft()
+                if self._room:
+                    following = next(self._works, None)
+                    if following is None:
+                        return None
+                    number, work = following
+                    parts = self._divide(work)
+                    count = len(parts.parts)
+                    running = _Running(number, parts, count, [None] * count)
+                    self._parts.extend((running, at) for at in range(count))
+                    self._room -= 1
+                    self._changed.notify_all()
+                    continue
+                self._changed.wait()
+            return None
+
+    def _work(self, attempt_id: str) -> None:
+        """Do parts until there are none left."""
+        try:
+            while (taken := self._next_part()) is not None:
+                running, at = taken
+                piece = running.parts.parts[at](attempt_id)
+                with self._changed:
+                    running.pieces[at] = piece
+                    running.missing -= 1
+                    is_last = not running.missing
+                if is_last:
+                    result = running.parts.join(running.pieces, attempt_id)
+                    with self._changed:
+                        self._done.append((running.number, result))
+                        self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001, because the caller's thread raises it
+            with self._changed:
+                self._fail(error)
+        finally:
+            with self._changed:
+                self._alive -= 1
+                self._changed.notify_all()

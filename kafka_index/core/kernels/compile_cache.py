@@ -1,0 +1,404 @@
+"""`compiled`: numba for the kernels, with a cache of machine code that is safe on executors.
+
+Numba's own ``cache=True`` keys its files by the path of the module. On an executor the package is
+loaded from a zip whose path is new for every application, so that cache never hits there, and it
+raises if its folder cannot be written. It also ignores changes in other modules whose code or
+constants were compiled in. Here the key is content: the sources of the kernel's module and of
+every module that it imports from this package, the versions of the compiler, the argument types
+and the CPU. Each file is written aside and renamed, one file per compiled signature, so that any
+number of processes may write at once. Whatever fails in the cache, the kernels still compile. No
+other user can write to its folders. Code that comes with the package is loaded before any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import pickle
+import platform
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from numba import types
+from numba.core import caching, codegen, compiler, config, registry, serialize
+from numba.core.runtime.nrt import rtsys
+from numpy.typing import NDArray
+
+from kafka_index.core.kernels.compile_clock import compile_clock
+from kafka_index.core.kernels.machine_code import COMPILED_BY, read_packaged, usable_levels
+from kafka_index.core.signals import deferred_signals
+
+# The one place where numba, which has no types of its own, is `Any`.
+_config: Any = config
+
+_log = logging.getLogger(__name__)
+
+_PACKAGE = __name__.partition(".")[0]
+#: The name of a folder for what these versions of the compiler have made.
+_VERSIONS = "kernels-{}".format(
+    hashlib.sha256(
+        repr(
+            (
+                platform.python_implementation(),
+                platform.python_version(),
+                platform.machine(),
+                *COMPILED_BY.values(),
+            )
+        ).encode()
+    ).hexdigest()[:16]
+)
+
+
+class CacheFolders(NamedTuple):
+    """The folders that compiled kernels are read from, and the one to keep them in, or None."""
+
+    readable: tuple[Path, ...]
+    writable: Path | None
+
+
+@functools.cache
+def cache_folders() -> CacheFolders:
+    """Return the folders for these versions of the compiler that no other user can write to."""
+    shared = shared_folder()
+    readable = [shared] if _is_trusted(shared) else []
+    writable = None
+    for parent in _candidates():
+        folder = parent / _VERSIONS
+        try:
+            for level in (parent, folder):
+                level.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if not _is_private(level):
+                    raise PermissionError(f"{level} belongs to, or is writable by, others")
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            _log.debug("no cache of compiled kernels in %s: %s", folder, error)
+            if folder not in readable and _is_trusted(folder):
+                readable.append(folder)
+            continue
+        readable.append(folder)
+        writable = folder
+        break
+    return CacheFolders(tuple(dict.fromkeys(readable)), writable)
+
+
+def are_all_packaged() -> bool:
+    """Return whether no kernel of this process was looked for outside of the package."""
+    return not cache_folders.cache_info().currsize
+
+
+def shared_folder() -> Path:
+    """Return the folder beside the installed packages, for whoever may run them."""
+    return Path(sys.prefix, "var", "cache", _PACKAGE, _VERSIONS)
+
+
+def keep_in_shared_folder() -> None:
+    """Keep the kernels that this process compiles in `shared_folder`.
+
+    Raises `OSError` if it cannot be written.
+    """
+    folder = shared_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for level in (folder.parent, folder):
+        level.chmod(0o755)
+    tempfile.TemporaryFile(dir=folder).close()
+    _config.CACHE_DIR = str(folder.parents[1])
+    cache_folders.cache_clear()
+
+
+@functools.cache
+def warn_of_unwritable_cache() -> None:
+    """Warn once that nothing can be kept."""
+    _log.warning(
+        "compiled kernels cannot be kept in %s, so every run compiles them again; set "
+        "NUMBA_CACHE_DIR to a folder that you alone can write to",
+        " or ".join(map(str, _candidates())) or "any folder",
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    if _config.CACHE_DIR:  # NUMBA_CACHE_DIR
+        yield Path(_config.CACHE_DIR) / _PACKAGE
+    with contextlib.suppress(RuntimeError):  # no home folder
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / _PACKAGE
+    user = os.geteuid() if hasattr(os, "geteuid") else os.environ.get("USERNAME", "user")
+    with contextlib.suppress(OSError):  # no temporary folder
+        yield Path(tempfile.gettempdir()) / f"{_PACKAGE}-{user}"
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether nobody else can write machine code to a folder."""
+    if not hasattr(os, "geteuid"):
+        return True
+    return _is_written_by(folder, {os.geteuid()})
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Return whether only those can write to a folder who can change this package, or all."""
+    if not hasattr(os, "geteuid"):
+        return folder.is_dir()
+    with contextlib.suppress(OSError):
+        owners = {0, os.geteuid(), os.stat(sys.prefix).st_uid}
+        return _is_written_by(folder, owners) and _is_written_by(folder.parent, owners)
+    return False
+
+
+def _is_written_by(folder: Path, owners: set[int]) -> bool:
+    status = folder.lstat()
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid in owners
+        and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
+
+
+_Compiler: Any = compiler.Compiler
+_CPUDispatcher: Any = registry.CPUDispatcher
+_JITCodeLibrary: Any = codegen.JITCodeLibrary
+_unliteral: Any = types.unliteral
+_rebuild: Any = compiler.CompileResult._rebuild  # noqa: SLF001
+_dumps: Any = serialize.dumps
+_runtime: Any = rtsys
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_KERNELS = __name__.rpartition(".")[0] + "."
+#: An import of another module of the package, whose code or constants may be compiled in.
+_IMPORT = re.compile(rb"^(?:from|import) " + _PACKAGE.encode() + rb"\.([a-z0-9_.]+)", re.MULTILINE)
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def compiled(function: _Function) -> _Function:
+    """Compile a kernel at its first call: no GIL, no fast-math, numpy's division, code cached.
+
+    `function`: a module-level function of `kafka_index.core.kernels` (any other is compiled, but not
+    cached). Returns the compiled function; `function` itself under ``NUMBA_DISABLE_JIT=1``.
+    """
+    if _config.DISABLE_JIT:
+        return function
+    result: _Function = _Kernel(function)
+    return result
+
+
+def inlined(function: _Function) -> _Function:
+    """Compile a kernel as `compiled` does, and inline it into every other that calls it.
+
+    LLVM decides about others by their size. It is for the step of a hot loop: a call that takes and
+    returns structs was a quarter of a walk over records.
+    """
+    if _config.DISABLE_JIT:
+        return function
+    result: _Function = _Kernel(function, _AlwaysInlined)
+    return result
+
+
+def writable_and_not(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield an array and, as Arrow's are, one not to write to: numba compiles for each apart."""
+    yield array
+    view = array.view()
+    view.setflags(write=False)
+    yield view
+
+
+class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
+    """A function compiled for each combination of argument types, and cached."""
+
+    #: What is compiled of it, in the names of its files.
+    kind = ""
+    pipeline: Any = _Compiler
+    options: ClassVar[dict[str, object]] = {
+        "nopython": True,
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cfunc_wrapper": True,
+    }
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function, targetoptions=dict(self.options), pipeline_class=self.pipeline)
+        if function.__module__.startswith(_KERNELS):
+            self._cache = _ContentCache(function, self.kind)
+
+    def compile(self, sig: Any) -> Any:
+        # LLVM calls numba back for its code: an exception there is lost, and the code incomplete.
+        with deferred_signals():
+            return super().compile(sig)
+
+
+class _LinkedLibrary(_JITCodeLibrary):  # type: ignore[misc]
+    """The code of a kernel as others link it: as it was before machine code was made of it.
+
+    LLVM rewrites sums of addresses meanwhile (CodeGenPrepare), so that an offset of 0 that an
+    inlined call has may become a null pointer, and the read from it be removed as undefined.
+    """
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+        self._get_module_for_linking()
+        super()._finalize_final_module()
+
+
+class _LinkedCompiler(_Compiler):  # type: ignore[misc]
+    """Numba's compiler into a `_LinkedLibrary`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        library = _LinkedLibrary(self.state.targetctx.codegen(), "kernel")
+        library.enable_object_caching()
+        self.state.library = library
+
+
+class _Linked(_CachedDispatcher):
+    """A kernel as the others call it.
+
+    Half of the time of compiling one went into what only Python needs, an entry point, and into
+    variants for the values of literal arguments, which LLVM knows once it is inlined.
+    """
+
+    kind = "-linked"
+    pipeline = _LinkedCompiler
+    options: ClassVar[dict[str, object]] = {
+        **_CachedDispatcher.options,
+        "no_cpython_wrapper": True,
+    }
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        return super().get_call_template([_unliteral(kind) for kind in args], kws)
+
+
+class _AlwaysInlined(_Linked):
+    """A kernel whose code is copied into the others."""
+
+    options: ClassVar[dict[str, object]] = {**_Linked.options, "forceinline": True}
+
+
+class _Kernel(_CachedDispatcher):
+    """A kernel as Python calls it."""
+
+    def __init__(self, function: Callable[..., Any], linked: type[_Linked] = _Linked) -> None:
+        super().__init__(function)
+        self._linked = linked(function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """The type of the kernel's name for numba, inside of others."""
+        return types.Dispatcher(self._linked)
+
+
+class _ContentCache(caching._Cache):  # noqa: SLF001
+    """The compiled signatures of one function, a file each."""
+
+    def __init__(self, function: Callable[..., Any], kind: str) -> None:
+        self._module = function.__module__
+        self._function = f"{self._module[len(_KERNELS) :]}.{function.__qualname__}{kind}"
+        self._enabled = True
+
+    @property
+    def cache_path(self) -> str:
+        return str(cache_folders().writable)
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def disable(self) -> None:
+        self._enabled = False
+
+    def flush(self) -> None:
+        folder = cache_folders().writable
+        for path in [] if folder is None else folder.glob(f"{self._name}-*.bin"):
+            path.unlink(missing_ok=True)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        # Where it compiles, numba also registers what it knows of Python and numpy, which takes as
+        # long as a short command. Code that is loaded needs no more than the runtime's symbols.
+        _runtime.initialize(target_context)
+        found = self._load(sig, target_context) if self._enabled else None
+        if found is None:
+            # Numba compiles it, and saves it at the end.
+            compile_clock.start()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        compile_clock.stop()
+        if not self._enabled or data.lifted or data.library.has_dynamic_globals:
+            return
+        folder = cache_folders().writable
+        if folder is None:
+            warn_of_unwritable_cache()
+            return
+        path = folder / self._file(sig, data.codegen.magic_tuple())
+        scratch = path.with_name(f"{path.name}.{os.urandom(16).hex()}.tmp")
+        try:
+            payload = _dumps(data._reduce())  # noqa: SLF001
+            scratch.write_bytes(hashlib.sha256(payload).digest() + payload)
+            scratch.replace(path)
+        except Exception as error:  # noqa: BLE001, because it has been compiled all the same
+            _log.debug("cannot keep the compiled kernel %s: %s", path, error)
+            with contextlib.suppress(OSError):
+                scratch.unlink(missing_ok=True)
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        for origin, content in self._found(sig, target_context.codegen()):
+            digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if hashlib.sha256(payload).digest() != digest:
+                continue
+            try:
+                return _rebuild(target_context, *pickle.loads(payload))  # noqa: S301, code of ours
+            except Exception as error:  # noqa: BLE001, because it can be compiled again
+                _log.debug("cannot use the compiled kernel %s: %s", origin, error)
+        return None
+
+    def _found(self, sig: Any, codegen: Any) -> Iterator[tuple[object, bytes]]:
+        """Yield where a compiled signature is kept, and its content: first the package's."""
+        triple, _, features = codegen.magic_tuple()
+        for level in usable_levels(features):
+            # As a compiler for this level alone names it: without further features.
+            file = self._file(sig, (triple, level, ""))
+            content = read_packaged(file)
+            if content is not None:
+                yield file, content
+        for folder in cache_folders().readable:
+            path = folder / self._file(sig, codegen.magic_tuple())
+            with contextlib.suppress(OSError):
+                yield path, path.read_bytes()
+
+    @property
+    def _name(self) -> str:
+        return f"{self._function}-{_content_hash(self._module)}"
+
+    def _file(self, sig: Any, target: tuple[str, str, str]) -> str:
+        """Return the name of a file: `target` is the triple, name and features of the CPU."""
+        key = repr((sig, target))
+        return f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
+
+
+@functools.cache
+def _content_hash(module: str) -> str:
+    """Return a hash over the sources of a module and of all that it imports from the package."""
+    digest = hashlib.sha256()
+    reached, waiting = {module}, [module]
+    while waiting:
+        name = waiting.pop()
+        source = _source(name)
+        digest.update(f"{name}\0{len(source)}\0".encode())
+        digest.update(source)
+        imported = {f"{_PACKAGE}.{match.decode()}" for match in _IMPORT.findall(source)}
+        waiting += sorted(imported - reached, reverse=True)
+        reached |= imported
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def _source(module: str) -> bytes:
+    *folders, name = module.split(".")[1:]
+    folder = files(_PACKAGE).joinpath(*folders)
+    package = folder.joinpath(name)
+    file = package.joinpath("__init__.py") if package.is_dir() else folder.joinpath(f"{name}.py")
+    return file.read_bytes()

@@ -1,0 +1,487 @@
+"""Records of many batches into columns, in one pass.
+
+`decode_batches` verifies the structure of each record as it reads it, and writes what is asked for
+straight to the memory of Arrow's arrays: offsets and timestamps, the bytes of keys and values with
+their ends, and whether they are null. It notes where headers are, for `find_headers`: few records
+have any, and fewer columns of them are asked for. What nobody asked for costs nothing.
+
+Sources: Kafka's ``DefaultRecordBatch.iterator`` and ``LegacyRecord``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.format.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.kernels.batch_header import codec_of, magic_of
+from kafka_index.core.kernels.compile_cache import compiled
+from kafka_index.core.kernels.decode_state import (
+    CHUNK,
+    CUT_FIELD,
+    DECODE_ARENA_FULL,
+    DECODE_DONE,
+    DECODE_FAULT,
+    DECODE_FULL,
+    DECODE_NEEDS_RECORDS,
+    DECODE_NEEDS_ROOM,
+    DECODE_SECTION_DONE,
+    NEGATIVE_RECORD_COUNT,
+    NOT_OPEN,
+    PART_HEADERS,
+    PART_KEYS,
+    PART_VALUES,
+    TOO_MANY_HEADERS,
+    load_section,
+    new_state,
+    store_section,
+)
+from kafka_index.core.kernels.decompress import unpack
+from kafka_index.core.kernels.memory import (
+    LINE_BYTES,
+    UNPACK_NO_ROOM,
+    UNPACK_REFUSED,
+    UNPACK_SLACK_BYTES,
+    Integer,
+    Records,
+    copy_field,
+    copy_lines,
+    read_int32_little,
+    write_int8,
+    write_int32_native,
+    write_int64_native,
+)
+from kafka_index.core.kernels.record_fields import (
+    FIELD_NULL,
+    RECORD_SOUND,
+    RECORDS_REMAINING,
+    SHORT_OFFSET_BITS,
+    VARINT_CUT,
+    read_fields,
+    read_message,
+    read_short_fields,
+    read_sized_field,
+)
+from kafka_index.core.kernels.records import (
+    RecordSection,
+    batch_section,
+    check_rest,
+    message_section,
+    next_record,
+)
+
+#: Rows of the array of places: the row of the chunk, where its headers begin, how many it has, and
+#: where the record ends.
+PLACE_ROW, PLACE_ADDRESS, PLACE_COUNT, PLACE_END = range(4)
+PLACE_ROWS = 4
+
+#: Rows of the array that `find_headers` fills.
+HEADER_KEY, HEADER_KEY_SIZE, HEADER_VALUE, HEADER_VALUE_SIZE = range(4)
+HEADER_ROWS = 4
+
+#: Bytes after the end of an output that `copy_fields` may overwrite.
+COPY_SLACK_BYTES = UNPACK_SLACK_BYTES
+
+#: A chunk ends after the record with which its headers exceed the first number. No record may have
+#: more than the second: headers take as much memory as they have in bytes sixteen times over.
+MAX_CHUNK_HEADERS, MAX_HEADERS = 256 * 1024, 1024 * 1024
+#: The most bytes of headers of a chunk, unless they are of one record.
+MAX_CHUNK_HEADER_BYTES = 4 * 1024 * 1024
+
+#: So few records of a batch are not worth a call.
+_FEW_RECORDS = 3
+_ALL_BITS = -1
+
+_INT32_BYTES = np.uint64(4)
+_LONG_BYTES = np.uint64(8)
+
+
+@compiled
+def find_headers(places: NDArray[np.int64], headers: NDArray[np.int64]) -> None:
+    """Find the headers of records.
+
+    `places` (int64, (PLACE_ROWS, n)): as `decode_batches` has filled them. `headers` (int64,
+    (HEADER_ROWS, k)): filled; k is the sum of the counts.
+    """
+    at = 0
+    for place in range(places.shape[1]):
+        position: Integer = places[PLACE_ADDRESS, place]
+        end = places[PLACE_END, place]
+        for _ in range(places[PLACE_COUNT, place]):
+            # `decode_batches` has found that they end within their record. In a log that is
+            # overwritten meanwhile they may not: then the name is empty, and the value null.
+            key, key_size, position = read_sized_field(position, end)
+            if key_size < 0 or position > end:
+                key_size, position = np.int64(0), VARINT_CUT
+            value, value_size, position = read_sized_field(position, end)
+            if position > end:
+                value_size = np.int64(FIELD_NULL)
+            headers[HEADER_KEY, at] = key
+            headers[HEADER_KEY_SIZE, at] = key_size
+            headers[HEADER_VALUE, at] = value
+            headers[HEADER_VALUE_SIZE, at] = max(value_size, FIELD_NULL)
+            at += 1
+
+
+@compiled
+def copy_fields(
+    addresses: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    readable_end: np.uint64,
+    ends: NDArray[np.int32],
+    data: NDArray[np.uint8],
+) -> int:
+    """Copy bytes to the layout of Arrow's binary arrays.
+
+    `addresses`, `sizes` (int64, (n,)): where they are; `FIELD_NULL` for null. `readable_end`:
+    nothing at or after this address is read; `ends` (int32, (n + 1,)): filled with offsets. `data`
+    (uint8): filled; `COPY_SLACK_BYTES` longer than all fields. Returns how many are null.
+    """
+    out = np.uint64(data.ctypes.data)
+    total = np.int64(0)
+    nulls = 0
+    ends[0] = 0
+    for row in range(len(sizes)):
+        size = sizes[row]
+        copy_field(out + np.uint64(total), np.uint64(addresses[row]), size, readable_end)
+        if size < 0:
+            nulls += 1
+        else:
+            total += size
+        ends[row + 1] = total
+    return nulls
+
+
+@compiled
+def may_have_short_records(
+    section: RecordSection, readable_end: np.uint64, first_offset: int, last_offset: int
+) -> bool:
+    """Return whether `decode_short_records` can read records of a section.
+
+    `section` (RecordSection): the records; `readable_end`: nothing at or after this address may be
+    read; `first_offset`, `last_offset`: no record below the first or above the second is wanted.
+    """
+    # Where all short deltas lead to a wanted offset, none has to be looked at. Differences of
+    # shifted offsets cannot overflow.
+    block = section.base_offset >> SHORT_OFFSET_BITS
+    return bool(
+        not section.is_message_set
+        and section.end + np.uint64(LINE_BYTES) <= readable_end
+        and block - (first_offset >> SHORT_OFFSET_BITS) > 1
+        and (last_offset >> SHORT_OFFSET_BITS) - block > 1
+    )
+
+
+@compiled
+def decode_short_records(
+    section: RecordSection,
+    cursor: np.uint64,
+    left: Integer,
+    chunk: Any,
+    row: Integer,
+    room: Integer,
+    key_total: Integer,
+    value_total: Integer,
+    parts: int,
+) -> tuple[np.uint64, Integer, Integer, Integer]:
+    """Decode records until one has another shape, is damaged, or does not fit in the chunk.
+
+    It is the hot loop, and a function of its own because it keeps less at hand than the loop around
+    it: what does not fit in the CPU's registers makes it a quarter slower.
+
+    `section` (RecordSection): the records, for which `may_have_short_records` is true; `cursor`:
+    address of the next one; `left`: how many are left; `chunk` (CHUNK): where the columns are;
+    `row`, `room`: the row of the next record, and how many rows there may be; `key_total`,
+    `value_total`: how many bytes of keys and values there are so far; `parts`: what is wanted, bits
+    of ``PART_``. Returns the address of the next record, its row, and bytes of keys and values.
+    """
+    offsets = np.uint64(chunk.offsets)
+    timestamps = np.uint64(chunk.timestamps)
+    key_ends = np.uint64(chunk.key_ends) + _INT32_BYTES
+    key_present = np.uint64(chunk.key_present)
+    keys = np.uint64(chunk.keys)
+    value_ends = np.uint64(chunk.value_ends) + _INT32_BYTES
+    value_present = np.uint64(chunk.value_present)
+    values = np.uint64(chunk.values)
+    key_bytes, value_bytes = chunk.key_bytes, chunk.value_bytes
+    wants_keys, wants_values = parts & PART_KEYS != 0, parts & PART_VALUES != 0
+    end = section.end
+    timestamp, delta_bits = section.base_timestamp, np.int64(_ALL_BITS)
+    if section.uses_append_time:
+        timestamp, delta_bits = section.append_timestamp, np.int64(0)
+    place = np.uint64(row)
+    last = np.uint64(row + left - 1)
+    stop = np.uint64(min(room, row + left))
+    while place < stop:
+        record = read_short_fields(cursor, end)
+        following = np.uint64(record.end)
+        if record.code != RECORD_SOUND or (place == last and following != end):
+            break
+        key_size, value_size = max(record.key_size, 0), max(record.value_size, 0)
+        if wants_keys and key_total + key_size > key_bytes:
+            break
+        if wants_values and value_total + value_size > value_bytes:
+            break
+        at = _LONG_BYTES * place
+        write_int64_native(offsets + at, section.base_offset + record.offset_delta)
+        write_int64_native(timestamps + at, timestamp + (record.timestamp_delta & delta_bits))
+        if wants_keys:
+            copy_lines(keys + np.uint64(key_total), np.uint64(record.key), key_size)
+            write_int8(key_present + place, np.int64(record.key_size >= 0))
+            key_total += key_size
+            write_int32_native(key_ends + _INT32_BYTES * place, key_total)
+        if wants_values:
+            copy_lines(values + np.uint64(value_total), np.uint64(record.value), value_size)
+            write_int8(value_present + place, np.int64(record.value_size >= 0))
+            value_total += value_size
+            write_int32_native(value_ends + _INT32_BYTES * place, value_total)
+        place += np.uint64(1)
+        cursor = following
+    return cursor, np.int64(place), key_total, value_total
+
+
+@compiled
+def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
+    window: np.uint64,
+    window_bytes: int,
+    positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    first_offset: int,
+    last_offset: int,
+    parts: int,
+    arena: NDArray[np.uint8],
+    contexts: NDArray[np.int64],
+    chunks: Records,
+    batch_ends: NDArray[np.int64],
+    states: Records,
+) -> int:
+    """Decode the records of batches whose sizes have been checked.
+
+    `window`: memory address that positions count from; `window_bytes`: how many bytes may be read
+    there; `positions`, `sizes` (int64, (n,)): the batches; `first_offset`, `last_offset`: records
+    below the first or above the second are left out; `parts`: what is wanted, bits of ``PART_``;
+    `arena` (uint8): memory for decompressed records, and `UNPACK_SLACK_BYTES`; `contexts`: as for
+    `kafka_index.core.kernels.decompress.unpack`; `chunks` (CHUNK, (1,)): where the columns are, which are
+    filled from row ``rows`` of the state on; `batch_ends` (int64, (n,)): filled for each batch that
+    is done: the row of the chunk after its last record; `states` (STATE, (1,)): from `new_state`.
+    Returns one of the ``DECODE_`` codes.
+    """
+    chunk, state = chunks[0], states[0]
+    offsets = np.uint64(chunk.offsets)
+    timestamps = np.uint64(chunk.timestamps)
+    key_ends = np.uint64(chunk.key_ends)
+    key_present = np.uint64(chunk.key_present)
+    keys = np.uint64(chunk.keys)
+    value_ends = np.uint64(chunk.value_ends)
+    value_present = np.uint64(chunk.value_present)
+    values = np.uint64(chunk.values)
+    key_bytes, value_bytes, room = chunk.key_bytes, chunk.value_bytes, chunk.rows
+    wants_keys, wants_values = parts & PART_KEYS != 0, parts & PART_VALUES != 0
+    wants_headers = parts & PART_HEADERS != 0
+    window_end = window + np.uint64(window_bytes)
+    arena_start = np.uint64(arena.ctypes.data)
+    batch = state.batch
+    left = state.left
+    cursor = np.uint64(state.cursor)
+    row = state.rows
+    header_rows = state.header_rows
+    headers = state.headers
+    header_bytes: Integer = state.header_bytes
+    handed_in = state.handed_in
+    section = load_section(state)
+    key_total: Integer = np.int64(0)
+    value_total: Integer = np.int64(0)
+    if wants_keys:
+        key_total = read_int32_little(key_ends + _INT32_BYTES * np.uint64(row))
+    if wants_values:
+        value_total = read_int32_little(value_ends + _INT32_BYTES * np.uint64(row))
+    # What there was before a compressed batch that can be undone; -1 for none.
+    undone_row = np.int64(-1)
+    undone_header_rows = undone_headers = np.int64(0)
+    undone_header_bytes: Integer = np.int64(0)
+    # How much of the arena was in use before a batch that was decompressed here; -1 for none.
+    used = np.int64(-1)
+    code = DECODE_DONE
+    while batch < len(positions):
+        if left == NOT_OPEN:
+            undone_row = used = np.int64(-1)
+            start = window + np.uint64(positions[batch])
+            codec = codec_of(start)
+            end = start + np.uint64(sizes[batch])
+            if magic_of(start) < MAGIC_RECORD_BATCH:
+                section = message_section(start, end)
+            else:
+                section = batch_section(start, start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES), end)
+            if codec != 0 and section.record_count != 0:
+                used = state.arena_used
+                size: Integer = np.int64(UNPACK_REFUSED)
+                records = arena_start + np.uint64(used)
+                if not section.is_message_set and section.record_count > 0:
+                    room_left = len(arena) - UNPACK_SLACK_BYTES - used
+                    size = unpack(codec, section.start, end, records, room_left, contexts)
+                if size < 0:
+                    is_full = size == UNPACK_NO_ROOM and used > 0
+                    code = DECODE_ARENA_FULL if is_full else DECODE_NEEDS_RECORDS
+                    break
+                section = batch_section(start, records, records + np.uint64(size))
+                state.arena_used = used + size
+                # Kafka reads a compressed batch whole before it returns the first record. Here it
+                # is undone at a fault instead.
+                undone_row = row
+                undone_header_rows, undone_headers = header_rows, headers
+                undone_header_bytes = header_bytes
+            left = np.int64(section.record_count)
+            cursor = section.start
+            if left < 0:
+                state.fault = NEGATIVE_RECORD_COUNT
+                code = DECODE_FAULT
+                break
+        # Where nothing can be read any more: nothing else is known of the input.
+        readable_end = section.end
+        if not handed_in:
+            is_in_window = window <= section.start <= window_end
+            readable_end = window_end if is_in_window else arena_start + np.uint64(len(arena))
+        may_run = left > _FEW_RECORDS and may_have_short_records(
+            section, readable_end, first_offset, last_offset
+        )
+        while left > 0:
+            if row == room or headers > MAX_CHUNK_HEADERS:
+                code = DECODE_FULL
+                break
+            if may_run:
+                first_row = row
+                cursor, row, key_total, value_total = decode_short_records(
+                    section, cursor, left, chunk, row, room, key_total, value_total, parts
+                )
+                may_run = row > first_row
+                left -= row - first_row
+                if left == 0 or row == room:
+                    continue
+            if section.is_message_set:
+                following, offset, timestamp, fault = next_record(section, cursor, left)
+                record = read_message(cursor, following)
+                if parts and record.code != RECORD_SOUND:
+                    fault = np.int64(CUT_FIELD)
+            else:
+                record = read_short_fields(cursor, section.end)
+                if record.code != RECORD_SOUND:
+                    record = read_fields(cursor, section.end)
+                fault = record.code
+                following = np.uint64(record.end)
+                if left == 1 and fault == RECORD_SOUND and following != section.end:
+                    fault = np.int64(RECORDS_REMAINING)
+                offset = section.base_offset + record.offset_delta
+                timestamp = section.base_timestamp + record.timestamp_delta
+                if section.uses_append_time:
+                    timestamp = section.append_timestamp
+                if record.header_count > MAX_HEADERS and wants_headers and fault == RECORD_SOUND:
+                    fault = np.int64(TOO_MANY_HEADERS)
+            if fault != RECORD_SOUND:
+                state.fault = fault
+                code = DECODE_FAULT
+                break
+            if first_offset <= offset <= last_offset:
+                key_end = key_total + max(record.key_size, 0)
+                value_end = value_total + max(record.value_size, 0)
+                if (wants_keys and key_end > key_bytes) or (
+                    wants_values and value_end > value_bytes
+                ):
+                    state.needed_key_bytes = record.key_size
+                    state.needed_value_bytes = record.value_size
+                    code = DECODE_FULL if row else DECODE_NEEDS_ROOM
+                    break
+                if wants_headers and record.header_count > 0:
+                    own_bytes = np.int64(following) - record.headers
+                    if header_bytes and header_bytes + own_bytes > MAX_CHUNK_HEADER_BYTES:
+                        code = DECODE_FULL
+                        break
+                    _write_place(
+                        chunk, header_rows, row, record.headers, record.header_count, following
+                    )
+                    header_rows += 1
+                    headers += record.header_count
+                    header_bytes += own_bytes
+                place = np.uint64(row)
+                write_int64_native(offsets + _LONG_BYTES * place, offset)
+                write_int64_native(timestamps + _LONG_BYTES * place, timestamp)
+                if wants_keys:
+                    target = keys + np.uint64(key_total)
+                    copy_field(target, np.uint64(record.key), record.key_size, readable_end)
+                    write_int8(key_present + place, np.int64(record.key_size >= 0))
+                    key_total = key_end
+                    write_int32_native(key_ends + _INT32_BYTES * (place + np.uint64(1)), key_end)
+                if wants_values:
+                    target = values + np.uint64(value_total)
+                    copy_field(target, np.uint64(record.value), record.value_size, readable_end)
+                    write_int8(value_present + place, np.int64(record.value_size >= 0))
+                    value_total = value_end
+                    write_int32_native(
+                        value_ends + _INT32_BYTES * (place + np.uint64(1)), value_end
+                    )
+                row += 1
+            cursor = following
+            left -= 1
+        if code != DECODE_DONE:
+            if undone_row >= 0:
+                fault = np.int64(state.fault)
+                if code != DECODE_FAULT:
+                    # The chunk may end here only where the rest of the batch is sound.
+                    _, fault = check_rest(section, cursor, left)
+                if fault != RECORD_SOUND:
+                    # The caller finds out what Kafka makes of the batch.
+                    row, header_rows, headers = undone_row, undone_header_rows, undone_headers
+                    header_bytes = undone_header_bytes
+                    left = np.int64(NOT_OPEN)
+                    state.arena_used = used
+                    code = DECODE_NEEDS_RECORDS
+            break
+        if handed_in:
+            code = DECODE_SECTION_DONE
+            break
+        if used >= 0 and headers == undone_headers:
+            # Nothing points into what was decompressed.
+            state.arena_used = used
+        batch_ends[batch] = row
+        batch += 1
+        left = np.int64(NOT_OPEN)
+    state.batch = batch
+    state.left = left
+    state.cursor = np.int64(cursor)
+    state.rows = row
+    state.header_rows = header_rows
+    state.headers = headers
+    state.header_bytes = header_bytes
+    store_section(state, section)
+    return code
+
+
+@compiled
+def _write_place(
+    chunk: Any,
+    entry: Integer,
+    row: Integer,
+    address: Integer,
+    count: Integer,
+    end: np.uint64,
+) -> None:
+    """Note where the headers of a record are."""
+    place = np.uint64(chunk.places) + _LONG_BYTES * np.uint64(entry)
+    stride = np.uint64(chunk.place_stride)
+    write_int64_native(place + np.uint64(PLACE_ROW) * stride, row)
+    write_int64_native(place + np.uint64(PLACE_ADDRESS) * stride, address)
+    write_int64_native(place + np.uint64(PLACE_COUNT) * stride, count)
+    write_int64_native(place + np.uint64(PLACE_END) * stride, np.int64(end))
+
+
+def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
+    """Load or compile the decoding of records, over no batches."""
+    arena = np.empty(0, np.uint8)
+    chunks = np.zeros(1, CHUNK)
+    decode_batches(
+        address, 0, nothing, nothing, 0, 0, 0, arena, nothing, chunks, nothing, new_state()
+    )
+    headers = np.empty((HEADER_ROWS, 0), np.int64)
+    find_headers(np.empty((PLACE_ROWS, 0), np.int64), headers)
+    copy_fields(nothing, nothing, address, np.empty(1, np.int32), arena)

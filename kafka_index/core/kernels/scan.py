@@ -1,0 +1,309 @@
+"""The scan: walks record batches of a log into columns, verifying each, and stops as a broker does.
+
+Sources: Kafka's ``FileLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid``,
+``LegacyRecord.ensureValid`` and ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.records import (
+    CONTROL_MASK,
+    HEADER_SIZE_UP_TO_MAGIC,
+    MAGIC_RECORD_BATCH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+)
+from kafka_index.core.kernels.batch_header import (
+    AT_END,
+    BAD_LENGTH,
+    BAD_SIZE,
+    TORN_BATCH,
+    TORN_HEADER,
+    batch_size,
+    checksum_matches,
+    magic_of,
+    read_attributes,
+    read_base_offset,
+    read_base_sequence,
+    read_last_offset_delta,
+    read_leader_epoch,
+    read_max_timestamp,
+    read_message_attributes,
+    read_message_timestamp,
+    read_producer_epoch,
+    read_producer_id,
+)
+from kafka_index.core.kernels.compile_cache import compiled
+from kafka_index.core.kernels.headers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
+from kafka_index.core.kernels.index_entries import can_convert_to_relative_offset
+from kafka_index.core.kernels.memory import Integer, prefetch, read_int64_native, write_int64_native
+
+
+class BatchColumns(NamedTuple):
+    """A chunk of batches, in file order: arrays of int64 of one length.
+
+    A chunk that a scan yields is only good until the next one is asked for, which fills the same
+    memory.
+
+    Parameters
+    ----------
+    position_bytes, size_bytes : ndarray of int64, shape (n,)
+        Where in the log a batch begins, and how long it is.
+    base_offset, last_offset : ndarray of int64, shape (n,)
+        Absolute.
+    max_timestamp_ms : ndarray of int64, shape (n,)
+        -1 for magic 0.
+    leader_epoch : ndarray of int64, shape (n,)
+        -1 for none.
+    attributes : ndarray of int64, shape (n,)
+        As in the batch header.
+    producer_id : ndarray of int64, shape (n,)
+        -1 for none.
+    control_type : ndarray of int64, shape (n,)
+        Type of the record of a control batch with a producer id, or one of the codes of
+        `kafka_index.core.kernels.headers`; `CONTROL_NONE` for all other batches.
+    producer_epoch, base_sequence : ndarray of int64, shape (n,)
+        Undefined where there is no producer.
+    coordinator_epoch, control_timestamp_ms : ndarray of int64, shape (n,)
+        Of a marker's record; undefined for all other batches.
+    magic : ndarray of int64, shape (n,)
+        A broker reads any above 2 as 2, and a negative one as 1. Consumers stop at both.
+    """
+
+    position_bytes: Longs
+    size_bytes: Longs
+    base_offset: Longs
+    last_offset: Longs
+    max_timestamp_ms: Longs
+    leader_epoch: Longs
+    attributes: Longs
+    producer_id: Longs
+    control_type: Longs
+    producer_epoch: Longs
+    base_sequence: Longs
+    coordinator_epoch: Longs
+    control_timestamp_ms: Longs
+    magic: Longs
+
+    @property
+    def rows(self) -> int:
+        """Number of batches."""
+        return len(self.position_bytes)
+
+    @property
+    def is_control(self) -> NDArray[np.bool_]:
+        """Whether each is a control batch (``isControlBatch``): no message of magic 0 or 1.
+
+        In the attributes of a message this bit has no meaning.
+        """
+        has_bit: NDArray[np.bool_] = self.attributes & CONTROL_MASK != 0
+        has_bit[self.control_type == CONTROL_MESSAGE] = False
+        return has_bit
+
+    @property
+    def has_unknown_magic(self) -> NDArray[np.bool_]:
+        """Whether the magic of each is none of 0 to 2: the byte is damaged, under no checksum."""
+        is_unknown: NDArray[np.bool_] = (self.magic < 0) | (self.magic > MAGIC_RECORD_BATCH)
+        return is_unknown
+
+    def slice(self, start: int, end: int) -> BatchColumns:
+        """Return the batches of some rows, as views."""
+        return BatchColumns(*(column[start:end] for column in self))
+
+    @property
+    def end_bytes(self) -> int:
+        """Position after the last batch; there must be one."""
+        return int(self.position_bytes[-1] + self.size_bytes[-1])
+
+
+#: Rows of the array that `scan_batches` fills, one for each field of `BatchColumns`.
+SCAN_COLUMNS = len(BatchColumns._fields)
+_ROW: Any = BatchColumns._make(range(SCAN_COLUMNS))
+
+#: Batches a chunk: enough to spread what a chunk costs after the scan. Not a power of two, because
+#: columns that lie 128 KiB apart fall on the same cache lines, and a scan takes twice as long.
+CHUNK_BATCHES = 16384 + 72
+
+#: Why a call of `scan_batches` returned before the batches ended.
+SCAN_ROWS_FULL, SCAN_NEED_BYTES = range(2)
+#: Where the batches ended, and why: the codes of `batch_size`, and what only a scan checks.
+SCAN_END = AT_END
+SCAN_TORN_HEADER = TORN_HEADER
+SCAN_BAD_LENGTH = BAD_LENGTH
+SCAN_TORN_BATCH = TORN_BATCH
+SCAN_BAD_SIZE = BAD_SIZE
+SCAN_BAD_CRC = BAD_SIZE - 1
+SCAN_OFFSET_OVERFLOW = BAD_SIZE - 2
+
+# In place of the control type of a marker that is still to be read.
+_CONTROL_UNREAD = CONTROL_MESSAGE - 1
+
+_SMALL_BATCHES_AHEAD = 24
+_LARGE_BATCHES_AHEAD = 4
+_CACHE_LINE = 64
+_MARKERS_AHEAD = 16
+_SMALL_BATCH = 512
+
+
+def scan_batches(
+    window: NDArray[np.uint8],
+    window_position: int,
+    log_size: int,
+    position: Integer,
+    segment_base_offset: int,
+    verify_crc: bool,
+    columns: Longs,
+    count: int,
+) -> tuple[int, Integer, int]:
+    """Walk batches from a position until the columns, the window or the log ends.
+
+    `window` (uint8): bytes of the log from ``window_position`` on; `window_position`: byte position
+    in the log of ``window[0]``; `log_size`: size of the whole log in bytes; `position`: byte
+    position of the next batch: all the state there is between two calls. `segment_base_offset`:
+    offsets must lie in this offset .. this + 2^31 - 1. `verify_crc`: without it only headers are
+    read, and no other byte is touched; `columns` (int64, (SCAN_COLUMNS, capacity)): filled with the
+    fields of `BatchColumns`; `count`: how many batches are in there already. Returns one of the
+    ``SCAN_`` codes, the position of the next (or the faulty) batch, and how many batches are filled
+    in now.
+    """
+    # An address has one type, whereas memory that may be written to is compiled for by itself.
+    address = window.ctypes.data
+    code, position, filled, has_markers = _walk_batches(
+        address,
+        len(window),
+        window_position,
+        log_size,
+        position,
+        segment_base_offset,
+        verify_crc,
+        columns,
+        count,
+    )
+    if has_markers:
+        _read_markers(address - window_position, columns, count, filled)
+    return code, position, filled
+
+
+@compiled
+def _read_markers(log: int, columns: Longs, start_row: int, end_row: int) -> None:
+    """Fill in the columns of markers; apart from the walk, for most logs have none."""
+    first_row = np.uint64(columns.ctypes.data)
+    stride = np.uint64(columns.strides[0])
+    for number in range(start_row, end_row):
+        row = first_row + np.uint64(8 * number)
+        kind = row + np.uint64(_ROW.control_type) * stride
+        if number + _MARKERS_AHEAD < end_row:
+            ahead = row + np.uint64(8 * _MARKERS_AHEAD)
+            prefetch(
+                np.uint64(log + read_int64_native(ahead + np.uint64(_ROW.position_bytes) * stride))
+                + np.uint64(_CACHE_LINE)
+            )
+        if read_int64_native(kind) != _CONTROL_UNREAD:
+            continue
+        start = log + read_int64_native(row + np.uint64(_ROW.position_bytes) * stride)
+        end = start + read_int64_native(row + np.uint64(_ROW.size_bytes) * stride)
+        control, epoch, timestamp = read_control_batch(start, end)
+        write_int64_native(kind, control)
+        write_int64_native(row + np.uint64(_ROW.coordinator_epoch) * stride, epoch)
+        write_int64_native(row + np.uint64(_ROW.control_timestamp_ms) * stride, timestamp)
+
+
+@compiled
+def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
+    window: int,
+    window_bytes: int,
+    window_position: int,
+    log_size: int,
+    position: Integer,
+    segment_base_offset: int,
+    verify_crc: bool,
+    columns: Longs,
+    count: int,
+) -> tuple[int, Integer, int, bool]:
+    """Do what `scan_batches` does, but for markers; return also whether there are any."""
+    window_end = window_position + window_bytes
+    capacity = columns.shape[1]
+    address = np.uint64(window)
+    # Stores go by address too: an index that might be negative costs more than the store.
+    first_row = np.uint64(columns.ctypes.data)
+    stride = np.uint64(columns.strides[0])
+    has_markers = False
+    while True:
+        left = log_size - position
+        if left > HEADER_SIZE_UP_TO_MAGIC:
+            if count == capacity:
+                return SCAN_ROWS_FULL, position, count, has_markers
+            if position < window_position or position + HEADER_SIZE_UP_TO_MAGIC > window_end:
+                return SCAN_NEED_BYTES, position, count, has_markers
+        start = address + np.uint64(position - window_position)
+        size = batch_size(start, left)
+        if size < 0:
+            return int(size), position, count, has_markers
+        if position + size > window_end:
+            return SCAN_NEED_BYTES, position, count, has_markers
+        if not verify_crc:
+            # Where headers alone are read, the CPU cannot guess what comes next; but batches are
+            # of similar sizes.
+            ahead = _SMALL_BATCHES_AHEAD if size <= _SMALL_BATCH else _LARGE_BATCHES_AHEAD
+            header_ahead = start + np.uint64(ahead * size)
+            prefetch(header_ahead)
+            prefetch(header_ahead + np.uint64(_CACHE_LINE))
+        if verify_crc and not checksum_matches(start, size):
+            return SCAN_BAD_CRC, position, count, has_markers
+        base_offset = read_base_offset(start)
+        control: Integer = np.int64(CONTROL_NONE)
+        magic = magic_of(start)
+        if magic >= MAGIC_RECORD_BATCH:
+            leader_epoch = read_leader_epoch(start)
+            attributes = read_attributes(start)
+            last_offset = base_offset + read_last_offset_delta(start)
+            max_timestamp = read_max_timestamp(start)
+            producer_id = read_producer_id(start)
+            if producer_id >= 0:
+                row = first_row + np.uint64(8 * count)
+                write_int64_native(
+                    row + np.uint64(_ROW.producer_epoch) * stride, read_producer_epoch(start)
+                )
+                write_int64_native(
+                    row + np.uint64(_ROW.base_sequence) * stride, read_base_sequence(start)
+                )
+                if attributes & CONTROL_MASK:
+                    control = np.int64(_CONTROL_UNREAD)
+                    has_markers = True
+        else:
+            control = np.int64(CONTROL_MESSAGE)
+            leader_epoch = np.int64(NO_LEADER_EPOCH)
+            attributes = read_message_attributes(start)
+            last_offset = base_offset
+            max_timestamp = np.int64(NO_TIMESTAMP)
+            if magic != 0:
+                max_timestamp = read_message_timestamp(start)
+            producer_id = np.int64(NO_PRODUCER_ID)
+        if not can_convert_to_relative_offset(last_offset, segment_base_offset):
+            return SCAN_OFFSET_OVERFLOW, position, count, has_markers
+        row = first_row + np.uint64(8 * count)
+        write_int64_native(row + np.uint64(_ROW.position_bytes) * stride, position)
+        write_int64_native(row + np.uint64(_ROW.size_bytes) * stride, size)
+        write_int64_native(row + np.uint64(_ROW.base_offset) * stride, base_offset)
+        write_int64_native(row + np.uint64(_ROW.last_offset) * stride, last_offset)
+        write_int64_native(row + np.uint64(_ROW.max_timestamp_ms) * stride, max_timestamp)
+        write_int64_native(row + np.uint64(_ROW.attributes) * stride, attributes)
+        write_int64_native(row + np.uint64(_ROW.producer_id) * stride, producer_id)
+        write_int64_native(row + np.uint64(_ROW.control_type) * stride, control)
+        write_int64_native(row + np.uint64(_ROW.leader_epoch) * stride, leader_epoch)
+        write_int64_native(row + np.uint64(_ROW.magic) * stride, np.int64(magic))
+        count += 1
+        position += size
+
+
+def warm_up(window: NDArray[np.uint8], columns: Longs) -> None:
+    """Load or compile the scan, over a window without bytes."""
+    scan_batches(window, 0, 0, 0, 0, True, columns, 0)
+    _read_markers(0, columns, 0, 0)

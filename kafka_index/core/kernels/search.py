@@ -1,0 +1,374 @@
+"""Finding the slots of entries in a mapped index file: one target, or many that ascend.
+
+For one target there are two searches with the same answers: the plain binary search that Kafka
+began with, and the warm/cold search (KAFKA-6432) that replaced it. A plain search for something
+near the end probes pages that change with the length of the file, and a page gone cold blocks the
+lookup; the other one looks at the warm last 8 KiB first. Source: Kafka's
+``AbstractIndex.indexSlotRangeFor``.
+
+Many targets are sorted, several times as fast as numpy sorts integers, and share a galloping merge:
+two that follow each other lie close together, so the search for the second begins where the first
+one ended and doubles its steps. The cost is that of a merge where targets are dense, and that of a
+binary search over the gap where they are not. Their answers are runs of neighbours that found the
+same: the fewer batches a log has for its queries, the shorter the table of runs, which stays in the
+processor's cache while the answers are put back in the order of the queries.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.kernels.compile_cache import compiled, writable_and_not
+from kafka_index.core.kernels.memory import Integer, read_int32, read_int64
+
+#: No slot is at or below (for a ceiling: above) the target.
+NOT_FOUND = -1
+_INT32_BYTES = 4
+
+
+@compiled
+def read_key(
+    address: np.uint64, slot: int, entry_bytes: int, key_position: int, key_bytes: int
+) -> Integer:
+    """Read the int32 or int64 key of a slot."""
+    position = address + np.uint64(slot * entry_bytes + key_position)
+    key: Integer = read_int32(position) if key_bytes == _INT32_BYTES else read_int64(position)
+    return key
+
+
+@compiled
+def binary_search(
+    address: np.uint64,
+    entry_bytes: int,
+    key_position: int,
+    key_bytes: int,
+    target: int,
+    low: int,
+    high: int,
+    trace: NDArray[np.int64],
+    reads: int,
+) -> tuple[int, int]:
+    """Search slots ``low..high`` for the last key at or below a target.
+
+    `address`: memory address of the entries; `entry_bytes`, `key_position`, `key_bytes`: size of an
+    entry, and where in it the key stands and how wide it is (4 or 8); `target`: a key as stored, so
+    relative to the base offset where keys are offsets. `low`, `high`: first and last slot; the key
+    of ``low`` must not be above the target. `trace`: filled with the slots that were read, as far
+    as it reaches; empty for no trace. `reads`: how many slots were read before. Returns the slot,
+    and how many slots were read until now.
+    """
+    while low < high:
+        middle = (low + high + 1) >> 1
+        key = read_key(address, middle, entry_bytes, key_position, key_bytes)
+        if reads < len(trace):
+            trace[reads] = middle
+        reads += 1
+        if key > target:
+            high = middle - 1
+        elif key < target:
+            low = middle
+        else:
+            return middle, reads
+    return low, reads
+
+
+@compiled
+def find_floor(
+    address: np.uint64,
+    entries: int,
+    entry_bytes: int,
+    key_position: int,
+    key_bytes: int,
+    target: int,
+    warm_entries: int,
+    trace: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Find the last slot whose key is at or below a target, warm section first.
+
+    Parameters are those of `binary_search`, with ``entries`` the number of entries and
+    ``warm_entries`` how many of the last are kept warm (0 or less: the plain search over all of
+    them, after one look at the first).
+
+    Returns the slot or `NOT_FOUND`, and how many slots were read.
+    """
+    if entries == 0:
+        return NOT_FOUND, 0
+    reads = 0
+    high = entries - 1
+    if warm_entries > 0:
+        first_warm = entries - 1 - warm_entries
+        if first_warm < 0:
+            first_warm = 0
+        if len(trace) > reads:
+            trace[reads] = first_warm
+        reads += 1
+        if read_key(address, first_warm, entry_bytes, key_position, key_bytes) < target:
+            return binary_search(
+                address,
+                entry_bytes,
+                key_position,
+                key_bytes,
+                target,
+                first_warm,
+                high,
+                trace,
+                reads,
+            )
+        high = first_warm
+    if len(trace) > reads:
+        trace[reads] = 0
+    reads += 1
+    if read_key(address, 0, entry_bytes, key_position, key_bytes) > target:
+        return NOT_FOUND, reads
+    return binary_search(
+        address, entry_bytes, key_position, key_bytes, target, 0, high, trace, reads
+    )
+
+
+@compiled
+def find_floors(
+    address: int,
+    entries: int,
+    entry_bytes: int,
+    key_position: int,
+    key_bytes: int,
+    targets: NDArray[np.int64],
+    warm_entries: int,
+    slots: NDArray[np.int64],
+) -> None:
+    """Do `find_floor` for many targets in any order, into ``slots`` of the same length."""
+    no_trace = slots[:0]
+    for query in range(len(targets)):
+        slots[query] = find_floor(
+            np.uint64(address),
+            entries,
+            entry_bytes,
+            key_position,
+            key_bytes,
+            targets[query],
+            warm_entries,
+            no_trace,
+        )[0]
+
+
+_STRIDE = 512
+
+
+@compiled
+def gallop_floor(
+    address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, target: int, slot: int
+) -> int:
+    """Find the last slot whose key is at or below a target, at or after a slot known to be so.
+
+    `address`: memory address of the entries, each of which begins with its key; `entries`,
+    `entry_bytes`, `key_bytes`: how many there are, and how wide entries and keys are (keys of 4 or
+    8 bytes); `target`: a key as stored. `slot`: where to begin: its key is not above the target; or
+    `NOT_FOUND`.
+    """
+    step = 1
+    high = slot + 1
+    while high < entries and read_key(address, high, entry_bytes, 0, key_bytes) <= target:
+        slot = high
+        step <<= 1
+        high = slot + step
+    if high > entries:
+        high = entries
+    while slot + 1 < high:
+        middle = (slot + high) >> 1
+        if read_key(address, middle, entry_bytes, 0, key_bytes) <= target:
+            slot = middle
+        else:
+            high = middle
+    return slot
+
+
+@compiled
+def find_entries(
+    address: np.uint64,
+    entries: int,
+    entry_bytes: int,
+    key_bytes: int,
+    key_base: int,
+    value_base: int,
+    missing_key: int,
+    targets: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    values: NDArray[np.int64],
+) -> None:
+    """Look up the last entries at or below ascending targets.
+
+    `address`, `entries`, `entry_bytes`, `key_bytes`: as for `gallop_floor`; an int32 follows the
+    key of an entry. `key_base`, `value_base`: added to a key and to an int32 that were found: the
+    base offset where they are offsets relative to it, else 0. `missing_key`: the key that is given
+    where all entries are above the target; the value is `value_base`. `targets` (int64, (n,)):
+    ascending, `key_base` included; `rows` (int64, (n,)): where the answer to each target goes;
+    `keys`, `values`: filled there.
+    """
+    slot = NOT_FOUND
+    key: Integer = missing_key
+    value: Integer = value_base
+    next_key: Integer = np.int64(0)
+    if entries:
+        next_key = read_key(address, 0, entry_bytes, 0, key_bytes)
+    for query in range(len(targets)):
+        target = targets[query] - key_base
+        if slot + 1 < entries and next_key <= target:
+            slot = gallop_floor(address, entries, entry_bytes, key_bytes, target, slot + 1)
+            at = address + np.uint64(slot * entry_bytes)
+            found = read_int32(at) if key_bytes == _INT32_BYTES else read_int64(at)
+            key = found + key_base
+            value = read_int32(at + np.uint64(key_bytes)) + value_base
+            if slot + 1 < entries:
+                next_key = read_key(address, slot + 1, entry_bytes, 0, key_bytes)
+        row = rows[query]
+        keys[row] = key
+        values[row] = value
+
+
+@compiled
+def count_entries(address: np.uint64, entries: int, entry_bytes: int) -> int:
+    """Return how many entries there are before the zeros that an index file ends in.
+
+    A broker that is killed leaves its index files at their full size.
+    """
+    while entries > 0:
+        at = address + np.uint64((entries - 1) * entry_bytes)
+        # Entries of 8 bytes, or of 12.
+        if read_int64(at) != 0 or read_int32(at + np.uint64(entry_bytes - _INT32_BYTES)) != 0:
+            break
+        entries -= 1
+    return entries
+
+
+@compiled
+def find_disorder(
+    address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, least_step: int
+) -> int:
+    """Return the first slot that no broker could have written after the one before it.
+
+    `address`, `entries`, `entry_bytes`, `key_bytes`: as for `gallop_floor`; an int32 follows the
+    key of an entry. `least_step`: by how much that int32 has to grow from entry to entry; keys have
+    to grow by 1 or more. Returns a slot, or `NOT_FOUND`.
+    """
+    last_key = np.int64(0)
+    last_value = np.int64(0)
+    for slot in range(entries):
+        at = address + np.uint64(slot * entry_bytes)
+        key = read_int32(at) if key_bytes == _INT32_BYTES else read_int64(at)
+        value = read_int32(at + np.uint64(key_bytes))
+        if value < 0 or key < 0:
+            return slot
+        if slot and (key <= last_key or value < last_value + least_step):
+            return slot
+        last_key = key
+        last_value = value
+    return NOT_FOUND
+
+
+@compiled
+def is_ascending(values: NDArray[np.int64]) -> bool:
+    """Return whether no value is below the one before it."""
+    for start in range(1, len(values), _STRIDE):
+        # Slices, and no exit inside: so this becomes vector instructions.
+        these = values[start : start + _STRIDE]
+        before = values[start - 1 : start - 1 + len(these)]
+        falls = 0
+        for row in range(len(these)):
+            falls += these[row] < before[row]
+        if falls:
+            return False
+    return True
+
+
+# So many places at a time are written to; more of them than the TLB has pages for would be slower.
+_DIGIT_BITS = 10
+_DIGITS = 1 << _DIGIT_BITS
+
+
+@compiled
+def radix_sort(keys: Longs, scratch: Longs, low_bits: int, high_bits: int) -> Longs:
+    """Sort keys by their high bits; those of equal high bits keep their order.
+
+    `keys` (int64, (n,)): 0 or more. Overwritten. `scratch` (int64, (n,)): overwritten; `low_bits`:
+    how many low bits do not count. `high_bits`: how many bits above them do; those above are 0.
+    Returns (int64, (n,)) ``keys`` or ``scratch``, whichever holds the sorted keys.
+    """
+    passes = (high_bits + _DIGIT_BITS - 1) // _DIGIT_BITS
+    places = np.zeros((passes, _DIGITS), np.int64)
+    for row in range(len(keys)):
+        rest = keys[row] >> low_bits
+        for number in range(passes):
+            places[number, rest & (_DIGITS - 1)] += 1
+            rest >>= _DIGIT_BITS
+    for number in range(passes):
+        starts = places[number]
+        start = 0
+        for digit in range(_DIGITS):
+            count = starts[digit]
+            starts[digit] = start
+            start += count
+        shift = low_bits + number * _DIGIT_BITS
+        for row in range(len(keys)):
+            key = keys[row]
+            digit = (key >> shift) & (_DIGITS - 1)
+            place = starts[digit]
+            starts[digit] = place + 1
+            scratch[place] = key
+        keys, scratch = scratch, keys
+    return keys
+
+
+@compiled
+def number_runs(batches: Longs, entries: Longs, runs: Longs, firsts: Longs) -> int:
+    """Assign a run to each query: neighbours that found the same batch and index entry share one.
+
+    `batches`, `entries` (int64, (n,)): what each query found; `runs` (int64, (n,)): filled with the
+    run of each query, from 0 on; `firsts` (int64, (n,)): filled with the first query of each run.
+    Returns the number of runs.
+    """
+    run = -1
+    for query in range(len(batches)):
+        if run < 0 or batches[query] != batches[query - 1] or entries[query] != entries[query - 1]:
+            run += 1
+            firsts[run] = query
+        runs[query] = run
+    return run + 1
+
+
+@compiled
+def put_back_runs(
+    values: Longs, runs: Longs, rows: Longs, run_of_row: NDArray[np.int32], answers: Longs
+) -> None:
+    """Put what runs have found where the answers to their queries go.
+
+    `values` (int64, (k, m)): what each run found; `runs` (int64, (n,)): the run of each query;
+    `rows` (int64, (n,)): where the answers go. `run_of_row` (int32, (n,)): scratch space; empty
+    where `rows` are not 0 to n - 1, in any order. `answers` (int64, (k, ...)): filled there.
+    """
+    if len(run_of_row):
+        # One column is written in any order, all others in order.
+        for query in range(len(rows)):
+            run_of_row[rows[query]] = runs[query]
+        for column in range(len(values)):
+            for row in range(len(rows)):
+                answers[column, row] = values[column, run_of_row[row]]
+        return
+    for column in range(len(values)):
+        for query in range(len(rows)):
+            answers[column, rows[query]] = values[column, runs[query]]
+
+
+def warm_up(address: np.uint64, nothing: Longs) -> None:
+    """Load or compile the kernels of this module."""
+    for targets in writable_and_not(nothing):
+        find_entries(address, 0, 8, 4, 0, 0, 0, targets, nothing, nothing, nothing)
+        is_ascending(targets)
+    count_entries(address, 0, 8)
+    find_disorder(address, 0, 8, 4, 1)
+    radix_sort(nothing, nothing, 0, 0)
+    number_runs(nothing, nothing, nothing, nothing)
+    table = nothing.reshape(1, 0)
+    put_back_runs(table, nothing, nothing, np.empty(0, np.int32), table)

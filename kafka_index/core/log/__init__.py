@@ -1,0 +1,1 @@
+"""One partition: scan, state, read, append, load, recover and filter."""

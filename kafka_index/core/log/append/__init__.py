@@ -1,0 +1,1 @@
+"""Append to logs as a broker does."""

@@ -1,0 +1,301 @@
+"""Loading a partition: the order of its steps, the reasons for each, and its leader epochs.
+
+Source: Kafka's ``LogLoader.load``. A log that grows acts on its files
+(`kafka_index.core.log.append.local_log`); a prediction computes the actions of a broker
+(`kafka_index.core.startup.partition_loading`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.format.checkpoints import EpochEntry
+from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.names import LEADER_EPOCH_CHECKPOINT
+from kafka_index.core.format.records import MAGIC_RECORD_BATCH
+from kafka_index.core.fs.durable_files import AtomicFile
+from kafka_index.core.log.append.incoming_batches import IncomingBatches
+from kafka_index.core.log.append.log_segment_writer import floor_segment
+from kafka_index.core.log.append.producer_state_manager import ProducerStateManager, ReplayedSegment
+from kafka_index.core.log.state.producer_append import AppendOrigin
+from kafka_index.core.logdir.metadata_files import read_text
+
+
+class EpochFile:
+    """The leader epochs of a partition, and their file, which is created empty.
+
+    Raises `InputError` or `InvalidEpochError` if the file is malformed.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+        text = read_text(self._path)
+        if text is None:
+            text = ""
+            self._write(text)
+        self.cache = LeaderEpochCache.from_text(text, path=self._path)
+
+    def assign(self, batches: IncomingBatches) -> None:
+        """Record the epochs of batches that are appended."""
+        has_changed = False
+        for row, epoch, base_offset in batches.epoch_starts():
+            if batches.magic[row] >= MAGIC_RECORD_BATCH:
+                has_changed |= self.cache.assign(epoch, base_offset)
+            elif self.cache.entries:
+                self.cache = LeaderEpochCache()
+                has_changed = True
+        self._write_if(changed=has_changed)
+
+    def assign_recovered(self, batches: IncomingBatches) -> None:
+        """Record the epochs of batches as recovery does."""
+        has_changed = False
+        for _, epoch, base_offset in batches.epoch_starts():
+            has_changed |= self.cache.assign_from_batch(epoch, base_offset)
+        self._write_if(changed=has_changed)
+
+    def truncate_from_end(self, offset: int) -> None:
+        """Drop the epochs that start at an offset or above."""
+        self._write_if(changed=self.cache.truncate_from_end(offset))
+
+    def truncate_from_start(self, offset: int) -> None:
+        """Drop the epochs before an offset."""
+        self._write_if(changed=self.cache.truncate_from_start(offset))
+
+    def restore(self, entries: tuple[EpochEntry, ...]) -> None:
+        """Roll back to the entries of an earlier moment."""
+        has_changed = self.cache.entries != entries
+        self.cache = LeaderEpochCache(entries)
+        self._write_if(changed=has_changed)
+
+    def clear(self) -> None:
+        """Drop all epochs."""
+        self.cache = LeaderEpochCache()
+        self._write(self.cache.text())
+
+    def _write_if(self, *, changed: bool) -> None:
+        if changed:
+            self._write(self.cache.text())
+
+    def _write(self, text: str) -> None:
+        with AtomicFile(self._path, scratch_path=f"{self._path}.tmp") as file:
+            file.write(text.encode())
+            file.commit()
+
+
+#: The code of a recovery that fails because offsets go back (Kafka: ``InvalidOffsetException``).
+OFFSET_BACKWARD: Final = "offset_backward"
+
+
+class OffsetsGoBackError(Exception):
+    """Recovery meets an offset that is not above the last index entry; its whole log is cut."""
+
+
+class LoadingSegment(ReplayedSegment, Protocol):
+    """A segment that is loaded."""
+
+    def is_sound(self) -> bool:
+        """Return whether loading leaves it as it is (``LogSegment.sanityCheck``)."""
+
+    def recover(self) -> int:
+        """Rebuild its indexes and cut its log; return the number of bytes that are cut.
+
+        Raises `OffsetsGoBackError` if its whole log is to be cut.
+        """
+
+    def stored_batches(self) -> Iterator[IncomingBatches]:
+        """Yield the batches that recovery left, without verifying them again."""
+
+    def append_aborted(self, aborted: NDArray[np.void]) -> None:
+        """Append aborted transactions to its transaction index."""
+
+    def cut_whole(self) -> int:
+        """Cut its whole log (``LogSegment.truncateTo``); return the bytes that are cut."""
+
+    def release(self) -> None:
+        """Release the memory of a segment that was recovered."""
+
+    def next_offset(self) -> int:
+        """Return the offset after its last batch (``LogSegment.readNextOffset``)."""
+
+    def resize_indexes(self) -> None:
+        """Set the indexes of the active segment to their maximum size."""
+
+
+Segment = TypeVar("Segment", bound=LoadingSegment)
+
+
+class LoadingFiles(Protocol[Segment]):
+    """The segments of a partition that is loaded, and the operations on them."""
+
+    segments: list[Segment]
+
+    def open_segments(self) -> Iterator[Segment]:
+        """Open the segments that the directory has, by base offset."""
+
+    def create_segment(self, base_offset: int) -> Segment:
+        """Return a new segment, which is empty."""
+
+    def delete_segment(self, segment: Segment) -> None:
+        """Delete the files of a segment, but for its snapshot."""
+
+    def check_closed(self, segment: Segment) -> None:
+        """Check the active segment after a clean shutdown; raise to load no further."""
+
+    def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Check a log that ends before it starts, all of which is deleted next."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedOffsets:
+    """The offsets of a log that was loaded, all absolute."""
+
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConditions:
+    """The conditions under which a partition is loaded.
+
+    `is_clean`: there was a clean shutdown, because its data directory has the marker. The offsets
+    are its entries in the checkpoints, 0 without one. Nothing of a directory that `is_deleted` is
+    recovered, and its end is not looked for.
+    """
+
+    is_clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    is_deleted: bool = False
+
+
+class LogLoader(Generic[Segment]):
+    """Loads a partition, with its leader epochs and producers.
+
+    Loading fills the list of segments in `files`. `reasons` has a code and a detail, by base
+    offset, for each segment that is deleted, cut or rebuilt.
+    """
+
+    def __init__(
+        self,
+        files: LoadingFiles[Segment],
+        epochs: EpochFile,
+        new_producer_state: Callable[[], ProducerStateManager],
+        conditions: LoadConditions,
+    ) -> None:
+        self._files = files
+        self._epochs = epochs
+        self._new_producer_state = new_producer_state
+        self._conditions = conditions
+        self.producer_state = new_producer_state()
+        self.reasons: dict[int, str] = {}
+
+    def load(self) -> LoadedOffsets:
+        """Load everything; after an unclean shutdown, unflushed segments are recovered first."""
+        files, conditions = self._files, self._conditions
+        log_start = conditions.log_start_offset
+        self._load_segments()
+        if conditions.is_deleted:
+            end: int | None = 0
+        else:
+            if not conditions.is_clean:
+                self._recover_unflushed()
+            end = self._end_or_nothing()
+        if not files.segments:
+            files.segments.append(files.create_segment(0 if conditions.is_deleted else log_start))
+        active = files.segments[-1]
+        log_end = active.next_offset() if end is None else end
+        if not conditions.is_deleted:
+            active.resize_indexes()
+        self._epochs.truncate_from_end(log_end)
+        self._epochs.truncate_from_start(log_start)
+        producer_state = self.producer_state
+        producer_state.remove_stray_snapshots([segment.base_offset for segment in files.segments])
+        start = max(log_start, files.segments[0].base_offset)
+        producer_state.rebuild(
+            files.segments, start, log_end, after_clean_shutdown=conditions.is_clean
+        )
+        is_durable = conditions.is_clean and end is not None
+        point = log_end if is_durable else min(conditions.recovery_point, log_end)
+        # UnifiedLog.updateLogStartOffset
+        return LoadedOffsets(start, log_end, max(point, start))
+
+    def _load_segments(self) -> None:
+        segments = self._files.segments
+        for segment in self._files.open_segments():
+            if not segment.is_sound():
+                self._note(segment, "no_index: its .index is missing, or its .txnindex wrong")
+                self._recover(segment)
+            segments.append(segment)
+
+    def _recover_unflushed(self) -> None:
+        segments = self._files.segments
+        first = floor_segment(segments, self._conditions.recovery_point)
+        for place in range(first, len(segments)):
+            segment = segments[place]
+            try:
+                cut = self._recover(segment)
+            except OffsetsGoBackError as error:
+                self._note(segment, f"{OFFSET_BACKWARD}: {error}")
+                cut = segment.cut_whole()
+            segment.release()
+            if cut:
+                reason = f"after_cut: the segment at {segment.base_offset} is cut"
+                self._delete(segments[place + 1 :], reason)
+                return
+
+    def _recover(self, segment: Segment) -> int:
+        """Recover a segment; return how many bytes are cut (``LogLoader.recoverSegment``)."""
+        producer_state = self._new_producer_state()
+        producer_state.rebuild(
+            self._files.segments,
+            self._conditions.log_start_offset,
+            segment.base_offset,
+            after_clean_shutdown=False,
+        )
+        cut = segment.recover()
+        if cut:
+            self._note(segment, f"invalid_batch: at byte {segment.size_bytes}")
+        for batches in segment.stored_batches():
+            count = len(batches)
+            aborted = producer_state.producers.append(
+                batches, np.arange(1, count + 1), 0, count, AppendOrigin.REPLICATION
+            )
+            segment.append_aborted(aborted)
+            self._epochs.assign_recovered(batches)
+            producer_state.end_offset = int(batches.columns.last_offset[-1]) + 1
+        producer_state.take_snapshot()
+        return cut
+
+    def _end_or_nothing(self) -> int | None:
+        """Return the log end; None where there is no segment, or the log ends before its start."""
+        segments, start = self._files.segments, self._conditions.log_start_offset
+        if not segments:
+            return None
+        if self._conditions.is_clean:
+            self._files.check_closed(segments[-1])
+        end = segments[-1].next_offset()
+        if end >= start:
+            return end
+        self._files.check_log_start(start, end)
+        reason = f"log_start_above_log_end: log start {start}, log end {end}"
+        self._delete(list(segments), reason)
+        self._epochs.clear()
+        self.producer_state.start_at(start)
+        return None
+
+    def _delete(self, segments: Sequence[Segment], reason: str) -> None:
+        for segment in segments:
+            self._files.segments.remove(segment)
+            self._files.delete_segment(segment)
+            self.producer_state.drop_snapshot(segment.base_offset)
+            self.reasons[segment.base_offset] = reason
+
+    def _note(self, segment: Segment, reason: str) -> None:
+        self.reasons[segment.base_offset] = reason

@@ -1,0 +1,468 @@
+"""A segment that grows: batches are appended with the index entries that a live broker adds.
+
+Source: Kafka's ``LogSegment``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.closeable import Closeable
+from kafka_index.core.errors import CorruptIndexError, CorruptLogError, InputError, KafkaIndexError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.names import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file_name,
+)
+from kafka_index.core.format.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex, TimestampOffset
+from kafka_index.core.index.transaction_index import TransactionIndex
+from kafka_index.core.kernels.append_batches import (
+    GROWTH_FIRST_TIMESTAMP,
+    GROWTH_LAST_INDEX_POSITION,
+    GROWTH_LAST_TIME_ENTRY,
+    GROWTH_MAX_TIMESTAMP,
+    GROWTH_OFFSET_ENTRIES,
+    GROWTH_OFFSET_OF_MAX,
+    GROWTH_SIZE,
+    GROWTH_TIME_ENTRIES,
+    NO_BATCH,
+)
+from kafka_index.core.kernels.batch_header import max_timestamp_of
+from kafka_index.core.kernels.batch_seek import largest_timestamp_after
+from kafka_index.core.log.append.incoming_batches import (
+    FetchData,
+    IncomingBatches,
+    SegmentPlan,
+    as_bytes,
+    growth_limits,
+    new_growth,
+    plan_for_segment,
+)
+from kafka_index.core.log.append.log_file import LogFile, translate_offset
+from kafka_index.core.log.append.settings import LogSettings
+from kafka_index.core.log.scan.file_records import (
+    LogBatches,
+    LogEnd,
+    LogOffsetPosition,
+    scan_to_end,
+)
+from kafka_index.core.log.scan.index_builder import IndexBuilder
+
+Clock = Callable[[], int]
+
+
+def system_clock() -> int:
+    """Return the time in ms."""
+    return time.time_ns() // 1_000_000
+
+
+class _HasBaseOffset(Protocol):
+    @property
+    def base_offset(self) -> int: ...
+
+
+def floor_segment(segments: Sequence[_HasBaseOffset], offset: int) -> int:
+    """Return the place of the last segment that begins at or before an offset, or of the first."""
+    return max(bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
+
+
+class LogSegmentWriter(Closeable):
+    """One segment of a partition, open for appending.
+
+    Parameters
+    ----------
+    directory : str
+        The partition directory.
+    base_offset : int
+        Of the segment.
+    settings : LogSettings
+        Of its topic.
+    create : bool
+        Create the log; without it the log must exist.
+    roll_jitter_ms : int
+        How much earlier than ``segment.ms`` it is rolled.
+    clock : callable
+        Returns the time in ms.
+
+    Raises
+    ------
+    InputError
+        The log does not exist.
+    PublishError
+        A file cannot be opened or created.
+
+    Notes
+    -----
+    Index files are opened, or created at their maximum size, on first use. A segment that is
+    reopened does not know how many bytes follow its last index entry; nor does a broker after a
+    restart. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        base_offset: int,
+        settings: LogSettings,
+        *,
+        create: bool = False,
+        roll_jitter_ms: int = 0,
+        clock: Clock = system_clock,
+    ) -> None:
+        self.directory = os.fspath(directory)
+        self.base_offset = base_offset
+        self.settings = settings
+        log_path = self.path(LOG_SUFFIX)
+        if not create and not os.path.isfile(log_path):
+            raise InputError("there is no such log", path=log_path)
+        reserved = settings.segment_bytes if create and settings.preallocate else 0
+        self.log = LogFile(log_path, preallocated_bytes=reserved)
+        self.transaction_index = TransactionIndex(self.path(TXN_INDEX_SUFFIX), base_offset)
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self.roll_jitter_ms = roll_jitter_ms
+        self._clock = clock
+        self._created_ms = clock()
+        self._last_index_position = self.size_bytes
+        self._largest: TimestampOffset | None = None
+        self._first_timestamp = NO_BATCH
+
+    def path(self, suffix: str) -> str:
+        """Return the path of one of its files."""
+        return os.path.join(self.directory, segment_file_name(self.base_offset, suffix))
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The ``.index``."""
+        if self._offset_index is None:
+            self._offset_index = OffsetIndex(
+                self.path(OFFSET_INDEX_SUFFIX), self.base_offset, self.settings.segment_index_bytes
+            )
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The ``.timeindex``."""
+        if self._time_index is None:
+            self._time_index = TimeIndex(
+                self.path(TIME_INDEX_SUFFIX), self.base_offset, self.settings.segment_index_bytes
+            )
+        return self._time_index
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the log, without preallocated space."""
+        return self.log.size_bytes
+
+    @property
+    def largest_timestamp(self) -> TimestampOffset:
+        """The largest timestamp so far, with the offset it is indexed under."""
+        if self._largest is None:
+            self._largest = self.time_index.last_entry
+        return self._largest
+
+    def limits(self) -> Longs:
+        """Return the limits of its growth now: the ``LIMIT_`` fields."""
+        return growth_limits(
+            self.settings,
+            self.base_offset,
+            jitter_ms=self.roll_jitter_ms,
+            created_ms=self._created_ms,
+            now_ms=self._clock(),
+            offset_entries=self.offset_index.max_entries,
+            time_entries=self.time_index.max_entries,
+        )
+
+    def growth(self) -> Longs:
+        """Return how far it has grown: the ``GROWTH_`` fields."""
+        if self._first_timestamp == NO_BATCH and self.size_bytes:
+            self._first_timestamp = self._read_first_timestamp()
+        state = new_growth(self.base_offset)
+        state[GROWTH_SIZE] = self.size_bytes
+        state[GROWTH_LAST_INDEX_POSITION] = self._last_index_position
+        state[GROWTH_MAX_TIMESTAMP], state[GROWTH_OFFSET_OF_MAX] = self.largest_timestamp
+        state[GROWTH_FIRST_TIMESTAMP] = self._first_timestamp
+        state[GROWTH_OFFSET_ENTRIES] = self.offset_index.entries
+        state[GROWTH_TIME_ENTRIES] = self.time_index.entries
+        state[GROWTH_LAST_TIME_ENTRY] = self.time_index.last_entry.timestamp
+        return state
+
+    def should_roll(self, batches: bytes | Bytes) -> bool:
+        """Whether a broker would roll before it appends these batches, all at once."""
+        _, plan = self._plan_at_once(batches, may_roll=True)
+        return plan.must_roll
+
+    def append(self, batches: bytes | Bytes) -> None:
+        """Append batches as they are, all at once.
+
+        Raises
+        ------
+        CorruptLogError
+            A batch is cut off or does not match its checksum.
+        InputError, IndexOffsetOverflowError
+            An offset does not fit the segment.
+        IndexFullError
+            An index has no room for their entries.
+        PublishError
+            They cannot be written. After any error, nothing has been appended.
+        """
+        self.append_plan(*self._plan_at_once(batches, may_roll=False))
+
+    def append_plan(self, batches: IncomingBatches, plan: SegmentPlan, first_row: int = 0) -> None:
+        """Append batches as planned for this segment.
+
+        Parameters
+        ----------
+        first_row : int
+            Row of the first of these batches in the table that was planned.
+        """
+        # As in a broker, the index files are created before the first byte of the log.
+        offset_index, time_index = self.offset_index, self.time_index
+        before = self.size_bytes
+        self.log.append(batches.data)
+        if len(plan.rows):
+            try:
+                last_offsets = batches.columns.last_offset[plan.rows - first_row]
+                offset_index.append_many(last_offsets, plan.positions_bytes)
+                time_index.maybe_append_many(plan.timestamps_ms, plan.timestamp_offsets)
+            except KafkaIndexError:
+                self.log.truncate_to(before)
+                raise
+        state = plan.state
+        self._last_index_position = int(state[GROWTH_LAST_INDEX_POSITION])
+        self._first_timestamp = int(state[GROWTH_FIRST_TIMESTAMP])
+        self._largest = TimestampOffset(
+            int(state[GROWTH_MAX_TIMESTAMP]), int(state[GROWTH_OFFSET_OF_MAX])
+        )
+
+    def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
+        """Find the batch that holds an offset, or the next one; None when there is none.
+
+        Source: ``LogSegment.translateOffset``.
+        """
+        if not self.size_bytes:
+            return None
+        return translate_offset(self.log.view, self.log.path, self.offset_index, offset)
+
+    def is_sound(self) -> bool:
+        """Return whether loading leaves it as it is (``LogSegment.sanityCheck``).
+
+        A time index that is missing is created empty.
+        """
+        if not os.path.exists(self.path(OFFSET_INDEX_SUFFIX)):
+            return False
+        if not os.path.exists(self.path(TIME_INDEX_SUFFIX)):
+            self.time_index.resize(0)
+        try:
+            self.transaction_index.sanity_check()
+        except CorruptIndexError:
+            return False
+        return True
+
+    def bytes_of(self, start: int, end: int) -> Bytes:
+        """Return bytes of the log."""
+        return self.log.view[start:end]
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        max_position_bytes: int | None = None,
+        min_one_message: bool = False,
+    ) -> FetchData | None:
+        """Read, beginning with the batch that holds an offset; None at the end of the log.
+
+        Parameters
+        ----------
+        start_offset : int
+            Absolute.
+        max_bytes : int
+            Maximum size of the result, 0 or more.
+        max_position_bytes : int, optional
+            Position to read to; the end of the log by default.
+        min_one_message : bool
+            Return the first batch whole, however large.
+
+        Notes
+        -----
+        LogSegment.read
+        """
+        if max_bytes < 0:
+            raise InputError(
+                "the number of bytes to read is negative", expected="0 or more", found=max_bytes
+            )
+        found = self.offset_to_position(start_offset)
+        if found is None:
+            return None
+        size = max(max_bytes, found.size) if min_one_message else max_bytes
+        end = self.size_bytes if max_position_bytes is None else max_position_bytes
+        start = found.position
+        length = max(min(end - start, size), 0) if size else 0
+        return FetchData(
+            found.offset,
+            self.base_offset,
+            start,
+            self.log.view[start : start + length].tobytes(),
+            size != 0 and size < found.size,
+        )
+
+    def next_offset(self) -> int:
+        """Return the offset after the last batch (``LogSegment.readNextOffset``)."""
+        if not self.size_bytes:
+            return self.base_offset
+        return self.read_end().next_offset
+
+    def read_end(self) -> LogEnd:
+        """Scan from the last index entry to the end of the log."""
+        last_entry = self.offset_index.lookup(self.offset_index.last_offset)
+        return scan_to_end(self.log.view, last_entry, self.base_offset, verify_crc=False)
+
+    def truncate_to(self, offset: int) -> int:
+        """Truncate before the batch that holds an offset; return the bytes removed.
+
+        Source: ``LogSegment.truncateTo``.
+        """
+        found = self.offset_to_position(offset)
+        for index in (self.offset_index, self.time_index):
+            index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        # It is the active segment from now on.
+        self.resize_indexes()
+        lost = 0 if found is None else self.log.truncate_to(found.position)
+        if not self.size_bytes:
+            self._created_ms = self._clock()
+            self._first_timestamp = NO_BATCH
+        self._last_index_position = self.size_bytes
+        if self.largest_timestamp.timestamp >= 0:
+            self._largest = self._read_largest_timestamp()
+        return lost
+
+    def recover(self) -> int:
+        """Rebuild the indexes, truncate at the first invalid byte, and return the bytes removed.
+
+        The transaction index is emptied: it needs the producers of earlier segments.
+
+        Raises
+        ------
+        CorruptLogError
+            A broker would not start over such a log.
+
+        Notes
+        -----
+        LogSegment.recover
+        """
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.transaction_index.reset()
+        builder = IndexBuilder(
+            self.offset_index, self.time_index, self.settings.index_interval_bytes
+        )
+        stop = builder.recover(LogBatches(self.log.view, 0, self.base_offset, verify_crc=True))
+        # Nothing is cut of a log that a broker does not start over.
+        if stop is not None:
+            raise stop.error(CorruptLogError, self.log.path, "the segment cannot be recovered: ")
+        lost = self.log.truncate_to(builder.valid_bytes)
+        # Set even for an empty log, as in Kafka: a truncation reads it again.
+        self._largest = self.time_index.last_entry
+        self._last_index_position = self.size_bytes
+        self._first_timestamp = NO_BATCH
+        return lost
+
+    def stored_batches(self) -> Iterator[IncomingBatches]:
+        """Yield its batches, without verifying them again."""
+        return IncomingBatches.stored(self.log.view, self.base_offset)
+
+    def append_aborted(self, aborted: NDArray[np.void]) -> None:
+        """Append aborted transactions to the transaction index."""
+        self.transaction_index.append_many(aborted)
+
+    def cut_whole(self) -> int:
+        """Truncate all of it; return the bytes removed."""
+        return self.truncate_to(self.base_offset)
+
+    def release(self) -> None:
+        """Keep it open: it is appended to, or read, next."""
+
+    def become_inactive(self) -> None:
+        """Append the last time entry and trim all files (``onBecomeInactiveSegment``)."""
+        self.time_index.maybe_append(*self.largest_timestamp, skip_full_check=True)
+        self.offset_index.trim_to_valid_size()
+        self.time_index.trim_to_valid_size()
+        self.log.trim()
+
+    def close(self) -> None:
+        """Append the last time entry if anything was appended, trim all files, and close them."""
+        if self._largest is not None:
+            self.time_index.maybe_append(*self._largest, skip_full_check=True)
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+        self.log.close()
+        self.transaction_index.close()
+        self._offset_index = self._time_index = None
+
+    def resize_indexes(self) -> None:
+        """Set the indexes to their maximum size, as in an active segment."""
+        self.offset_index.resize(self.settings.segment_index_bytes)
+        self.time_index.resize(self.settings.segment_index_bytes)
+
+    def flush(self) -> None:
+        """Make everything written durable."""
+        self.log.flush()
+        self.offset_index.flush()
+        self.time_index.flush()
+        self.transaction_index.flush()
+
+    def close_handlers(self) -> None:
+        """Close all files as they are."""
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close_handler()
+        self.log.close_handler()
+        self.transaction_index.close()
+        self._offset_index = self._time_index = None
+
+    def delete(self) -> None:
+        """Close and remove all files."""
+        self.close_handlers()
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            if os.path.exists(self.path(suffix)):
+                os.unlink(self.path(suffix))
+
+    def _plan_at_once(
+        self, batches: bytes | Bytes, *, may_roll: bool
+    ) -> tuple[IncomingBatches, SegmentPlan]:
+        incoming = IncomingBatches.scan(as_bytes(batches), self.base_offset)
+        ends = np.array([len(incoming)], np.int64)
+        plan = plan_for_segment(incoming, ends, 0, self.limits(), self.growth(), may_roll=may_roll)
+        return incoming, plan
+
+    def _read_largest_timestamp(self) -> TimestampOffset:
+        last = self.time_index.last_entry
+        start = self.offset_index.lookup(last.offset).position
+        log = self.log.view
+        timestamp, offset, _ = largest_timestamp_after(np.uint64(log.ctypes.data), len(log), start)
+        if timestamp > max(last.timestamp, NO_TIMESTAMP):
+            return TimestampOffset(int(timestamp), int(offset))
+        return last
+
+    def _read_first_timestamp(self) -> int:
+        """Return the largest timestamp of the first batch."""
+        log = self.log.view
+        if len(log) <= HEADER_SIZE_UP_TO_MAGIC:
+            return NO_TIMESTAMP
+        return int(max_timestamp_of(np.uint64(log.ctypes.data)))

@@ -1,0 +1,182 @@
+"""The settings of a log that grows, under Kafka's names (``LogConfig``)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Self
+
+from kafka_index.core.errors import ConfigError, refuse_fields_of_other_types
+from kafka_index.core.format.config import LogConfig, choice_of, parse_integer
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.format.records import TIME_ENTRY
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+class TimestampType(StrEnum):
+    """The timestamps that a leader stores (``message.timestamp.type``)."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The settings that determine the files of a log; Kafka's defaults, in bytes and ms.
+
+    Parameters
+    ----------
+    index_interval_bytes : int
+        ``index.interval.bytes``
+    segment_index_bytes : int
+        ``segment.index.bytes``
+    segment_bytes : int
+        ``segment.bytes``; a broker accepts no less than 1 MiB.
+    segment_ms, segment_jitter_ms : int
+        ``segment.ms`` and ``segment.jitter.ms``
+    max_message_bytes : int
+        ``max.message.bytes``
+    preallocate : bool
+        ``preallocate``: whether a new log file is allocated in full.
+    message_timestamp_type : TimestampType
+        ``message.timestamp.type``
+    message_timestamp_before_max_ms, message_timestamp_after_max_ms : int
+        ``message.timestamp.before.max.ms`` and ``message.timestamp.after.max.ms``
+    cleanup_policy : str
+        ``cleanup.policy``: a compacted topic accepts no record without a key, and rolls after
+        `max_compaction_lag_ms` at the latest.
+    max_compaction_lag_ms : int
+        ``max.compaction.lag.ms``
+    producer_id_expiration_ms : int
+        ``producer.id.expiration.ms``, a broker's setting.
+    """
+
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 * 1024 * 1024
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * 24 * 60 * 60 * 1000
+    segment_jitter_ms: int = 0
+    max_message_bytes: int = 1024 * 1024 + 12
+    preallocate: bool = False
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_before_max_ms: int = INT64_MAX
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+    cleanup_policy: str = "delete"
+    max_compaction_lag_ms: int = INT64_MAX
+    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
+
+    def __post_init__(self) -> None:
+        refuse_fields_of_other_types(self)
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ConfigError(
+                    f"{name.replace('_', '.')} is out of range",
+                    expected=f"{least}..{most}",
+                    found=value,
+                )
+        kind = choice_of(TimestampType, self.message_timestamp_type, "message.timestamp.type")
+        object.__setattr__(self, "message_timestamp_type", kind)
+        policies = str(self.cleanup_policy).replace(" ", "").split(",")
+        if not set(policies) <= {"delete", "compact"}:
+            raise ConfigError(
+                "cleanup.policy is unknown",
+                expected="delete, compact or both",
+                found=self.cleanup_policy,
+            )
+
+    @classmethod
+    def of_properties(cls, properties: Mapping[str, str], beside: Collection[str] = ()) -> Self:
+        """Return the settings in a topic's properties.
+
+        Parameters
+        ----------
+        properties : mapping of str to str
+            By Kafka's names, as `kafka_index.core.format.config.read_properties` returns them.
+        beside : collection of str
+            Names of the caller's own settings, which the error for an unknown name lists as well.
+
+        Raises
+        ------
+        ConfigError
+            A name is unknown, or its value is not valid.
+        """
+        names = {field.name.replace("_", "."): field for field in fields(cls)}
+        values: dict[str, object] = {}
+        for name, text in properties.items():
+            field = names.get(name)
+            if field is None:
+                raise _unknown_setting(name, [*beside, *names])
+            values[field.name] = _parsed(name, text, str(field.type))
+        return cls(**values)  # type: ignore[arg-type]  # parsed by the types of the fields
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the topic is compacted."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def max_segment_ms(self) -> int:
+        """The time in ms that a segment grows before it is rolled (``LogConfig.maxSegmentMs``)."""
+        if self.is_compacted:
+            return min(self.max_compaction_lag_ms, self.segment_ms)
+        return self.segment_ms
+
+
+#: Smallest and largest values (``LogConfig``). Segments smaller than a broker's are for tests, like
+#: Kafka's ``internal.segment.bytes``; an index must have room for an entry.
+_RANGES = {
+    "index_interval_bytes": (0, INT32_MAX),
+    "segment_index_bytes": (TIME_ENTRY.itemsize, INT32_MAX),
+    "segment_bytes": (14, INT32_MAX),
+    "segment_ms": (1, INT64_MAX),
+    "segment_jitter_ms": (0, INT64_MAX),
+    "max_message_bytes": (0, INT32_MAX),
+    "message_timestamp_before_max_ms": (0, INT64_MAX),
+    "message_timestamp_after_max_ms": (0, INT64_MAX),
+    "max_compaction_lag_ms": (1, INT64_MAX),
+    "producer_id_expiration_ms": (1, INT32_MAX),
+}
+
+
+def _unknown_setting(name: str, names: Collection[str]) -> ConfigError:
+    """Return the error for a name that no setting has, with the name that is most like it."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return ConfigError(
+        f"{name} is not a setting of a log",
+        expected=f"one of {', '.join(names)}",
+        hint=f"did you mean {near[0]}?" if near else None,
+    )
+
+
+def _parsed(name: str, text: str, kind: str) -> object:
+    try:
+        if kind == "bool":
+            return _BOOLEANS[text.lower()]
+        if kind == "TimestampType":
+            return TimestampType(text)
+    except (ValueError, KeyError):
+        raise _invalid(name, text, kind) from None
+    if kind != "int":
+        return text
+    value = parse_integer(text.strip())
+    if value is None:
+        raise _invalid(name, text, kind)
+    return value
+
+
+def _invalid(name: str, text: str, kind: str) -> ConfigError:
+    return ConfigError(f"{name} has an invalid value", expected=kind, found=repr(text))
+
+
+def log_settings_of(config: LogConfig, topic: str) -> LogSettings:
+    """Return the settings of a topic that decide what loading or building a log writes."""
+    index = config.for_topic(topic)
+    return LogSettings(
+        index_interval_bytes=index.index_interval_bytes,
+        segment_index_bytes=index.index_size_max_bytes,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )

@@ -1,0 +1,1 @@
+"""Copy a partition without some of its records."""

@@ -1,0 +1,1 @@
+"""Read one partition by offset and by time."""

@@ -1,0 +1,285 @@
+"""Answers of lookups, the outcome of each query as columns; and findings about the logs asked.
+
+The statuses and columns are the public ones of ``kafka-index lookup``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import OPEN_FILES_HINT, KafkaIndexError, is_retriable, lacks_open_files
+from kafka_index.core.format.integers import Longs
+
+if TYPE_CHECKING:
+    from kafka_index.core.log.read.segment_log import SegmentLog
+    from kafka_index.core.logdir.partition_files import SegmentFile
+
+#: Null in a column of answers.
+NULL = np.iinfo(np.int64).min
+
+#: An index file is missing: it is built in memory.
+NO_INDEX = "no_index"
+#: An index file does not fit its log: another one is built in memory.
+INDEX_REFUSED = "index_refused"
+#: The last segment ends in bytes that a broker cuts off when it starts; the log ends there.
+TAIL = "tail"
+#: Damage, or a failing disk, hides the answers to some queries.
+UNREADABLE = "unreadable"
+#: No batch holds an offset that is asked for, and no cleaner is known to have removed it: as at a
+#: broker, the next batch is the answer.
+GAP = "missing_offsets"
+KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE, GAP)
+
+
+class Status(IntEnum):
+    """The outcome of a query."""
+
+    #: There is an answer at the requested level.
+    FOUND = 0
+    #: The offset is below the first that the partition still has.
+    BEFORE_LOG_START = 1
+    #: The offset is the next one to be written (or not yet visible below the upper bound): an
+    #: empty read, no error.
+    LOG_END = 2
+    #: The offset is above the end of the log: a broker calls it out of range.
+    AFTER_LOG_END = 3
+    #: No record is that late, or (compacted away) none is left at or after the offset.
+    NO_RECORD_AT_OR_AFTER = 4
+    #: The dump holds no segments of that partition.
+    UNKNOWN_PARTITION = 5
+    #: A null or negative offset, a null or unsupported timestamp, a null topic or partition.
+    INVALID_QUERY = 6
+    #: Damage, or a failing disk, hides the answer.
+    UNREADABLE = 7
+
+    @property
+    def text(self) -> str:
+        """The status as users see it."""
+        return self.name.lower()
+
+
+class Resolve(StrEnum):
+    """The level of detail of a lookup."""
+
+    #: To the floor entry, by the index files alone.
+    INDEX = "index"
+    #: To the batch.
+    BATCH = "batch"
+    #: To the record.
+    RECORD = "record"
+
+
+class UpperBound(StrEnum):
+    """The end of a log for a lookup."""
+
+    LOG_END = "log-end"
+    HIGH_WATERMARK = "high-watermark"
+    #: The high watermark, or where the first open transaction below it begins.
+    LAST_STABLE_OFFSET = "last-stable-offset"
+
+
+class SpecialTimestamp(IntEnum):
+    """Timestamps that ask for a place instead (``ListOffsetsRequest``)."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+ANSWER_SCHEMA = pa.schema(
+    [
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("segment_base_offset", pa.int64()),
+        pa.field("entry_offset", pa.int64()),
+        pa.field("entry_position_bytes", pa.int64()),
+        pa.field("entry_timestamp_ms", pa.int64()),
+        pa.field("batch_base_offset", pa.int64()),
+        pa.field("batch_last_offset", pa.int64()),
+        pa.field("batch_position_bytes", pa.int64()),
+        pa.field("batch_size_bytes", pa.int64()),
+        pa.field("found_offset", pa.int64()),
+        pa.field("found_timestamp_ms", pa.int64()),
+        pa.field("found_leader_epoch", pa.int32()),
+    ]
+)
+#: Names of the columns after the status, in order: the rows of `Answers.values`.
+VALUE_COLUMNS = tuple(ANSWER_SCHEMA.names[1:])
+(
+    SEGMENT_BASE_OFFSET,
+    ENTRY_OFFSET,
+    ENTRY_POSITION,
+    ENTRY_TIMESTAMP,
+    BATCH_BASE_OFFSET,
+    BATCH_LAST_OFFSET,
+    BATCH_POSITION,
+    BATCH_SIZE,
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP,
+    FOUND_LEADER_EPOCH,
+) = range(len(VALUE_COLUMNS))
+
+# Columns that a level never fills are not even allocated.
+_COLUMNS_OF = {
+    Resolve.INDEX: ENTRY_TIMESTAMP + 1,
+    Resolve.BATCH: BATCH_SIZE + 1,
+    Resolve.RECORD: FOUND_LEADER_EPOCH + 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers to n queries, in their order.
+
+    `values` has shape (k, n): the first k of `VALUE_COLUMNS`, as many as the level fills, with
+    `NULL` for no value.
+    """
+
+    status: NDArray[np.int8]
+    values: Longs
+
+    @classmethod
+    def empty(cls, count: int, resolve: Resolve, status: Status = Status.FOUND) -> Answers:
+        """Return answers of one status, all values null."""
+        return cls(
+            np.full(count, status, np.int8), np.full((_COLUMNS_OF[resolve], count), NULL, np.int64)
+        )
+
+    def __len__(self) -> int:
+        """Return the number of answers."""
+        return len(self.status)
+
+    def repeat(self, count: int) -> Answers:
+        """Return one answer for each of several queries."""
+        return Answers(np.repeat(self.status, count), np.repeat(self.values, count, axis=1))
+
+    def put(self, rows: Longs | slice, answers: Answers) -> None:
+        """Set the answers to the queries in these rows."""
+        self.status[rows] = answers.status
+        self.values[: len(answers.values), rows] = answers.values
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the answers as `ANSWER_SCHEMA`, columns of further levels null."""
+        texts = pa.array([status.text for status in Status], pa.string())
+        status = pa.DictionaryArray.from_arrays(pa.array(self.status), texts)
+        columns = [status.cast(pa.string())]
+        for column, field in enumerate(list(ANSWER_SCHEMA)[1:]):
+            if column >= len(self.values):
+                columns.append(pa.nulls(len(self), field.type))
+                continue
+            values = self.values[column]
+            missing = values == NULL
+            array = pa.array(values, mask=missing) if missing.any() else pa.array(values)
+            columns.append(array.cast(field.type))
+        return pa.record_batch(columns, schema=ANSWER_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding about a partition, or about one of its segments, that users should know.
+
+    `kind` is one of `KINDS`, and `queries` the number of queries without an answer because of it;
+    those of `GAP` have one. A `retriable` finding is a fault of the environment (permission, disk,
+    memory), not of the data.
+    """
+
+    topic: str
+    partition: int
+    segment_base_offset: int | None
+    path: str
+    kind: str
+    reason: str
+    position_bytes: int | None = None
+    queries: int = 0
+    retriable: bool = False
+
+
+class Findings:
+    """Collects findings; a repeated one adds its queries to the first."""
+
+    def __init__(self) -> None:
+        self._found: dict[Finding, int] = {}
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding."""
+        key = replace(finding, queries=0)
+        self._found[key] = self._found.get(key, 0) + finding.queries
+
+    def all(self) -> list[Finding]:
+        """Return the findings."""
+        return [replace(finding, queries=queries) for finding, queries in self._found.items()]
+
+    def drain(self) -> list[Finding]:
+        """Return the findings since the last call."""
+        found = self.all()
+        self._found.clear()
+        return found
+
+
+class SegmentFindings:
+    """Adds the findings of a segment to those of its partition.
+
+    Queries that they leave without an answer are marked.
+    """
+
+    def __init__(self, segment: SegmentFile, log: SegmentLog, findings: Findings) -> None:
+        self._segment = segment
+        self._log = log
+        self._findings = findings
+
+    def add(
+        self,
+        kind: str,
+        path: str,
+        reason: str,
+        position_bytes: int | None = None,
+        queries: int = 0,
+        *,
+        retriable: bool = False,
+    ) -> None:
+        """Add a finding."""
+        segment = self._segment
+        self._findings.add(
+            Finding(
+                segment.topic,
+                segment.partition,
+                segment.base_offset,
+                path,
+                kind,
+                reason,
+                position_bytes,
+                queries,
+                retriable,
+            )
+        )
+
+    def damage(self, answers: Answers, rows: Longs, position_bytes: int) -> None:
+        """Mark queries as unreadable because of damage at a position."""
+        if len(rows):
+            answers.status[rows] = Status.UNREADABLE
+            reason = self._log.why_unreadable(position_bytes)
+            self.add(UNREADABLE, self._segment.log_path, reason, position_bytes, len(rows))
+
+    def failure(self, answers: Answers, rows: Longs, error: KafkaIndexError) -> None:
+        """Mark queries as unreadable because of an error."""
+        if len(rows):
+            answers.status[rows] = Status.UNREADABLE
+            path = error.path or self._segment.log_path
+            self.add(
+                UNREADABLE,
+                path,
+                f"{error.described}; {OPEN_FILES_HINT}"
+                if lacks_open_files(error)
+                else error.described,
+                error.position_bytes,
+                len(rows),
+                retriable=is_retriable(error),
+            )

@@ -1,0 +1,170 @@
+"""A partition before any of its segments is opened: its files and checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.checkpoints import EpochEntry
+from kafka_index.core.format.config import choice_of
+from kafka_index.core.format.names import REPLICATION_CHECKPOINT, TopicPartition
+from kafka_index.core.fs.inputs import Skipped
+from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.logdir.data_directory import DataDirectories
+from kafka_index.core.logdir.metadata_files import read_epochs_or_skip
+from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """A partition and its segments by base offset; small, and picklable.
+
+    Index files are beside the logs unless there is an index directory. Offsets below
+    `log_start_offset` were deleted; it is never below the first base offset. Answers end below the
+    high watermark, by default with the log, and with `is_stable` also below the first open
+    transaction. `epochs` are the entries of ``leader-epoch-checkpoint`` from the log's start on.
+    For a tiered partition, `local_start_offset` is the base offset of the first local segment, and
+    `tiered_end_offset` the last offset that was uploaded, -1 for none; both are None otherwise.
+    A cleaner has been over all offsets below `cleaned_to`.
+    """
+
+    topic: str
+    partition: int
+    segments: tuple[SegmentFile, ...]
+    index_directory: str | None = None
+    log_start_offset: int = 0
+    high_watermark: int | None = None
+    epochs: tuple[EpochEntry, ...] = ()
+    local_start_offset: int | None = None
+    tiered_end_offset: int | None = None
+    is_stable: bool = False
+    cleaned_to: int = 0
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether it has remote segments, or may have them."""
+        return self.tiered_end_offset is not None
+
+
+class CheckpointReader:
+    """Reads the checkpoints of data directories and partition directories.
+
+    `upper_bound` decides whether high watermarks are read, and whether answers end with the last
+    stable offset. `skipped` lists the checkpoints that could not be used, with reasons.
+    """
+
+    def __init__(self, upper_bound: UpperBound | str) -> None:
+        upper_bound = choice_of(UpperBound, upper_bound, "upper_bound")
+        self.skipped: list[Skipped] = []
+        self._bounded = upper_bound is not UpperBound.LOG_END
+        self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
+        self._directories = DataDirectories()
+        # What cannot be read of the cleaner counts as absent.
+        self._cleaners = DataDirectories(tolerated=True)
+
+    def read(
+        self,
+        partition: TopicPartition,
+        segments: Sequence[SegmentFile],
+        index_directory: str | None,
+        tiered: TieredPartition | None = None,
+    ) -> PartitionFiles:
+        """Return a partition with its checkpoints.
+
+        There is at least one segment, by base offset; the local ones lie in one directory. A log
+        starts at the checkpointed offset, but not before its first segment (LogLoader.load). A
+        partition that is missing from the checkpoint of high watermarks has none yet: as far as its
+        broker knows, nothing above the log's start is committed (Partition.createLog). Epochs that
+        cannot be read are left out, and `skipped` names the file. Raises `InputError` if a
+        checkpoint of the data directory is malformed, or has no high watermarks when they are asked
+        for.
+        """
+        directory: str | None = segments[0].partition_directory
+        if tiered is not None:
+            directory, start, epochs = (
+                tiered.local_directory,
+                tiered.log_start_offset,
+                tiered.epochs,
+            )
+        else:
+            start, epochs = self._start_and_epochs(partition, segments[0])
+        return PartitionFiles(
+            topic=partition.topic,
+            partition=partition.partition,
+            segments=tuple(segments),
+            index_directory=index_directory,
+            log_start_offset=start,
+            high_watermark=self._high_watermark(partition, segments[0], directory, start),
+            epochs=epochs,
+            local_start_offset=None if tiered is None else tiered.local_start_offset,
+            tiered_end_offset=None if tiered is None else tiered.tiered_end_offset,
+            is_stable=self._is_stable,
+            cleaned_to=0
+            if directory is None
+            else self._cleaners.of(directory).cleaned_to(partition) or 0,
+        )
+
+    def read_all(
+        self,
+        segments: Iterable[SegmentFile],
+        index_root: str | None,
+        tiered: Mapping[TopicPartition, TieredPartition] | None = None,
+    ) -> list[PartitionFiles]:
+        """Return the partitions of a listing's segments, which come sorted by partition.
+
+        `index_root` has a folder of index files for each partition. Errors are those of `read`.
+        """
+        known = tiered or {}
+        found = []
+        for partition, own in groupby(
+            segments, lambda segment: TopicPartition(segment.topic, segment.partition)
+        ):
+            name = partition.directory_name
+            folder = None if index_root is None else os.path.join(index_root, name)
+            found.append(self.read(partition, list(own), folder, known.get(partition)))
+        return found
+
+    def _start_and_epochs(
+        self, partition: TopicPartition, first: SegmentFile
+    ) -> tuple[int, tuple[EpochEntry, ...]]:
+        """Return the log start, and the epochs that a broker keeps after loading the log.
+
+        Source: LogLoader.load.
+        """
+        directory = first.partition_directory
+        checkpointed = self._directories.of(directory).log_start_offset(partition)
+        if checkpointed is not None and checkpointed < first.base_offset:
+            # A broker checkpoints the log start of what is not tiered only above the first segment.
+            self.skipped.append(
+                Skipped(
+                    directory,
+                    "segments before its first one are not in the input: deleted by retention "
+                    "since the checkpoint, or in tiered storage (--tiered)",
+                )
+            )
+        cache = read_epochs_or_skip(directory, self.skipped)
+        cache.truncate_from_start(checkpointed or 0)
+        return max(checkpointed or 0, first.base_offset), cache.entries
+
+    def _high_watermark(
+        self, partition: TopicPartition, first: SegmentFile, directory: str | None, start: int
+    ) -> int | None:
+        if not self._bounded:
+            return None
+        if directory is None:
+            raise InputError(
+                "no high watermarks: tiered storage has none",
+                path=first.log_path,
+                hint="leave out --upper-bound, or give the log directory too",
+            )
+        data_directory = self._directories.of(directory)
+        if not data_directory.has_high_watermarks:
+            raise InputError(
+                f"no high watermarks: the directory has no {REPLICATION_CHECKPOINT}",
+                path=data_directory.path,
+                hint="leave out --upper-bound, or add that file from the same copy",
+            )
+        return max(data_directory.high_watermark(partition) or 0, start)

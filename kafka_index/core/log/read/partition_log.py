@@ -1,0 +1,757 @@
+"""One partition, read-only: offsets and timestamps to the broker's own answers, in bulk.
+
+Sources: Kafka's ``LocalLog.read`` and ``UnifiedLog.fetchOffsetByTimestamp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from numbers import Integral
+from os import PathLike
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.closeable import Closeable
+from kafka_index.core.errors import (
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    is_retriable,
+    refuse_other_types,
+)
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
+from kafka_index.core.format.integers import Longs, longs_of
+from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.records import NO_TIMESTAMP
+from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.paths import absolute_path
+from kafka_index.core.fs.store import ByteSource, is_remote
+from kafka_index.core.index.slot_search import ascending
+from kafka_index.core.log.read.answers import (
+    BATCH_BASE_OFFSET,
+    FOUND_LEADER_EPOCH,
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP,
+    GAP,
+    NULL,
+    SEGMENT_BASE_OFFSET,
+    Answers,
+    Finding,
+    Findings,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+    UpperBound,
+)
+from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
+from kafka_index.core.log.read.log_segment import LogSegment
+from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
+from kafka_index.core.log.read.segment_log import SegmentCache
+from kafka_index.core.log.read.segment_search import Located
+from kafka_index.core.log.scan.file_records import LogOffsetPosition, open_log
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.partition_files import SegmentFile
+
+
+class TimestampSearch:
+    """Searches the segments of a partition by time, and keeps their largest timestamps.
+
+    No record below `log_start_offset` is an answer.
+    """
+
+    def __init__(self, log_start_offset: int) -> None:
+        self._log_start_offset = log_start_offset
+        # The largest timestamp up to each of the first segments.
+        self._reach: list[int] = []
+        # The segment that ends these because a part of it cannot be read, and why.
+        self._hidden: tuple[LogSegment, KafkaIndexError | None] | None = None
+
+    def answer(
+        self,
+        segments: Sequence[LogSegment],
+        answers: Answers,
+        targets: Longs,
+        rows: Longs,
+        resolve: Resolve,
+    ) -> None:
+        """Answer ascending timestamps in ms from segments in the order of the log.
+
+        `rows` are the places of the targets in the answers.
+        """
+        self._retry_unreadable()
+        while not self._answer_once(segments, answers, targets, rows, resolve):
+            # The largest timestamp of an index file was wrong, and the file is refused now.
+            self._reach, self._hidden = [], None
+
+    def answer_largest(
+        self, segments: Sequence[LogSegment], answers: Answers, rows: Longs, resolve: Resolve
+    ) -> None:
+        """Answer for the largest timestamp of all; parameters as for `answer`."""
+        self._retry_unreadable()
+        self._extend_reach(segments, np.iinfo(np.int64).max)
+        if self._hidden is not None:
+            self._fail_hidden(answers, rows, *self._hidden)
+        elif segments:
+            latest = max(segments, key=lambda segment: segment.largest.timestamp_ms)
+            try:
+                latest.settle(answers, rows, latest.find_largest_timestamp(resolve))
+            except KafkaIndexError as error:
+                latest.findings.failure(answers, rows, error)
+
+    def _answer_once(
+        self,
+        segments: Sequence[LogSegment],
+        answers: Answers,
+        targets: Longs,
+        rows: Longs,
+        resolve: Resolve,
+    ) -> bool:
+        """Answer ascending timestamps; return False when it has to be repeated."""
+        self._extend_reach(segments, int(targets[-1]))
+        reach = np.array(self._reach, np.int64)
+        # A target belongs to the first segment that reaches it.
+        bounds = [0, *map(int, np.searchsorted(targets, reach, "right"))]
+        for number, (first, end) in enumerate(pairwise(bounds)):
+            if first == end:
+                continue
+            segment = segments[number]
+            part = slice(first, end)
+            largest = segment.largest
+            try:
+                located = segment.find_offsets_by_timestamp(
+                    targets[part], self._log_start_offset, resolve
+                )
+                if segment.largest != largest:
+                    return False
+            except KafkaIndexError as error:
+                segment.findings.failure(answers, rows[part], error)
+                continue
+            at_end = segment.settle(answers, rows[part], located)
+            # As in Kafka, later segments are not searched, whatever they hold.
+            answers.status[rows[part][at_end]] = Status.NO_RECORD_AT_OR_AFTER
+        beyond = rows[bounds[-1] :]
+        answers.status[beyond] = Status.NO_RECORD_AT_OR_AFTER
+        if self._hidden is not None:
+            self._fail_hidden(answers, beyond, *self._hidden)
+        return True
+
+    def _extend_reach(self, segments: Sequence[LogSegment], timestamp: int) -> None:
+        """Read the largest timestamps of segments until one is as late as this."""
+        while (
+            len(self._reach) < len(segments)
+            and self._hidden is None
+            and (not self._reach or self._reach[-1] < timestamp)
+        ):
+            segment = segments[len(self._reach)]
+            try:
+                largest = segment.largest
+            except KafkaIndexError as error:
+                self._hidden = segment, error
+                return
+            before = self._reach[-1] if self._reach else NO_TIMESTAMP
+            self._reach.append(max(before, largest.timestamp_ms))
+            if not largest.is_certain:
+                self._hidden = segment, None
+
+    def _retry_unreadable(self) -> None:
+        """Forget the error that kept a segment from being read: it may be gone by now."""
+        if self._hidden is not None and self._hidden[1] is not None:
+            self._hidden = None
+
+    @staticmethod
+    def _fail_hidden(
+        answers: Answers, rows: Longs, segment: LogSegment, error: KafkaIndexError | None
+    ) -> None:
+        """Answer queries whose answers may be in the part of a segment that cannot be read."""
+        stop = segment.indexes.stop
+        if error is not None:
+            segment.findings.failure(answers, rows, error)
+        elif stop is not None:
+            segment.findings.damage(answers, rows, stop.position_bytes)
+
+
+class LogBounds:
+    """The bounds of a partition's log, whose segments are opened on first use."""
+
+    def __init__(self, files: PartitionFiles, segments: Sequence[LogSegment]) -> None:
+        self.files = files
+        self.segments = segments
+        self._last_stable_offset: int | None = None
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that the partition still has."""
+        return self.files.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The next offset to be written.
+
+        Raises `KafkaIndexError` if the last segment cannot be read.
+        """
+        return max(self.segments[-1].next_offset, self.log_start_offset)
+
+    @property
+    def end_offset(self) -> int:
+        """The exclusive end of answers: the requested bound, or the log end offset.
+
+        Raises `KafkaIndexError` if the last segment cannot be read, or transactions cannot be
+        followed up to the bound.
+        """
+        end = self.log_end_offset
+        bound = self.files.high_watermark
+        damage = self.segments[-1].damage if self.files.is_stable else None
+        if damage is not None and (bound is None or bound > end):
+            raise CorruptLogError(
+                f"damage hides the last stable offset: {damage.text}",
+                path=self.segments[-1].file.log_path,
+                position_bytes=damage.position_bytes,
+            )
+        end = end if bound is None else min(end, bound)
+        return self._stable_end(end) if self.files.is_stable else end
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no records; a log whose end damage hides has some.
+
+        Raises `KafkaIndexError` if a read of the last segment fails.
+        """
+        try:
+            return self.log_end_offset <= self.log_start_offset
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            return False
+
+    def live_segments(self) -> Sequence[LogSegment]:
+        """Return the segments, or none of them.
+
+        A broker deletes them all when the log start is above their end (LogLoader.load).
+        """
+        try:
+            ends_before_start = self.segments[-1].next_offset < self.log_start_offset
+        except KafkaIndexError:
+            # Where the log starts after the base offset of that segment, which alone makes a
+            # difference, all queries are queries of that segment, and report it.
+            return self.segments
+        return () if ends_before_start else self.segments
+
+    def local_segments(self) -> Sequence[LogSegment]:
+        """Return the segments that a broker looks through for the largest timestamp.
+
+        Of a tiered partition these are the local ones (UnifiedLog.fetchOffsetByTimestamp), or all,
+        where no log directory is known.
+        """
+        segments = self.live_segments()
+        start = self.files.local_start_offset
+        if start is None:
+            return segments
+        return [segment for segment in segments if segment.base_offset >= start]
+
+    def place_of(self, special: SpecialTimestamp) -> tuple[int, int | None]:
+        """Return the offset of an edge of the log, below 0 for none, and its epoch if it is known.
+
+        Raises `KafkaIndexError` as `end_offset`. A partition that is not tiered is all local.
+        Source: ``UnifiedLog.fetchOffsetByTimestamp``.
+        """
+        files, epochs = self.files, self.files.epochs
+        uploaded_to = files.tiered_end_offset
+        offset = -1
+        match special:
+            case SpecialTimestamp.EARLIEST:
+                offset = self.log_start_offset
+                is_known = bool(epochs) and epochs[0].start_offset <= offset
+                return offset, epochs[0].epoch if is_known else None
+            case SpecialTimestamp.LATEST:
+                offset, log_end = self.end_offset, self.log_end_offset
+                # An epoch that starts at the very end is that of a leader which has not appended
+                # yet.
+                known = [entry.epoch for entry in epochs if entry.start_offset <= log_end]
+                return offset, known[-1] if known else None
+            case SpecialTimestamp.EARLIEST_LOCAL:
+                # Without a log directory nothing is known to be local.
+                if not files.is_tiered or files.local_start_offset is not None:
+                    offset = max(self.log_start_offset, files.local_start_offset or 0)
+            case SpecialTimestamp.LATEST_TIERED if uploaded_to is not None:
+                offset = uploaded_to
+            case SpecialTimestamp.EARLIEST_PENDING_UPLOAD if uploaded_to is not None:
+                if uploaded_to >= 0:
+                    offset = uploaded_to + 1
+                elif not self.is_empty:
+                    offset = self.log_start_offset
+        return offset, LeaderEpochCache(epochs).epoch_for_offset(offset)
+
+    def _stable_end(self, end_offset: int) -> int:
+        """Return the last stable offset, which is found once."""
+        if self._last_stable_offset is None:
+            from kafka_index.core.log.read.transactions import read_transactions  # noqa: PLC0415, slow to import
+
+            bounds = read_transactions(self.files, end_offset, end_offset)
+            if bounds.damage is not None:
+                raise bounds.damage
+            self._last_stable_offset = bounds.last_stable_offset
+        return self._last_stable_offset
+
+
+#: How many segments ahead index files are fetched, and ranges of logs.
+_INDEXES_AHEAD = 16
+_RANGES_AHEAD = 4
+
+
+class Expected(NamedTuple):
+    """A segment that is about to be asked for ascending offsets, or None if also for times."""
+
+    segment: LogSegment
+    offsets: Longs | None = None
+
+
+class ReadAhead:
+    """Fetches for segments in the order in which they will be asked."""
+
+    def __init__(self, expected: Sequence[Expected], resolve: Resolve) -> None:
+        self._expected = expected
+        self._resolve = resolve
+        self._number_of = {id(each.segment): number for number, each in enumerate(expected)}
+        self._indexed = self._ranged = 0
+
+    def reach(self, segment: object) -> None:
+        """Fetch for the segments after the next to be used."""
+        number = self._number_of.get(id(segment))
+        if number is None:
+            return
+        self._indexed = max(self._indexed, number)
+        while self._indexed < self._end(number, _INDEXES_AHEAD):
+            each = self._expected[self._indexed]
+            each.segment.indexes.request(with_times=each.offsets is None)
+            self._indexed += 1
+        self._ranged = max(self._ranged, number)
+        while self._ranged < self._end(number, _RANGES_AHEAD):
+            each = self._expected[self._ranged]
+            self._ranged += 1
+            # The queries of a segment that cannot be read meet the error, and report it.
+            with suppress(KafkaIndexError):
+                if each.offsets is None:
+                    each.segment.request_end()
+                elif self._resolve is not Resolve.INDEX:
+                    each.segment.request_offsets(each.offsets, self._resolve)
+
+    def _end(self, number: int, ahead: int) -> int:
+        """Return up to where to fetch; where it is not sure that all are asked, little at first."""
+        if self._expected[number].offsets is None:
+            ahead = min(ahead, number + 1)
+        return min(number + 1 + ahead, len(self._expected))
+
+
+class PartitionLog(Closeable):
+    """The log of one partition of a dump.
+
+    Parameters
+    ----------
+    files : PartitionFiles
+        Its files, one segment at least; they are opened on first use.
+    config : IndexConfig, optional
+        Decides the entries of indexes that are built in memory.
+    cache : SegmentCache, optional
+        Keeps segments open, of this and of other partitions.
+    max_decompressed_bytes : int
+        The most bytes of decompressed records that this process holds at a time. A batch that needs
+        more is unreadable.
+    fetched_indexes : FetchedIndexes, optional
+        Where the indexes of remote segments are kept, for all that share it.
+    open_source : callable
+        Opens a log, from its path and its listing.
+
+    Notes
+    -----
+    A context manager. Not for use by several threads at once: each has its own.
+    """
+
+    def __init__(
+        self,
+        files: PartitionFiles,
+        *,
+        config: IndexConfig | None = None,
+        cache: SegmentCache | None = None,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+        fetched_indexes: FetchedIndexes | None = None,
+        open_source: Callable[[str, SegmentFile], ByteSource] = open_log,
+    ) -> None:
+        fetched = FetchedIndexes() if fetched_indexes is None else fetched_indexes
+        self.files = files
+        self._is_remote = is_remote(files.segments[0].log_path)
+        self._findings = Findings()
+        self._cache = SegmentCache() if cache is None else cache
+        self.segments = tuple(
+            LogSegment(
+                segment,
+                index_directory=files.index_directory,
+                config=config,
+                cache=self._cache,
+                findings=self._findings,
+                max_decompressed_bytes=max_decompressed_bytes,
+                fetched_indexes=fetched,
+                open_source=open_source,
+            )
+            for segment in files.segments
+        )
+        self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
+        self._times = TimestampSearch(files.log_start_offset)
+        # A search knows segments by number, and those of the local log alone have others.
+        self._local_times = (
+            self._times
+            if files.local_start_offset is None
+            else TimestampSearch(files.log_start_offset)
+        )
+        self._bounds = LogBounds(files, self.segments)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str],
+        *,
+        indexes: str | PathLike[str] | None = None,
+        upper_bound: UpperBound | str = UpperBound.LOG_END,
+        config: IndexConfig | None = None,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+        follow_links: bool = False,
+    ) -> Self:
+        """Open a partition directory, with the checkpoints of the data directory above it.
+
+        Parameters
+        ----------
+        path : path
+            A directory named ``<topic>-<partition>``, or its URI.
+        indexes : path, optional
+            Folder with such a folder of index files, as ``build --output`` writes it; beside the
+            logs by default.
+        upper_bound : UpperBound or str
+            Where answers end.
+        config, max_decompressed_bytes
+            As for the class.
+        follow_links : bool
+            Whether index files and checkpoints are read also where they are links that lead out of
+            the directory.
+
+        Raises
+        ------
+        InputError
+            It is not a partition directory, holds no segments, or a checkpoint is malformed.
+        """
+        directory = path_of(path, "path")
+        refuse_other_types(
+            follow_links=(follow_links, bool),
+            config=(config, IndexConfig | None),
+            max_decompressed_bytes=(max_decompressed_bytes, Integral),
+        )
+        with reading_inputs(follow_links=follow_links):
+            listing = list_dump([directory], topics=None)
+        if listing.partition_directories != [absolute_path(directory)]:
+            raise InputError(
+                "not one partition directory", path=directory, expected="<topic>-<partition>"
+            )
+        first = listing.segments[0]
+        partition = TopicPartition(first.topic, first.partition)
+        index_directory = None
+        if indexes is not None:
+            index_directory = os.path.join(
+                absolute_path(path_of(indexes, "indexes")), partition.directory_name
+            )
+        reader = CheckpointReader(upper_bound)
+        return cls(
+            reader.read(partition, listing.segments, index_directory),
+            config=config,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self.files.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.files.partition
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that the partition still has."""
+        return self.files.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The next offset to be written.
+
+        Raises
+        ------
+        KafkaIndexError
+            The last segment cannot be read.
+        """
+        return self._bounds.log_end_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The exclusive end of answers: the requested bound, or the log end offset.
+
+        Raises
+        ------
+        KafkaIndexError
+            The last segment cannot be read, or transactions cannot be followed up to the bound.
+        """
+        return self._bounds.end_offset
+
+    def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
+        """Find the batch that holds an offset, or comes next; None when there is none.
+
+        Raises
+        ------
+        InputError
+            The offset is below the log's start or above its end (Kafka: out of range).
+        CorruptLogError
+            Damage hides it.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise InputError(
+                "the offset is out of range",
+                path=self.segments[0].file.partition_directory,
+                expected=f"{self.log_start_offset}..{self.log_end_offset}",
+                found=offset,
+            )
+        first = max(int(np.searchsorted(self._bases, offset, "right")) - 1, 0)
+        for segment in self._bounds.live_segments()[first:]:
+            found = segment.offset_to_position(offset)
+            if found is not None:
+                return found
+        return None
+
+    def lookup_offsets(
+        self, offsets: Longs, *, resolve: Resolve | str = Resolve.BATCH
+    ) -> pa.RecordBatch:
+        """Look up offsets.
+
+        Parameters
+        ----------
+        offsets : array of int64, shape (n,)
+            Absolute, in any order.
+        resolve : Resolve
+            How far to go.
+
+        Returns
+        -------
+        pa.RecordBatch
+            n rows of `ANSWER_SCHEMA`, in the order of the offsets. A query whose log cannot be
+            read is a row with the status ``unreadable``.
+        """
+        level = choice_of(Resolve, resolve, "resolve")
+        return self.answer_offsets(longs_of(offsets, "offsets"), level).to_arrow()
+
+    def lookup_timestamps(
+        self, timestamps_ms: Longs, *, resolve: Resolve | str = Resolve.RECORD
+    ) -> pa.RecordBatch:
+        """Look up timestamps.
+
+        Parameters
+        ----------
+        timestamps_ms : array of int64, shape (n,)
+            In ms, in any order; -1 to -6 are `SpecialTimestamp`.
+        resolve : Resolve
+            How far to go.
+
+        Returns
+        -------
+        pa.RecordBatch
+            As from `lookup_offsets`.
+        """
+        level = choice_of(Resolve, resolve, "resolve")
+        return self.answer_timestamps(longs_of(timestamps_ms, "timestamps_ms"), level).to_arrow()
+
+    def expect_offsets(self, offsets: Longs) -> list[Expected]:
+        """Return the segments that `answer_offsets` will ask, the last one first for the end."""
+        targets, _ = ascending(offsets)
+        parts = np.split(targets, np.searchsorted(targets, self._bases[1:]))
+        *others, last = zip(self.segments, parts, strict=True)
+        asked = [(segment, part) for segment, part in others if len(part)]
+        return [Expected(segment, part) for segment, part in (last, *asked)]
+
+    def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
+        """Look up offsets as `lookup_offsets` does, with the answers as numpy columns."""
+        if not self._is_remote:
+            return self._answer_offsets(offsets, resolve)
+        ahead = ReadAhead(self.expect_offsets(offsets), resolve)
+        with self._cache.announcing(ahead.reach):
+            return self._answer_offsets(offsets, resolve)
+
+    def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
+        """Look up timestamps as `lookup_timestamps` does, with the answers as numpy columns."""
+        if not self._is_remote:
+            return self._answer_timestamps(timestamps_ms, resolve)
+        ahead = ReadAhead([Expected(segment) for segment in self.segments], resolve)
+        with self._cache.announcing(ahead.reach):
+            return self._answer_timestamps(timestamps_ms, resolve)
+
+    def take_findings(self) -> list[Finding]:
+        """Return the findings since the last call."""
+        return self._findings.drain()
+
+    def close(self) -> None:
+        """Close all segments; the next lookup opens them again."""
+        for segment in self.segments:
+            segment.close()
+
+    def _answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
+        answers = Answers.empty(len(offsets), resolve)
+        targets, rows = ascending(offsets)
+        negative = int(np.searchsorted(targets, 0))
+        start = int(np.searchsorted(targets, self.log_start_offset))
+        stop = len(targets)
+        answers.status[rows[:start]] = Status.BEFORE_LOG_START
+        answers.status[rows[:negative]] = Status.INVALID_QUERY
+        start = max(start, negative)
+        if resolve is not Resolve.INDEX:
+            stop = start + self._answer_at_end(answers, targets[start:], rows[start:])
+        self._answer_in_segments(answers, targets[start:stop], rows[start:stop], resolve)
+        if self.files.high_watermark is not None:
+            self._hide_from_end(answers, resolve)
+        return answers
+
+    def _answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
+        answers = Answers.empty(len(timestamps_ms), resolve)
+        targets, rows = ascending(timestamps_ms)
+        negative = int(np.searchsorted(targets, 0))
+        answers.status[rows[:negative]] = Status.INVALID_QUERY
+        if negative:
+            self._answer_specials(answers, targets[:negative], rows[:negative], resolve)
+        if negative < len(targets):
+            self._times.answer(
+                self._bounds.live_segments(), answers, targets[negative:], rows[negative:], resolve
+            )
+        # Where offsets go back even the log end may have batches above it.
+        self._hide_from_end(answers, resolve)
+        return answers
+
+    def _answer_specials(
+        self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
+    ) -> None:
+        for special in SpecialTimestamp:
+            asked = rows[targets == special]
+            if len(asked):
+                answers.put(asked, self._answer_special(special, resolve).repeat(len(asked)))
+
+    def _answer_special(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
+        """Return the one answer to a special timestamp."""
+        if resolve is Resolve.INDEX and special is not SpecialTimestamp.EARLIEST:
+            return Answers.empty(1, resolve, Status.INVALID_QUERY)
+        answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
+        row, last = np.zeros(1, np.int64), self.segments[-1]
+        if special is SpecialTimestamp.MAX_TIMESTAMP:
+            local = self._bounds.local_segments()
+            self._local_times.answer_largest(local, answers, row, resolve)
+            return answers
+        try:
+            offset, epoch = self._bounds.place_of(special)
+            damage = last.damage if special is SpecialTimestamp.LATEST else None
+        except KafkaIndexError as error:
+            last.findings.failure(answers, row, error)
+            return answers
+        if offset >= 0 and resolve is not Resolve.RECORD:
+            return self.answer_offsets(np.array([offset], np.int64), resolve)
+        if damage is not None:
+            last.findings.damage(answers, row, damage.position_bytes)
+        elif offset >= 0:
+            # A place is no record, and has no timestamp.
+            answers.status[:] = Status.FOUND
+            answers.values[FOUND_OFFSET] = offset
+            answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
+            answers.values[FOUND_LEADER_EPOCH] = NULL if epoch is None else epoch
+        return answers
+
+    def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
+        """Answer ascending offsets at or above the end; return how many are below it."""
+        last = self.segments[-1]
+        try:
+            below = int(np.searchsorted(targets, self.end_offset))
+            damage = last.damage
+        except KafkaIndexError as error:
+            below = int(np.searchsorted(targets, last.base_offset))
+            last.findings.failure(answers, rows[below:], error)
+            return below
+        above = int(np.searchsorted(targets, self.log_end_offset, "right"))
+        answers.status[rows[below:above]] = Status.LOG_END
+        answers.status[rows[above:]] = Status.AFTER_LOG_END
+        if damage is not None:
+            hidden = max(below, int(np.searchsorted(targets, last.next_offset)))
+            last.findings.damage(answers, rows[hidden:], damage.position_bytes)
+        return below
+
+    def _answer_in_segments(
+        self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
+    ) -> None:
+        """Answer ascending offsets that are in range."""
+        segments = self.segments if resolve is Resolve.INDEX else self._bounds.live_segments()
+        if not len(targets) or not segments:
+            answers.status[rows] = Status.NO_RECORD_AT_OR_AFTER
+            return
+        bounds = np.append(np.searchsorted(targets, self._bases), len(targets))
+        # Offsets below the first segment, if the log starts there, are answered by it.
+        bounds[0] = 0
+        waiting = np.empty((2, 0), np.int64)
+        for number, segment in enumerate(segments):
+            part = slice(int(bounds[number]), int(bounds[number + 1]))
+            if part.start == part.stop and not waiting.size:
+                continue
+            part_targets, part_rows = targets[part], rows[part]
+            if waiting.size:
+                # Offsets that the previous segment has no batch for.
+                part_targets, part_rows = np.hstack([waiting, [part_targets, part_rows]])
+            try:
+                if resolve is Resolve.INDEX:
+                    segment.lookup_entries(part_targets, part_rows, answers)
+                    continue
+                located = segment.translate_offsets(part_targets, resolve)
+            except KafkaIndexError as error:
+                segment.findings.failure(answers, part_rows, error)
+                waiting = waiting[:, :0]
+                continue
+            self._count_behind_gaps(segment, part_targets, located)
+            at_end = segment.settle(answers, part_rows, located)
+            waiting = np.vstack([part_targets[at_end], part_rows[at_end]])
+        answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
+
+    def _count_behind_gaps(self, segment: LogSegment, targets: Longs, located: Located) -> None:
+        """Report the offsets that no batch holds, and that the next batch answers."""
+        bases = located.values[BATCH_BASE_OFFSET]
+        found = bases if located.runs is None else bases[located.runs]
+        behind = (found > targets) & (targets >= self.files.cleaned_to)
+        count = int(np.count_nonzero(behind))
+        if count:
+            reason = "no batch contains the offset: the next batch was returned"
+            segment.findings.add(GAP, segment.file.log_path, reason, queries=count)
+
+    def _hide_from_end(self, answers: Answers, resolve: Resolve) -> None:
+        """Withdraw answers at or above the end (``Partition.fetchOffsetForTimestamp``)."""
+        if resolve is Resolve.INDEX:
+            return
+        # The edges of the log, which are in no segment, are not records.
+        found = answers.values[FOUND_OFFSET if resolve is Resolve.RECORD else BATCH_BASE_OFFSET]
+        is_found = (answers.values[SEGMENT_BASE_OFFSET] != NULL) & (found != NULL)
+        if not is_found.any():
+            return
+        try:
+            hidden = is_found & (found >= self.end_offset)
+        except KafkaIndexError as error:
+            # The end of the log is above what was found in it, but a bound below it may not be.
+            is_bounded = self.files.is_stable or self.files.high_watermark is not None
+            if is_bounded and is_retriable(error):
+                self.segments[-1].findings.failure(answers, np.flatnonzero(is_found), error)
+                answers.values[:, is_found] = NULL
+            return
+        if hidden.any():
+            answers.status[hidden] = Status.NO_RECORD_AT_OR_AFTER
+            answers.values[:, hidden] = NULL

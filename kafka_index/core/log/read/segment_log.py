@@ -1,0 +1,265 @@
+"""The ``.log`` of a segment while it is in use, mapped or fetched; and the segments that stay open.
+
+All reads of a log by position go through `SegmentLog`.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar, TypeVar
+from weakref import WeakSet
+
+import numpy as np
+
+from kafka_index.core.closeable import Closeable
+from kafka_index.core.errors import InputError, TooLargeError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.store import Bytes, ByteSource
+from kafka_index.core.index.sparse_indexes import OffsetPosition
+from kafka_index.core.log.read.fetched_log import BytesMissingError, FetchedLog
+from kafka_index.core.log.scan.file_records import (
+    LogEnd,
+    batch_at,
+    end_of_batches,
+    open_log,
+    scan_to_end,
+    stop_at,
+)
+from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry
+from kafka_index.core.records.batch_table import TOO_LARGE
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_sections import BatchRecords, open_records
+
+# A map of a file keeps a descriptor, and so does the log itself.
+_FILES_OF_A_SEGMENT = 4
+_FILES_FOR_OTHERS = 128
+_MIN_SEGMENTS = 8
+
+#: What follows the last index entry is usually less: an index that ends further before its log
+#: lacks entries.
+MAX_TAIL_BYTES = 16 << 20
+_T = TypeVar("_T")
+
+
+class SegmentCache:
+    """Closes the least recently used segments when more than `max_open` are open.
+
+    They open themselves on their next use. Fewer stay open, at least one, if all the caches of this
+    process together would reach its limit of open files: a segment takes up to four.
+    """
+
+    _all: ClassVar[WeakSet[SegmentCache]] = WeakSet()
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, max_open: int = 256) -> None:
+        if max_open < 1:
+            raise ValueError(f"at least one segment has to be open: {max_open}")
+        self._max_open = max_open
+        self._open: OrderedDict[int, Closeable] = OrderedDict()
+        self._on_use: Callable[[Closeable], None] | None = None
+        with self._guard:
+            self._all.add(self)
+
+    def __len__(self) -> int:
+        """Return how many are open."""
+        return len(self._open)
+
+    def use(self, segment: Closeable) -> None:
+        """Record that a segment is about to be used, closing others where needed."""
+        if id(segment) not in self._open:
+            self._make_room()
+        self._open[id(segment)] = segment
+        self._open.move_to_end(id(segment))
+        if self._on_use is not None:
+            # What it opens in turn is not announced.
+            on_use, self._on_use = self._on_use, None
+            try:
+                on_use(segment)
+            finally:
+                self._on_use = on_use
+
+    @contextmanager
+    def announcing(self, on_use: Callable[[Closeable], None] | None) -> Iterator[None]:
+        """Call a function with each segment that is about to be used, meanwhile.
+
+        A function that is called already stays the only one.
+        """
+        if on_use is None or self._on_use is not None:
+            yield
+            return
+        self._on_use = on_use
+        try:
+            yield
+        finally:
+            self._on_use = None
+
+    def forget(self, segment: Closeable) -> None:
+        """Record that a segment is closed."""
+        self._open.pop(id(segment), None)
+
+    def _make_room(self) -> None:
+        with self._guard:
+            elsewhere = sum(len(cache) for cache in self._all) - len(self)
+        limit = max(1, min(self._max_open, _max_segments() - elsewhere))
+        while len(self._open) >= limit:
+            _, oldest = self._open.popitem(last=False)
+            oldest.close()
+
+
+def _max_segments() -> int:
+    """Return how many segments this process can have open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        limit = 1 << 20
+    return max(_MIN_SEGMENTS, (limit - _FILES_FOR_OTHERS) // _FILES_OF_A_SEGMENT)
+
+
+class SegmentLog:
+    """A log that is opened on first use, and again after `close`.
+
+    A log that has changed since it was listed is an error when it is opened. A `MappedFile` is read
+    in place, ranges of any other source are fetched. Every read of `array` or `address` runs in
+    `complete` and ends with `check_faults`, because only some parts of a remote log are in memory.
+    """
+
+    def __init__(
+        self,
+        segment: SegmentFile,
+        max_decompressed_bytes: int,
+        open_source: Callable[[str, SegmentFile], ByteSource] = open_log,
+    ) -> None:
+        self._segment = segment
+        self._open_source = open_source
+        self.budget = shared_budget(max_decompressed_bytes)
+        self._file: MappedFile | FetchedLog | None = None
+        self._address = np.uint64(0)
+
+    def open(self) -> MappedFile | FetchedLog:
+        """Open the log, if it is not.
+
+        Raises `InputError` if that fails, or the log changed since it was listed.
+        """
+        if self._file is None:
+            source = self._open_source(self._segment.log_path, self._segment)
+            if isinstance(source, MappedFile):
+                source.advise_random()
+                self._file = source
+            else:
+                self._file = FetchedLog(source)
+            self._address = np.uint64(self._file.array.ctypes.data)
+        return self._file
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether parts of the log have to be fetched before they are read."""
+        return isinstance(self.open(), FetchedLog)
+
+    @property
+    def array(self) -> Bytes:
+        """The log; good until `close`."""
+        return self.open().array
+
+    @property
+    def address(self) -> np.uint64:
+        """Memory address of the log; good until `close`."""
+        self.open()
+        return self._address
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the log."""
+        return self.open().size_bytes
+
+    def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
+        """Begin to fetch ranges of a remote log (`FetchedLog.request`)."""
+        file = self.open()
+        if isinstance(file, FetchedLog):
+            file.request(starts, ends, ahead=ahead)
+
+    def fetch(self, starts: Longs, ends: Longs) -> None:
+        """Fetch ranges of a remote log, end exclusive, in the middle of a read."""
+        file = self.open()
+        if isinstance(file, FetchedLog):
+            file.fetch(starts, ends)
+
+    def complete(self, read: Callable[[], _T]) -> _T:
+        """Return the result of a read of the log, once all that it needs has been fetched.
+
+        The function has no effect but its result, because it may be repeated. Before it decides
+        something that lasts, it calls `check_faults`.
+        """
+        file = self.open()
+        return file.complete(read) if isinstance(file, FetchedLog) else read()
+
+    def batch(self, position_bytes: int) -> Bytes:
+        """Return the bytes of the batch at a position, header included."""
+        return batch_at(self.array, position_bytes)
+
+    def records(self, position_bytes: int) -> BatchRecords:
+        """Open the records of the batch at a position; errors are those of `open_records`."""
+        return open_records(self.batch(position_bytes), self.budget)
+
+    def why_unreadable(self, position_bytes: int) -> str:
+        """Return why a batch, or one of its records, cannot be read."""
+        return self.complete(lambda: self._why_unreadable(position_bytes))
+
+    def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
+        """Verify the batches from the last index entry on, and return where they end.
+
+        The long rest of a remote log is streamed, instead of being kept in memory.
+        """
+        base_offset = self._segment.base_offset
+        if self.is_remote and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:
+            source = LogFileSource(
+                self._segment.log_path,
+                listed=self._segment,
+                start_bytes=last_entry.position,
+                recovers=False,
+            )
+            end = end_of_batches(source.chunks(), last_entry, base_offset)
+            return replace(end, stop=source.stop)
+        end = self.complete(
+            lambda: scan_to_end(self.array, last_entry, base_offset, verify_crc=True)
+        )
+        self.check_faults()
+        return end
+
+    def check_faults(self) -> None:
+        """Raise if zeros took the place of bytes during a read.
+
+        `BytesMissingError`: they have to be fetched, and `complete` repeats the read. `InputError`:
+        they were lost.
+        """
+        file = self._file
+        if isinstance(file, FetchedLog):
+            if file.is_missing_bytes:
+                raise BytesMissingError
+        elif file is not None and file.faulted:
+            raise InputError(
+                "the log was cut, or its disk failed, while it was read",
+                path=self._segment.log_path,
+            )
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _why_unreadable(self, position_bytes: int) -> str:
+        stop = stop_at(self.array, position_bytes, self._segment.base_offset)
+        if stop is not None:
+            return stop.text
+        for result in decode_entry(self.batch(position_bytes), self.budget, len):
+            if isinstance(result, BatchDamage):
+                is_too_large = isinstance(result.error, TooLargeError)
+                return f"{TOO_LARGE}: {result.error}" if is_too_large else str(result.error)
+        return "the batch cannot be read"

@@ -1,0 +1,1 @@
+"""Log recovery: scan segments, merge their state, publish index files."""

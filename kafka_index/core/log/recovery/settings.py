@@ -1,0 +1,109 @@
+"""The settings of a build: the files to write, and their places."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.fs.local_work import workspace
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import new_run_id
+from kafka_index.core.log.state.partition_state import ProducerExpiration
+from kafka_index.core.logdir.partition_files import TieredPartition
+from kafka_index.core.output.locks import RUNS_FOLDER
+from kafka_index.core.output.temporary_files import scratch_path
+
+
+class Output(StrEnum):
+    """A kind of file that a build writes."""
+
+    INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TXN_INDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+    EPOCHS = "epochs"
+
+
+ALL_OUTPUTS = frozenset(Output)
+#: What a segment has of its own, whatever came before it.
+INDEX_OUTPUTS = frozenset((Output.INDEX, Output.TIME_INDEX))
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSettings:
+    """The settings that decide what a scan of a segment writes: two of its topic, and checksums."""
+
+    index_interval_bytes: int
+    index_size_max_bytes: int
+    verify_crc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """The settings of a build.
+
+    The target root mirrors the partition directories; None writes beside the logs. The expiration
+    leaves producers out of snapshots as a broker that starts now would; by default none is. `force`
+    builds also segments whose files are right already. No two runs share a run id, of letters,
+    digits and underscores. `tiered` has the facts about partitions with remote segments.
+    `shares_staged`: scratch files for a target in an object store or HDFS wait there, because
+    another process publishes them. `keeps_digests`: digests of the written files are kept, for the
+    record of the partition; without them nothing can be published. `keeps_record`: a record of the
+    partition is written, by which the next build knows which files are right.
+    """
+
+    config: LogConfig = field(default_factory=LogConfig)
+    target_root: str | None = None
+    outputs: frozenset[Output] = ALL_OUTPUTS
+    expiration: ProducerExpiration | None = None
+    verify_crc: bool = True
+    force: bool = False
+    run_id: str = field(default_factory=new_run_id)
+    tiered: Mapping[TopicPartition, TieredPartition] = field(default_factory=dict)
+    shares_staged: bool = False
+    keeps_digests: bool = True
+    keeps_record: bool = True
+
+    @property
+    def in_place(self) -> bool:
+        """Whether index files go beside their logs."""
+        return self.target_root is None
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether a file to write depends on the segments before it."""
+        return not INDEX_OUTPUTS.issuperset(self.outputs)
+
+    def work_path(self, final_path: str, attempt_id: str) -> str:
+        """Return the local path at which a file is written: beside its target if that is local."""
+        if self.target_root is None or not is_remote(self.target_root):
+            return scratch_path(final_path, self.run_id, attempt_id)
+        return scratch_path(_moved(final_path, workspace()), self.run_id, attempt_id)
+
+    def staged_path(self, final_path: str, attempt_id: str) -> str:
+        """Return the path at which a file of a scan waits for its publication."""
+        if not self.shares_staged or self.target_root is None or not is_remote(self.target_root):
+            return self.work_path(final_path, attempt_id)
+        root = f"{self.target_root}/{RUNS_FOLDER}/{self.run_id}"
+        return scratch_path(_moved(final_path, root), self.run_id, attempt_id)
+
+    def attributes_of(self, log_path: str) -> str | None:
+        """Return the log whose mode and owner the files beside it take; None for another folder."""
+        return log_path if self.in_place else None
+
+    def scan_settings(self, topic: str) -> ScanSettings:
+        """Return what decides how a topic's segments are scanned."""
+        config = self.config.for_topic(topic)
+        return ScanSettings(
+            config.index_interval_bytes, config.index_size_max_bytes, verify_crc=self.verify_crc
+        )
+
+
+def _moved(final_path: str, root: str) -> str:
+    """Return the path of a partition's file below another root."""
+    folder, name = os.path.split(final_path)
+    return os.path.join(root, os.path.basename(folder), name)

@@ -1,0 +1,263 @@
+"""A segment between its scan and its publication: a row, and scratch files that wait.
+
+The files of a remote segment are compared with the files stored beside its log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kafka_index.core.errors import CorruptObjectError, InputError, KafkaIndexError
+from kafka_index.core.format.names import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    index_name_for,
+    segment_file_name,
+)
+from kafka_index.core.format.records import ABORTED_TXN, OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.core.fs.paths import prepare_target_directory
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.log.recovery.report import SegmentReport
+from kafka_index.core.log.recovery.settings import BuildSettings, Output
+from kafka_index.core.log.state.segment_state import SegmentState
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.output.publish import Publication, StagedFile, is_new_folder
+from kafka_index.core.output.temporary_files import remove_scratch
+
+# The producers and leader epochs that a scan found in a segment, a hidden file: with it a segment
+# is not scanned again when an earlier segment of its partition has changed.
+_STATE_SUFFIX = ".kafka-index-state"
+_DIGEST_BYTES = 16
+_CHUNK_BYTES = 1 << 20
+
+_ENTRY_BYTES = {
+    OFFSET_INDEX_SUFFIX: OFFSET_ENTRY.itemsize,
+    TIME_INDEX_SUFFIX: TIME_ENTRY.itemsize,
+    TXN_INDEX_SUFFIX: ABORTED_TXN.itemsize,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A published file as it was written: its final name, and the BLAKE2b of 16 bytes in hex."""
+
+    name: str
+    size_bytes: int
+    digest: str
+
+    @classmethod
+    def of(cls, path: str, name: str | None = None) -> PublishedFile:
+        """Return the file at `path` as it is now; an `OSError` when it cannot be read."""
+        name = name or os.path.basename(path)
+        if is_remote(path):
+            return cls.of_bytes(name, store_of(path).read(path))
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        size_bytes = 0
+        with open(path, "rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                size_bytes += len(chunk)
+        return cls(name, size_bytes, digest.hexdigest())
+
+    @classmethod
+    def of_bytes(cls, name: str, data: bytes) -> PublishedFile:
+        """Return a file of these bytes."""
+        digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES)
+        return cls(name, len(data), digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPaths:
+    """The final paths of the files that a segment has of its own, and its log."""
+
+    time_index: str
+    offset_index: str
+    state: str
+    log_path: str
+
+    @classmethod
+    def of(cls, segment: SegmentFile, directory: str) -> SegmentPaths:
+        """Return the paths of a segment's files in its target folder."""
+        log_name = os.path.basename(segment.log_path)
+        return cls(
+            os.path.join(directory, index_name_for(log_name, TIME_INDEX_SUFFIX)),
+            os.path.join(directory, index_name_for(log_name, OFFSET_INDEX_SUFFIX)),
+            os.path.join(directory, "." + segment_file_name(segment.base_offset, _STATE_SUFFIX)),
+            segment.log_path,
+        )
+
+    def published(self, settings: BuildSettings) -> tuple[str, ...]:
+        """Return the files that are to appear, in order: the index last."""
+        # Without a record of the partition, nobody would know what the state belongs to.
+        has_index = Output.INDEX in settings.outputs
+        wanted = (
+            (self.state, has_index and settings.needs_state),
+            (self.time_index, Output.TIME_INDEX in settings.outputs),
+            (self.offset_index, has_index),
+        )
+        return tuple(path for path, is_wanted in wanted if is_wanted)
+
+    def publication(self, settings: BuildSettings, attempt_id: str) -> Publication | None:
+        """Return the scratch files of an attempt that are to appear; None for none."""
+
+        def staged(path: str) -> StagedFile:
+            return StagedFile(settings.staged_path(path, attempt_id), path)
+
+        files = tuple(map(staged, self.published(settings)))
+        attributes_of = settings.attributes_of(self.log_path)
+        if Output.INDEX in settings.outputs:
+            is_new = is_new_folder(os.path.dirname(self.offset_index), settings.run_id)
+            return Publication(
+                files,
+                attributes_of=attributes_of,
+                is_segment=True,
+                is_new=is_new,
+                is_shared=settings.shares_staged,
+            )
+        return Publication(files, attributes_of=attributes_of) if files else None
+
+    def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:
+        """Put the scratch files of an attempt where the process that publishes them finds them.
+
+        Raises `PublishError` if the store refuses one.
+        """
+        for path in self._all:
+            work_path = settings.work_path(path, attempt_id)
+            staged_path = settings.staged_path(path, attempt_id)
+            if work_path != staged_path and os.path.exists(work_path):
+                with open(work_path, "rb") as file:
+                    store_of(staged_path).put(staged_path, file.read())
+                remove_scratch(work_path)
+
+    def remove_scratch(self, settings: BuildSettings, attempt_id: str) -> None:
+        """Remove the scratch files an attempt has left, but for those in a store.
+
+        Another attempt may need them, and the end of the run sweeps them.
+        """
+        for path in self._all:
+            remove_scratch(settings.work_path(path, attempt_id))
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return self.time_index, self.offset_index, self.state
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A segment whose row is known, and the files that are left to publish for it.
+
+    The row is as complete as it can be without the segments before it. The directory is the target
+    folder, empty when it could not be made. The attempt id is that of waiting scratch files, None
+    when there are none. `is_withheld`: they serve the segments after it only, and are not
+    published. `files` are its own, as they were written by this scan or by an earlier run.
+    """
+
+    segment: SegmentFile
+    report: SegmentReport
+    directory: str = ""
+    attempt_id: str | None = None
+    is_withheld: bool = False
+    files: tuple[PublishedFile, ...] = ()
+
+    @property
+    def paths(self) -> SegmentPaths:
+        """The paths of its files."""
+        return SegmentPaths.of(self.segment, self.directory)
+
+    def publication(self, settings: BuildSettings) -> Publication | None:
+        """Return the scratch files that are to appear, and where; None when there are none."""
+        if self.attempt_id is None or self.is_withheld:
+            return None
+        return self.paths.publication(settings, self.attempt_id)
+
+    def remove_scratch(self, settings: BuildSettings) -> None:
+        """Remove the scratch files that are not published."""
+        if self.attempt_id is not None:
+            self.paths.remove_scratch(settings, self.attempt_id)
+
+    def read_state(self, settings: BuildSettings) -> SegmentState:
+        """Return the state of the segment's producers and epochs from the scan.
+
+        Raises `InputError` if it cannot be read.
+        """
+        path = self.paths.state
+        if self.attempt_id is None:
+            return SegmentState.read(path)
+        try:
+            return SegmentState.read(settings.staged_path(path, self.attempt_id))
+        except InputError:
+            # Another attempt may have published the staged file, which renames it; objects are
+            # copied. A state of another scan existed before.
+            if is_remote(path) or not self._is_published(path):
+                raise
+            return SegmentState.read(path)
+
+    def is_published(self) -> bool:
+        """Return whether it has files that are to be published, and all of its own are."""
+        return not self.is_withheld and bool(self.files) and self.is_in_place()
+
+    def is_in_place(self) -> bool:
+        """Return whether all files of its own are published as they were written."""
+        return all(
+            self._is_published(os.path.join(self.directory, file.name)) for file in self.files
+        )
+
+    def _is_published(self, path: str) -> bool:
+        """Return whether a published file is that of the segment as it was scanned."""
+        try:
+            return PublishedFile.of(path) in self.files
+        except (OSError, KafkaIndexError):
+            return False
+
+
+def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
+    """Return the folder of a segment's index files, made if it is missing.
+
+    Raises `PublishError` if it cannot be made.
+    """
+    return prepare_target_directory(
+        settings.target_root,
+        segment.topic_partition,
+        segment.partition_directory,
+    )
+
+
+def stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:
+    """Return how the stored indexes of a remote segment differ from built ones, for people.
+
+    None means that they are equal; a local segment has no stored indexes.
+    """
+    if not is_segment_path(segment.log_path):
+        return None
+    found = (_difference(segment, suffix, data) for suffix, data in built.items())
+    return "; ".join(filter(None, found)) or None
+
+
+def _difference(segment: SegmentFile, suffix: str, built: bytes) -> str | None:
+    directory, log_name = os.path.split(segment.log_path)
+    path = os.path.join(directory, index_name_for(log_name, suffix))
+    try:
+        stored = store_of(path).read(path)
+    except FileNotFoundError:
+        return f"the segment has no stored {suffix}" if built else None
+    except CorruptObjectError as error:
+        return f"the stored {suffix} cannot be read: {error}"
+    if stored == built:
+        return None
+    size = _ENTRY_BYTES[suffix]
+    shared = min(len(stored), len(built))
+    pair = (np.frombuffer(data[:shared], np.uint8) for data in (stored, built))
+    unequal = np.flatnonzero(np.not_equal(*pair))
+    first = int(unequal[0]) if len(unequal) else shared
+    return (
+        f"the stored {suffix} differs from entry {first // size} on "
+        f"(entries stored {len(stored) // size}, built {len(built) // size})"
+    )

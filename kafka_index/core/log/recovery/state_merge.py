@@ -1,0 +1,349 @@
+"""The fold over a partition: from what the scans of its segments found to its state files.
+
+Segments are folded in offset order. What recovery would leave at the end of each is written to
+scratch files: its aborted transactions, and the snapshot of producers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from kafka_index.core.errors import InputError, KafkaIndexError
+from kafka_index.core.format.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    TXN_INDEX_SUFFIX,
+    index_name_for,
+)
+from kafka_index.core.fs.directories import Entry
+from kafka_index.core.log.recovery.initial_state import PartitionStart
+from kafka_index.core.log.recovery.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
+from kafka_index.core.log.recovery.settings import BuildSettings, Output
+from kafka_index.core.log.recovery.staged_segment import (
+    PublishedFile,
+    StagedSegment,
+    stored_differences,
+)
+from kafka_index.core.log.state.snapshots import snapshot_path
+from kafka_index.core.output.publish import StagedFile, TargetFiles
+from kafka_index.core.output.temporary_files import write_scratch
+
+#: Reason codes of segments that cannot be folded.
+STATE_UNKNOWN = "state_unknown"
+SEGMENTS_OVERLAP = "segments_overlap"
+#: Reason code of a note: a broker that starts on this partition deletes all of its segments.
+LOG_START_ABOVE_END = "log_start_above_end"
+_INDEX_STAYS = "there is one: remove it, and a broker recovers the segment"
+_OTHER_ORDER = "a broker's snapshot may have the same producers in another order"
+
+
+def fold_partition(
+    staged: Sequence[StagedSegment],
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+    start: PartitionStart | None = None,
+    listed: Sequence[Entry] | None = None,
+) -> FoldedPartition:
+    """Fold every segment of a partition, in order of base offsets.
+
+    The start is by default read from the files beside the first log; `listed` is as for
+    `PartitionStart.read`. The attempt id names the scratch files.
+    """
+    folded = FoldedPartition(staged)
+    if not settings.needs_state:
+        # Each segment is right by itself.
+        folded.segments = [FoldedSegment(each, each.report) for each in staged]
+        folded.snapshots = set()
+        return folded
+    try:
+        first = staged[0].segment
+        if start is None:
+            start = PartitionStart.read(
+                first,
+                settings.expiration,
+                with_epochs=Output.EPOCHS in settings.outputs,
+                tiered=settings.tiered.get(first.topic_partition),
+                run_id=settings.run_id,
+                listed=listed,
+            )
+        folded.start = start
+        fold = PartitionMerge(
+            start, settings, attempt_id, TargetFiles(folded.directory, settings.run_id)
+        )
+        for each in staged:
+            folded.segments.append(fold.fold(each))
+        folded.segments[-1] = fold.annotate_last(folded.segments[-1])
+        folded.own_files = fold.last_files(staged[-1])
+    except KafkaIndexError as error:
+        folded.error = error
+        return folded
+    folded.first_offset = fold.first_offset
+    folded.published = fold.published
+    folded.snapshots = fold.snapshots if fold.is_whole else None
+    return folded
+
+
+@dataclass
+class PartitionMerge:
+    """Joins the segments of one partition, one after the other.
+
+    State files are written to scratch files where the target lacks them; `published` has all that
+    the partition is to have, new or not.
+    """
+
+    start: PartitionStart
+    settings: BuildSettings
+    attempt_id: str
+    target: TargetFiles
+    published: list[PublishedFile] = field(default_factory=list)
+    snapshots: set[int] = field(default_factory=set)
+    # The offset after the last batch so far, and that after the last record batch.
+    _end: int | None = None
+    _map_end: int = -1
+    # The log's end, as a broker reads it from the last segment.
+    _log_end: int = 0
+    _first_offset: int = 0
+    _was_cut: bool = False
+    # Why the state is no longer known.
+    _unknown: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the state is known at the end of every segment so far."""
+        return self._unknown is None and self._end is not None
+
+    @property
+    def first_offset(self) -> int:
+        """The log start offset for a broker: no snapshot is kept at it or below."""
+        return max(self.start.log_start_offset, self._first_offset)
+
+    def fold(self, staged: StagedSegment) -> FoldedSegment:
+        """Fold the next segment."""
+        row = staged.report
+        base_offset = staged.segment.base_offset
+        files: tuple[StagedFile, ...] = ()
+        if row.status != FAILED:
+            try:
+                if self._unknown is None:
+                    row, files = self._folded(staged)
+                else:
+                    row, files = self._folded_without_state(staged)
+            except KafkaIndexError as error:
+                row = row.failed_by(error)
+        if row.status == FAILED and self._unknown is None:
+            self._unknown = f"segment {base_offset} failed"
+        return FoldedSegment(staged, row, files)
+
+    def annotate_last(self, last: FoldedSegment) -> FoldedSegment:
+        """Return the last segment, with a note where the log starts after its end.
+
+        A broker deletes all segments then, and begins an empty log at its start (LogLoader.load).
+        """
+        log_start = self.start.log_start_offset
+        if not self.is_whole or self._log_end >= log_start:
+            return last
+        note = (
+            f"{LOG_START_ABOVE_END}: the log ends at {self._log_end}, below its start in "
+            f"{LOG_START_CHECKPOINT}, {log_start}: a broker that starts here deletes all segments"
+        )
+        report = last.report
+        notes = "; ".join(filter(None, (note, report.note)))
+        code = report.reason_code or LOG_START_ABOVE_END
+        return replace(last, report=replace(report, note=notes, reason_code=code))
+
+    def last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
+        """Return the files of the partition itself: the snapshot at its end, and its epochs.
+
+        Raises `KafkaIndexError` if one cannot be read or written.
+        """
+        if not self.is_whole or self._end is None:
+            return ()
+        files = self._last_snapshots(last)
+        epochs = self.start.state.epochs
+        # A broker makes an empty file, and writes it when something changes, or when an epoch
+        # starts at the log start or before (LeaderEpochFileCache.truncateFromStartAsyncFlush).
+        is_written = epochs.entries != self.start.epochs
+        is_written |= epochs.truncate_from_end(self._log_end)
+        is_written |= epochs.truncate_from_start(self.start.log_start_offset)
+        if Output.EPOCHS not in self.settings.outputs:
+            return files
+        text = epochs.text() if is_written else self.start.epochs_text or ""
+        path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
+        return (*files, *self._write(path, text.encode(), last))
+
+    def _folded(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
+        """Fold a segment; return its row and its state files."""
+        state = self.start.state
+        base_offset = staged.segment.base_offset
+        files: tuple[StagedFile, ...] = ()
+        note = self.start.note
+        if self._end is None:
+            self._first_offset = base_offset
+        else:
+            if base_offset < self._end:
+                return self._overlapping(staged, self._end), ()
+            note = self._gap(base_offset)
+            is_reloaded = self._reload_before(base_offset)
+            files = self._snapshot(staged, base_offset)
+            if not is_reloaded:
+                state.reload()
+        found = staged.read_state(self.settings)
+        aborted, stop = state.apply(found)
+        row = staged.report
+        if stop is not None:
+            return row.failed(stop.reason_code, stop.text, stop.position_bytes), ()
+        self._log_end = base_offset if row.counts is None else row.counts.next_offset
+        self._map_end = max(base_offset, found.map_end_offset)
+        self._end = max(self._log_end, self._map_end)
+        self._was_cut = row.status == TRUNCATED
+        if state.has_tree:
+            note = "; ".join(filter(None, (note, _OTHER_ORDER)))
+        note = "; ".join(filter(None, (note, row.note)))
+        if not staged.is_withheld:
+            files += self.write_txn_index(staged, aborted.tobytes())
+            if Output.TXN_INDEX in self.settings.outputs:
+                built = {TXN_INDEX_SUFFIX: aborted.tobytes()}
+                note = "; ".join(filter(None, (note, stored_differences(staged.segment, built))))
+        elif os.path.exists(staged.paths.offset_index):
+            # Without it a broker would cut the log here, as the state has it.
+            row = replace(row, reason=f"{row.reason}; {_INDEX_STAYS}")
+            self._unknown = f"segment {base_offset} has an invalid tail that a broker keeps"
+        is_new = bool(files) and row.status == UNCHANGED
+        row = replace(
+            row,
+            status=BUILT if is_new else row.status,
+            aborted_txns=len(aborted),
+            producers=len(state),
+            note=note or None,
+        )
+        return row, files
+
+    def _overlapping(self, staged: StagedSegment, end: int) -> SegmentReport:
+        error = InputError(
+            "segments_overlap: the segment before it continues past this segment's base offset",
+            expected=f"a base offset of {end} or more",
+            found=staged.segment.base_offset,
+            hint="remove the segment that does not belong here",
+        )
+        return staged.report.failed(SEGMENTS_OVERLAP, str(error))
+
+    def _gap(self, base_offset: int) -> str | None:
+        """Return a note when offsets are missing before a segment."""
+        end = self._end
+        if end is None or base_offset == end:
+            return None
+        if self._was_cut:
+            return f"the segment before it is valid up to offset {end} (exclusive) only"
+        return f"offsets {end} to {base_offset - 1} are in no segment before it"
+
+    def _folded_without_state(
+        self, staged: StagedSegment
+    ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
+        """Fold a segment after a failed one: only its own files can be correct."""
+        unknown = (
+            f"{STATE_UNKNOWN}: {self._unknown}, so the producers and transactions "
+            "before this segment are not known"
+        )
+        if Output.TXN_INDEX in self.settings.outputs and len(
+            staged.read_state(self.settings).aborts
+        ):
+            # With its .index a broker would take it for a segment where nothing was aborted.
+            reason = f"{unknown}, and it has aborted transactions"
+            return staged.report.failed(STATE_UNKNOWN, reason), ()
+        row = replace(staged.report, note=f"{unknown}: no snapshot")
+        return row, self.write_txn_index(staged, b"")
+
+    def _reload_before(self, offset: int) -> bool:
+        """Load the snapshot after the last record batch, where it is below an offset.
+
+        Recovery has written that snapshot, and writes another one at the offset from what it
+        loads (UnifiedLog.rebuildProducerState).
+        """
+        if self._map_end <= self.start.log_start_offset:
+            # No snapshot is kept that far down.
+            self.start.state.forget_producers()
+        if self._map_end >= offset:
+            return False
+        self.start.state.reload()
+        return True
+
+    def _last_snapshots(self, last: StagedSegment) -> tuple[StagedFile, ...]:
+        """Write the snapshot at the log's end.
+
+        Recovery of the last segment writes one after its last record batch. Where messages of
+        magic 0 or 1 follow, the log ends later, and has another one there.
+        """
+        files: tuple[StagedFile, ...] = ()
+        if self._map_end < self._log_end:
+            files = self._snapshot(last, self._map_end)
+            self._reload_before(self._log_end)
+        return (*files, *self._snapshot(last, self._log_end))
+
+    def _snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
+        """Write the snapshot at an offset, unless none is kept there or it is there already."""
+        if offset <= self.first_offset or Output.SNAPSHOT not in self.settings.outputs:
+            return ()
+        if offset in self.snapshots:
+            # At the end of the log as well as before an empty last segment.
+            return ()
+        self.snapshots.add(offset)
+        path = snapshot_path(staged.directory, offset)
+        return self._write(path, self.start.state.snapshot(), staged)
+
+    def write_txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
+        """Write a segment's transaction index; an empty one only over an existing file."""
+        if Output.TXN_INDEX not in self.settings.outputs:
+            return ()
+        log_name = os.path.basename(staged.segment.log_path)
+        path = os.path.join(staged.directory, index_name_for(log_name, TXN_INDEX_SUFFIX))
+        if not data and not self.target.exists(path):
+            return ()
+        return self._write(path, data, staged)
+
+    def _write(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
+        """Write a file, unless the target holds it already."""
+        self.published.append(PublishedFile.of_bytes(os.path.basename(path), data))
+        if self.target.holds(path, data):
+            return ()
+        file = StagedFile(self.settings.work_path(path, self.attempt_id), path)
+        attributes_of = self.settings.attributes_of(staged.segment.log_path)
+        write_scratch(file.scratch_path, data, attributes_of=attributes_of)
+        return (file,)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedSegment:
+    """A segment with its final row, and the state files to publish before its ``.index``."""
+
+    staged: StagedSegment
+    report: SegmentReport
+    files: tuple[StagedFile, ...] = ()
+
+
+@dataclass
+class FoldedPartition:
+    """A partition whose files wait to be published.
+
+    `staged` are its segments as they were scanned, `segments` the same, folded up to an error.
+    `own_files` belong to no segment, and appear before any other. `start` is that of the fold, if
+    there was one, and `first_offset` the log start offset for a broker. `snapshots` are the offsets
+    of all snapshots that the partition is to have, None if they are not known; `published` are its
+    state files, new or not. An `error` keeps the whole partition from being published.
+    """
+
+    staged: Sequence[StagedSegment]
+    segments: list[FoldedSegment] = field(default_factory=list)
+    own_files: tuple[StagedFile, ...] = ()
+    first_offset: int = 0
+    snapshots: set[int] | None = None
+    error: KafkaIndexError | None = None
+    published: list[PublishedFile] = field(default_factory=list)
+    start: PartitionStart | None = None
+
+    @property
+    def directory(self) -> str:
+        """The target folder, from any segment: a segment that failed early may not know it."""
+        return max(each.directory for each in self.staged)

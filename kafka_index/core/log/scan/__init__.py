@@ -1,0 +1,1 @@
+"""Iterate over the batches of a log segment."""

@@ -1,0 +1,279 @@
+"""Reading a log: opening it, finding its batches by offset, scanning from a position.
+
+Source: Kafka's ``FileRecords``. Lookups and growing logs share these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_index.core.errors import CorruptLogError, InputError, ReadError
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
+from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Bytes, ByteSource, FileInfo
+from kafka_index.core.index.sparse_indexes import OffsetPosition
+from kafka_index.core.kernels import batch_header, batch_seek
+from kafka_index.core.kernels.scan import SCAN_END, SCAN_OFFSET_OVERFLOW, SCAN_ROWS_FULL
+from kafka_index.core.log.scan.batch_search import HeldBytes, entry_length
+from kafka_index.core.log.scan.scanner import BatchOrder, Scanner, last_offset_of
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_table import BatchColumns, ScanStop
+from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.records.record_sections import first_offset
+
+#: The offset of no batch.
+NO_OFFSET = -1
+
+
+class LogOffsetPosition(NamedTuple):
+    """The batch that holds an offset, by base offset, position and size in bytes (Kafka's name)."""
+
+    offset: int
+    position: int
+    size: int
+
+
+class TimestampAndOffset(NamedTuple):
+    """A record found by its time in ms (Kafka: ``FileRecords.TimestampAndOffset``)."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a log: the position and the offset after its last batch.
+
+    `stop` is the reason why there are no more batches, None at the end of the file. `disorder` is
+    the first of the scanned batches that begins before the one before it has ended: the next offset
+    is what a broker takes for the end then, and may be anything.
+    """
+
+    end_bytes: int
+    next_offset: int
+    stop: ScanStop | None
+    disorder: ScanStop | None = None
+
+
+def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
+    """Open a log, by path or URI, for reading: a local one is a `MappedFile`.
+
+    Raises `InputError` if it cannot be opened or is larger than any broker's, and `ReadError` if it
+    has changed since it was listed; a change of a log in an object store is found out when it is
+    read.
+    """
+    info = None
+    if listed is not None:
+        info = FileInfo(path, listed.log_size_bytes, listed.log_mtime_ns, listed.log_version)
+    file = store_of(path).open(path, info)
+    try:
+        if file.size_bytes > INT32_MAX:
+            raise InputError(  # noqa: TRY301, because it closes the file
+                "the log is larger than any broker's",
+                path=path,
+                expected=INT32_MAX,
+                found=file.size_bytes,
+            )
+        if info is not None:
+            if info.size_bytes != file.size_bytes:
+                raise log_changed(
+                    path, f"it had {info.size_bytes} bytes when listed, {file.size_bytes} now"
+                )
+            if info.mtime_ns != file.mtime_ns:
+                raise log_changed(path, "it was modified after it was listed")
+    except InputError:
+        file.close()
+        raise
+    return file
+
+
+def log_changed(path: str, how: str) -> ReadError:
+    """Return the error for a log that is being written."""
+    return ReadError(
+        f"the log changed while it was read: {how}",
+        path=path,
+        hint="run again when nothing writes to it",
+    )
+
+
+def batch_at(log: Bytes, position_bytes: int) -> Bytes:
+    """Return the bytes of the batch at a position, header included."""
+    header = log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES]
+    return log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES + entry_length(header)]
+
+
+class LogBatches:
+    """The batches of a log from the start of one on, in chunks, up to the first invalid batch.
+
+    The base offset is that of the segment. Once exhausted, `stop` is the reason why the batches
+    ended before the log did. With `any_offset`, batches may have offsets that the segment cannot
+    index, which only recovery refuses; if checksums are verified, only offsets that ascend.
+    """
+
+    def __init__(
+        self,
+        log: Bytes,
+        position_bytes: int,
+        base_offset: int,
+        *,
+        verify_crc: bool,
+        any_offset: bool = False,
+    ) -> None:
+        self._log = log
+        self._verify_crc, self._any_offset = verify_crc, any_offset
+        self._scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=position_bytes)
+        self.stop: ScanStop | None = None
+
+    @property
+    def refusal(self) -> ScanStop | None:
+        """The reason why recovery fails where the batches ended, if it does not cut the log."""
+        return self.stop if self.stop is not None and self.stop.refused else None
+
+    def __iter__(self) -> Iterator[BatchColumns]:
+        """Scan the log."""
+        log, scanner = self._log, self._scanner
+        ascends = self._any_offset and self._verify_crc
+        resumes = {SCAN_ROWS_FULL}
+        if self._any_offset and not ascends:
+            resumes.add(SCAN_OFFSET_OVERFLOW)
+        ahead = HeldBytes(log) if ascends else None
+        code = SCAN_ROWS_FULL
+        while code in resumes:
+            if code == SCAN_OFFSET_OVERFLOW:
+                at = int(scanner.position)
+                base_offset = last_offset_of(log[at : at + RECORD_BATCH_OVERHEAD_BYTES])
+                scanner = Scanner(base_offset, verify_crc=self._verify_crc, position_bytes=at)
+            code = scanner.scan(log, 0, len(log), ahead)
+            yield from scanner.drain()
+        if code != SCAN_END:
+            self.stop = scanner.stop(code, HeldBytes(log))
+
+
+def scan_to_end(
+    log: Bytes, last_entry: OffsetPosition, base_offset: int, *, verify_crc: bool
+) -> LogEnd:
+    """Scan from the last index entry to the end of the batches (``LogSegment.readNextOffset``).
+
+    Without an entry, `last_entry` is the base offset of the segment at position 0.
+    """
+    # An entry that is not one may lead before the log (LogSegment.translateOffset).
+    start = max(last_entry.position, 0)
+    batches = LogBatches(log, start, base_offset, verify_crc=verify_crc, any_offset=True)
+    end = end_of_batches(batches, last_entry, base_offset)
+    return replace(end, stop=batches.stop)
+
+
+def end_of_batches(
+    chunks: Iterable[BatchColumns], last_entry: OffsetPosition, base_offset: int
+) -> LogEnd:
+    """Return the end of a log, without the reason why there are no more batches.
+
+    The chunks are the batches from the last index entry on; for the other parameters see
+    `scan_to_end`.
+    """
+    largest_base_offset = last_offset = NO_OFFSET
+    end_bytes = max(last_entry.position, 0)
+    order, disorder = BatchOrder(base_offset), None
+    for batches in chunks:
+        disorder = disorder or order.first_stop(batches)
+        largest_base_offset = max(largest_base_offset, int(batches.base_offset.max()))
+        last_offset = int(batches.last_offset[-1])
+        end_bytes = int(batches.position_bytes[-1] + batches.size_bytes[-1])
+    following = next_offset(base_offset, last_entry.offset, largest_base_offset, last_offset)
+    return LogEnd(end_bytes, following, None, disorder)
+
+
+def next_offset(
+    base_offset: int, indexed_offset: int, largest_base_offset: int, last_offset: int
+) -> int:
+    """Return the offset after the last batch of a segment, as a broker reads it.
+
+    It looks for the last batch from the batch that holds the offset of the last index entry, or is
+    the first above it. Where offsets go back after that entry there may be none, and the segment
+    counts as empty: the answer is its base offset. Without an entry, `indexed_offset` is the base
+    offset; the largest base offset from that entry on, and the last offset of the last batch, are
+    -1 for none. Source: LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
+    """
+    if max(largest_base_offset, last_offset) < indexed_offset:
+        return base_offset
+    # The offset after the largest one is the smallest one, as in Java.
+    return -INT64_MAX - 1 if last_offset == INT64_MAX else last_offset + 1
+
+
+def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:
+    """Return why a scan stops at a batch; None when it does not."""
+    scanner = Scanner(base_offset, verify_crc=True, position_bytes=position_bytes)
+    code = scanner.scan(log, 0, len(log), HeldBytes(log))
+    if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
+        return None
+    return scanner.stop(code, HeldBytes(log))
+
+
+def search_for_offsets(
+    log: Bytes,
+    log_size: int,
+    targets: Longs,
+    entry_offsets: Longs,
+    entry_positions: Longs,
+    batches: Longs,
+    *,
+    misfit: Callable[[int], int],
+    budget: DecompressionBudget,
+) -> None:
+    """Find the batches that hold ascending offsets, or come next (``searchForOffsetFromPosition``).
+
+    The arrays are those of `kafka_index.core.kernels.batch_seek.walk_to_offsets`. `misfit` is called with the
+    number of a target whose index entry does not hold: it raises, or returns the position of the
+    entry if the log is damaged there. The budget is for compressed messages of magic 0 and 1, whose
+    first offset is inside.
+    """
+    address = np.uint64(log.ctypes.data)
+    state = batch_seek.new_state()
+    code = batch_seek.WALK_NEEDS_FIRST_OFFSET
+    while code != batch_seek.WALK_DONE:
+        code = batch_seek.walk_to_offsets(
+            address, log_size, targets, entry_offsets, entry_positions, state, batches
+        )
+        if code == batch_seek.WALK_NEEDS_FIRST_OFFSET:
+            position = int(state[batch_seek.STATE_POSITION])
+            try:
+                state[batch_seek.STATE_UNPACKED_FIRST_OFFSET] = first_offset(
+                    batch_at(log, position), budget
+                )
+                state[batch_seek.STATE_UNPACKED_POSITION] = position
+            except CorruptLogError:
+                state[batch_seek.STATE_DAMAGE] = position
+        elif code == batch_seek.WALK_MISFIT:
+            state[batch_seek.STATE_DAMAGED_ENTRY] = misfit(int(state[batch_seek.STATE_QUERY]))
+
+
+def read_batch_fields(
+    log: Bytes,
+    batches: Longs,
+    base_offsets: Longs,
+    last_offsets: Longs,
+    sizes: Longs,
+    *,
+    budget: DecompressionBudget,
+) -> None:
+    """Read the offsets and sizes of batches into arrays, all of shape (n,).
+
+    Positions in `batches` are negative for none; they become damage if the first offset of a
+    compressed message of magic 0 or 1 cannot be unpacked. The budget is as for
+    `search_for_offsets`.
+    """
+    address = np.uint64(log.ctypes.data)
+    batch_header.read_batch_fields(address, batches, base_offsets, last_offsets, sizes)
+    inside = (base_offsets == batch_header.NOT_IN_HEADER) & (batches >= 0)
+    for position in np.unique(batches[inside]):
+        rows = batches == position
+        try:
+            base_offsets[rows] = first_offset(batch_at(log, int(position)), budget)
+        except CorruptLogError:
+            batches[rows] = batch_header.damage_at(position)

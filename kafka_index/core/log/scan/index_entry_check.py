@@ -1,0 +1,218 @@
+"""Whether the entries of an index file lead to the right batches, whoever wrote it.
+
+Offset index: offsets rise, each position begins a batch, and each offset is above the last offset
+of every batch before that position. Time index: no batch that ends before an entry's offset is
+later than the entry.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.records import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.core.records.batch_table import BatchColumns
+
+_NO_OFFSET = -1
+
+
+class EntryFault(StrEnum):
+    """The way in which the entries of an index file do not fit their log."""
+
+    #: Entries are missing.
+    INCOMPLETE = "incomplete"
+    #: One points beyond the log.
+    STALE = "stale"
+    #: One points between batches.
+    MISPLACED = "misplaced"
+    #: One points past batches that belong to an entry before it.
+    TOO_LOW = "too_low"
+    #: They are those of another segment.
+    FOREIGN = "foreign"
+
+
+class IndexMismatch(NamedTuple):
+    """The first entry that does not fit the log, and how."""
+
+    fault: EntryFault
+    entry: int
+    expected: str
+    found: str
+
+
+class StoredEntries(NamedTuple):
+    """The entries of an index file up to the padding, and its end.
+
+    Offsets are absolute; values are positions in bytes, or timestamps in ms. `padding` counts
+    entries of zeros at the end, `torn_bytes` the bytes after the last whole entry; `disorder` is
+    the first entry that is not above the one before.
+    """
+
+    offsets: Longs
+    values: Longs
+    padding: int
+    torn_bytes: int
+    disorder: int | None
+
+
+def read_offset_entries(data: bytes, base_offset: int) -> StoredEntries:
+    """Return the entries of an ``.index``."""
+    stored = _read_entries(data, OFFSET_ENTRY)
+    return stored._replace(offsets=stored.offsets + base_offset)
+
+
+def read_time_entries(data: bytes, base_offset: int) -> StoredEntries:
+    """Return the entries of a ``.timeindex``."""
+    stored = _read_entries(data, TIME_ENTRY)
+    return stored._replace(offsets=stored.values + base_offset, values=stored.offsets)
+
+
+def _read_entries(data: bytes, layout: np.dtype[np.void]) -> StoredEntries:
+    """Return entries with their two fields as they are stored, in this order."""
+    size = layout.itemsize
+    raw = np.frombuffer(data, layout, len(data) // size)
+    keys, values = (raw[name].astype(np.int64) for name in layout.names or ())
+    used = int(np.flatnonzero((keys != 0) | (values != 0)).max(initial=-1)) + 1
+    keys, values = keys[:used], values[:used]
+    wrong = (keys < 0) | (values < 0)
+    wrong[1:] |= (np.diff(keys) <= 0) | (np.diff(values) < 0)
+    return StoredEntries(keys, values, len(raw) - used, len(data) % size, _first(wrong))
+
+
+def _first(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
+    rows = np.flatnonzero(mask)
+    return int(rows[0]) if len(rows) else None
+
+
+class OffsetEntryFit:
+    """Compares ordered offset entries with the batches of their log, chunk by chunk."""
+
+    def __init__(self, entries: StoredEntries) -> None:
+        self._offsets, self._positions = entries.offsets, entries.values
+        self._next = 0
+        self._fitting = 0
+        self._largest = _NO_OFFSET
+        self._misfit: IndexMismatch | None = None
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Compare the entries that lead into these batches."""
+        last = batches.last_offset
+        largest = np.maximum.accumulate(np.concatenate(([self._largest], last)))
+        self._largest = int(largest[-1])
+        first = self._next
+        end = int(np.searchsorted(self._positions, batches.end_bytes))
+        if end <= first:
+            return
+        self._next = end
+        positions, offsets = self._positions[first:end], self._offsets[first:end]
+        rows = np.searchsorted(batches.position_bytes, positions, side="right") - 1
+        rows = np.maximum(rows, 0)
+        is_placed = batches.position_bytes[rows] == positions
+        is_above = offsets > largest[rows]
+        self._fitting += int((is_placed & is_above).sum())
+        if self._misfit is not None:
+            return
+        for wrong, kind in ((~is_placed, EntryFault.MISPLACED), (~is_above, EntryFault.TOO_LOW)):
+            row = _first(wrong)
+            if row is None or (self._misfit is not None and self._misfit.entry <= first + row):
+                continue
+            batch = int(rows[row])
+            self._misfit = IndexMismatch(
+                kind,
+                first + row,
+                f"the position of a batch, such as {int(batches.position_bytes[batch])}"
+                if kind is EntryFault.MISPLACED
+                else f"an offset above {int(largest[batch])}",
+                f"offset {int(offsets[row])} at byte {int(positions[row])}",
+            )
+
+    def misfit(self, end_offset: int, end_bytes: int) -> IndexMismatch | None:
+        """Return the first entry that does not fit, once the whole log was seen up to its end."""
+        found = self._misfit
+        count = len(self._offsets)
+        if found is not None and not self._fitting and count > 1:
+            return found._replace(fault=EntryFault.FOREIGN)
+        if found is None and self._next < count:
+            kind = EntryFault.STALE if self._fitting or count == 1 else EntryFault.FOREIGN
+            position = int(self._positions[self._next])
+            return IndexMismatch(
+                kind,
+                self._next,
+                f"a position below {end_bytes}",
+                f"offset {int(self._offsets[self._next])} at byte {position}",
+            )
+        if found is None and count and int(self._offsets[-1]) >= end_offset:
+            return IndexMismatch(
+                EntryFault.STALE,
+                count - 1,
+                f"an offset below {end_offset}",
+                f"offset {int(self._offsets[-1])} at byte {int(self._positions[-1])}",
+            )
+        return found
+
+
+class TimeEntryFit:
+    """Compares ordered time entries with the batches of their log, chunk by chunk."""
+
+    def __init__(self, entries: StoredEntries) -> None:
+        self._offsets, self._times = entries.offsets, entries.values
+        self._latest = np.full(len(self._offsets), NO_TIMESTAMP, np.int64)
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Follow the latest timestamp before each entry's offset."""
+        if not len(self._offsets):
+            return
+        last, times = batches.last_offset, batches.max_timestamp_ms
+        first = int(np.searchsorted(self._offsets, int(last.min()), side="right"))
+        if first == len(self._offsets):
+            return
+        if (np.diff(last) < 0).any():
+            order = np.argsort(last, kind="stable")
+            last, times = last[order], times[order]
+        latest = np.maximum.accumulate(times)
+        # Batches that end before the offset of each entry.
+        ended = np.searchsorted(last, self._offsets[first:], side="left")
+        seen = np.where(ended > 0, latest[np.maximum(ended, 1) - 1], NO_TIMESTAMP)
+        np.maximum(self._latest[first:], seen, out=self._latest[first:])
+
+    def misfit(
+        self, end_offset: int, max_timestamp_ms: int, *, is_closed: bool
+    ) -> IndexMismatch | None:
+        """Return the first entry that does not fit, once the whole log was seen up to its end.
+
+        In a closed log, the last entry must have the largest timestamp.
+        """
+        wrong = self._latest > self._times
+        row = _first(wrong)
+        count = len(self._offsets)
+        if row is not None:
+            is_foreign = count > 1 and bool(wrong.all())
+            return IndexMismatch(
+                EntryFault.FOREIGN if is_foreign else EntryFault.TOO_LOW,
+                row,
+                f"timestamp {int(self._latest[row])} or later",
+                self._entry(row),
+            )
+        if count and (
+            int(self._offsets[-1]) >= end_offset or int(self._times[-1]) > max_timestamp_ms
+        ):
+            row = int(np.searchsorted(self._offsets, end_offset))
+            row = min(row, int(np.searchsorted(self._times, max_timestamp_ms, side="right")))
+            kind = EntryFault.STALE if row or count == 1 else EntryFault.FOREIGN
+            expected = f"an offset below {end_offset}, a timestamp up to {max_timestamp_ms}"
+            return IndexMismatch(kind, row, expected, self._entry(row))
+        last = int(self._times[-1]) if count else NO_TIMESTAMP
+        if is_closed and last < max_timestamp_ms:
+            return IndexMismatch(
+                EntryFault.INCOMPLETE,
+                count,
+                f"a last entry of timestamp {max_timestamp_ms}",
+                f"timestamp {last}" if count else "no entry",
+            )
+        return None
+
+    def _entry(self, row: int) -> str:
+        return f"timestamp {int(self._times[row])} at offset {int(self._offsets[row])}"

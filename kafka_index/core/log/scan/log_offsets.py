@@ -1,0 +1,235 @@
+"""The offsets that a log holds, the places where some are missing, and the marks of a cleaner.
+
+A compressed message of magic 0 or 1 carries only its last offset. Its first one is that of the
+first message inside, which is decompressed where the offset does not follow the one before it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import CorruptLogError, TooLargeError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.records import COMPRESSION_MASK, DELETE_HORIZON_MASK
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.kernels.headers import (
+    CONTROL_MESSAGE,
+    HEADER_COLUMNS,
+    HEADER_RECORD_COUNT,
+    read_headers,
+)
+from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.records.record_sections import Decompressor, open_records
+
+_MAX_HOLES = 100
+
+
+class Hole(NamedTuple):
+    """Offsets that no batch holds, the end exclusive, between two batches of a log.
+
+    The first of the two is None where the log begins with the second. With a fault, that one may
+    hold some of the offsets: the messages in it cannot be read.
+    """
+
+    first_offset: int
+    end_offset: int
+    position_bytes: int
+    before_bytes: int | None = None
+    fault: str | None = None
+
+
+class LogOffsets:
+    """The offsets of a log, in file order; a `BatchObserver`.
+
+    A cleaner removed the missing offsets before `cleaned_to`. `first_offset` is that of the first
+    batch, None without one; `end_offset` and `end_bytes` come after the last batch. `holes` are the
+    first holes that the marks in this log do not explain, `hole_count` their number, and
+    `cleaned_count` the number of holes that a cleaner has made. A cleaner has been over all offsets
+    before `marked_to`, 0 for none: a batch there has fewer records than offsets, or the horizon of
+    tombstones, which only a cleaner sets. `overlap` is the first batch that begins before the one
+    before it ends: its offset, and the expected one.
+    """
+
+    def __init__(self, base_offset: int, cleaned_to: int = 0) -> None:
+        self.base_offset = base_offset
+        self.first_offset: int | None = None
+        self.end_offset = base_offset
+        self.end_bytes = 0
+        self.holes: list[Hole] = []
+        self.hole_count = 0
+        self.cleaned_count = 0
+        self.marked_to = 0
+        self.overlap: Hole | None = None
+        self._cleaned_to = cleaned_to
+        #: The first batch that may hold offsets before its own, the offset expected there, and the
+        #: batch before it.
+        self._suspect: tuple[int, int, int | None] | None = None
+        self._last_bytes: int | None = None
+
+    @classmethod
+    def unseen(cls, segment: SegmentFile) -> Self:
+        """Return the offsets of a log before `look_for_marks` reads it."""
+        found = cls(segment.base_offset)
+        found.end_bytes = segment.log_size_bytes
+        return found
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Look at a chunk of batches, by their headers alone."""
+        if not batches.rows:
+            return
+        base, last = batches.base_offset, batches.last_offset
+        self._observe_marks(batches, has_delete_horizon(batches))
+        if self._suspect is None:
+            is_contiguous = int(base[0]) == self.end_offset and bool(
+                (base[1:] - last[:-1] == 1).all()
+            )
+            if not is_contiguous:
+                self._observe_breaks(batches)
+            if self.first_offset is None and self._suspect is None:
+                self.first_offset = int(base[0])
+        self._end_with(batches)
+
+    def settle(self, segment: SegmentFile, decompressor: Decompressor) -> None:
+        """Decide the cases that headers of compressed messages left open.
+
+        The log is read once more; raises `KafkaIndexError` if it cannot be.
+        """
+        if self._suspect is not None:
+            self._walk(segment, *self._suspect, decompressor)
+
+    def look_for_marks(self, segment: SegmentFile, decompressor: Decompressor) -> None:
+        """Count the records of each batch: fewer than offsets are a mark of the cleaner.
+
+        Raises `KafkaIndexError` if the log cannot be read.
+        """
+        self.holes, self.hole_count, self.cleaned_count = [], 0, 0
+        self._walk(segment, 0, self.base_offset, None, decompressor)
+
+    def observe_exactly(
+        self, window: Bytes, start: int, batches: BatchColumns, decompressor: Decompressor
+    ) -> None:
+        """Observe a chunk of batches, held whole by the window, which begins at `start`."""
+        if not batches.rows:
+            return
+        headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
+        read_headers(window, start, batches.position_bytes, headers)
+        firsts, counts = batches.base_offset.copy(), headers[HEADER_RECORD_COUNT]
+        expected = self._expected(batches)
+        faults: dict[int, str] = {}
+        for row in np.flatnonzero(holds_messages(batches) & (firsts > expected)).tolist():
+            at = int(batches.position_bytes[row]) - start
+            message = window[at : at + int(batches.size_bytes[row])]
+            try:
+                with open_records(message, decompressor) as records:
+                    firsts[row] = min(records.first_offset, int(firsts[row]))
+                    counts[row] = records.section.record_count
+            except (CorruptLogError, TooLargeError) as error:
+                faults[row] = str(error)
+        is_thinned = (counts >= 0) & (counts < batches.last_offset - firsts + 1)
+        self._observe_marks(batches, is_thinned | has_delete_horizon(batches))
+        self._add(batches, firsts, expected, faults)
+        if self.first_offset is None:
+            self.first_offset = int(firsts[0])
+        self._end_with(batches)
+
+    def _end_with(self, batches: BatchColumns) -> None:
+        self.end_offset = int(batches.last_offset[-1]) + 1
+        self.end_bytes = batches.end_bytes
+        self._last_bytes = int(batches.position_bytes[-1])
+
+    def _walk(
+        self,
+        segment: SegmentFile,
+        position: int,
+        expected: int,
+        before_bytes: int | None,
+        decompressor: Decompressor,
+    ) -> None:
+        """Look at the batches from a position on again, with their bytes."""
+        end_bytes = self.end_bytes
+        self.end_offset, self._suspect = expected, None
+        self._last_bytes = before_bytes
+        source = LogFileSource(
+            segment.log_path, verify_crc=False, listed=segment, start_bytes=position, recovers=False
+        )
+        for window, start, batches in source.windows():
+            rows = int(np.searchsorted(batches.position_bytes, end_bytes))
+            self.observe_exactly(window, start, batches.slice(0, rows), decompressor)
+            if rows < batches.rows:
+                break
+
+    def _expected(self, batches: BatchColumns) -> Longs:
+        return np.concatenate(([self.end_offset], batches.last_offset[:-1] + 1))
+
+    def _before(self, batches: BatchColumns, row: int) -> int | None:
+        return int(batches.position_bytes[row - 1]) if row else self._last_bytes
+
+    def _observe_breaks(self, batches: BatchColumns) -> None:
+        expected = self._expected(batches)
+        suspects = np.flatnonzero(holds_messages(batches) & (batches.base_offset > expected))
+        rows = batches.rows
+        if len(suspects):
+            rows = int(suspects[0])
+            self._suspect = (
+                int(batches.position_bytes[rows]),
+                int(expected[rows]),
+                self._before(batches, rows),
+            )
+            if rows and self.first_offset is None:
+                self.first_offset = int(batches.base_offset[0])
+        self._add(batches.slice(0, rows), batches.base_offset[:rows], expected[:rows], {})
+
+    def _observe_marks(self, batches: BatchColumns, is_marked: NDArray[np.bool_]) -> None:
+        """Explain missing offsets before a batch that only a cleaner can have written."""
+        rows = np.flatnonzero(is_marked)
+        if not len(rows):
+            return
+        self.marked_to = max(self.marked_to, int(batches.base_offset[rows[-1]]))
+        self._cleaned_to = max(self._cleaned_to, self.marked_to)
+        self.cleaned_count += self.hole_count
+        self.holes, self.hole_count = [], 0
+
+    def _add(
+        self, batches: BatchColumns, firsts: Longs, expected: Longs, faults: dict[int, str]
+    ) -> None:
+        """Record the batches that do not begin where the one before ends."""
+        is_late = firsts > expected
+        is_cleaned = is_late & (firsts <= self._cleaned_to)
+        rows = np.flatnonzero(is_late & ~is_cleaned)
+        self.cleaned_count += int(is_cleaned.sum())
+        self.hole_count += len(rows)
+        for row in rows[: _MAX_HOLES - len(self.holes)].tolist():
+            self.holes.append(
+                Hole(
+                    int(expected[row]),
+                    int(firsts[row]),
+                    int(batches.position_bytes[row]),
+                    self._before(batches, row),
+                    faults.get(row),
+                )
+            )
+        early = np.flatnonzero(firsts < expected)
+        if len(early) and self.overlap is None:
+            row = int(early[0])
+            self.overlap = Hole(
+                int(firsts[row]), int(expected[row]), int(batches.position_bytes[row])
+            )
+
+
+def holds_messages(batches: BatchColumns) -> NDArray[np.bool_]:
+    """Return which batches are compressed messages of magic 0 or 1, with messages inside."""
+    is_message: NDArray[np.bool_] = batches.control_type == CONTROL_MESSAGE
+    is_packed: NDArray[np.bool_] = batches.attributes & COMPRESSION_MASK != 0
+    return is_message & is_packed
+
+
+def has_delete_horizon(batches: BatchColumns) -> NDArray[np.bool_]:
+    """Return which batches have a delete horizon, which only a cleaner sets."""
+    is_batch: NDArray[np.bool_] = batches.control_type != CONTROL_MESSAGE
+    has_horizon: NDArray[np.bool_] = batches.attributes & DELETE_HORIZON_MASK != 0
+    return is_batch & has_horizon

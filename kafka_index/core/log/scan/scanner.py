@@ -1,0 +1,308 @@
+"""The scan kernel with its columns, the meaning of its codes, and the order of batches.
+
+Each batch begins after the one before it has ended. Missing offsets are legal, since compaction
+leaves them; offsets that go back are not. A batch that is out of order is damage, and so are those
+after it, up to a batch that begins after all before it.
+
+Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.records import (
+    HEADER_SIZE_UP_TO_MAGIC,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_RECORD_BATCH,
+    MIN_LENGTH,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    offset_range,
+)
+from kafka_index.core.format.strings import quote_content
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.kernels.batch_header import batch_checksums
+from kafka_index.core.kernels.memory import Integer
+from kafka_index.core.kernels.scan import (
+    CHUNK_BATCHES,
+    SCAN_BAD_CRC,
+    SCAN_BAD_LENGTH,
+    SCAN_BAD_SIZE,
+    SCAN_COLUMNS,
+    SCAN_OFFSET_OVERFLOW,
+    SCAN_ROWS_FULL,
+    SCAN_TORN_BATCH,
+    SCAN_TORN_HEADER,
+    scan_batches,
+)
+from kafka_index.core.log.scan.batch_search import (
+    LogBytes,
+    OffsetBounds,
+    entry_length,
+    is_torn_tail,
+)
+from kafka_index.core.records import batch_table as source
+from kafka_index.core.records.batch_table import OVERLAP, UNKNOWN_MAGIC, BatchColumns, ScanStop
+
+_ZERO_CHECK_BYTES = 1 << 20
+# For messages about a file that is not a log.
+_SHOWN_BYTES = 16
+_LAST_OFFSET = BatchColumns._fields.index("last_offset")
+
+_SPLIT = "an index cannot hold this offset; a broker splits the segment when it recovers it"
+
+
+class Scanner:
+    """Scans a log chunk by chunk into columns.
+
+    The next batch begins at `position`; `next_offset` comes after the last batch that was drained.
+    """
+
+    def __init__(
+        self, segment_base_offset: int, *, verify_crc: bool, position_bytes: int = 0
+    ) -> None:
+        self._segment_base_offset = segment_base_offset
+        # The kernel's base: offsets from it up to 2^31 - 1 above it pass.
+        self._limit_base_offset = segment_base_offset
+        self._verify_crc = verify_crc
+        self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
+        self._count = 0
+        self.position: Integer = position_bytes
+        self.next_offset = segment_base_offset
+
+    def scan(
+        self, window: Bytes, window_position: int, log_size: int, log: LogBytes | None = None
+    ) -> int:
+        """Scan from `position`, adding to the batches so far; return the kernel's code.
+
+        With the log, offsets may be too far above the base offset for an index entry: consumers
+        read them, and only recovery does not (KAFKA-6264).
+        """
+        code, self.position, self._count = scan_batches(
+            window,
+            window_position,
+            log_size,
+            self.position,
+            self._limit_base_offset,
+            self._verify_crc,
+            self._columns,
+            self._count,
+        )
+        if code == SCAN_OFFSET_OVERFLOW and log is not None and self._passes_limit(log):
+            return SCAN_ROWS_FULL
+        return code
+
+    def _passes_limit(self, log: LogBytes) -> bool:
+        """Move the limit up to the batch at `position` if it is in order with its neighbors."""
+        at = int(self.position)
+        header = log.read_at(at, RECORD_BATCH_OVERHEAD_BYTES)
+        last_offset = last_offset_of(header)
+        before = int(self._columns[_LAST_OFFSET, self._count - 1]) if self._count else None
+        if last_offset < (self.next_offset if before is None else before + 1):
+            return False
+        size = LOG_OVERHEAD_BYTES + entry_length(header)
+        following = log.read_at(at + size, RECORD_BATCH_OVERHEAD_BYTES)
+        is_batch = (
+            len(following) > HEADER_SIZE_UP_TO_MAGIC and entry_length(following) >= MIN_LENGTH
+        )
+        if is_batch and last_offset_of(following) <= last_offset:
+            # A bit of the offset may be wrong: no checksum covers it.
+            return False
+        self._limit_base_offset = last_offset
+        return True
+
+    def drain(self) -> Iterator[BatchColumns]:
+        """Yield the batches scanned so far, if any, and make room for others."""
+        if self._count:
+            self.next_offset = int(self._columns[_LAST_OFFSET, self._count - 1]) + 1
+            yield BatchColumns(*self._columns[:, : self._count])
+            self._count = 0
+
+    def stop(self, code: int, log: LogBytes, end_bytes: int | None = None) -> ScanStop:
+        """Return the reason why the scan stopped at `position`, from the kernel's code.
+
+        `end_bytes` is the latest end of the scan, if not the end of the log.
+        """
+        stop = self._stop(code, log, log.size_bytes if end_bytes is None else end_bytes)
+        if stop.position_bytes == 0 and stop.code != source.PREALLOCATED_TAIL:
+            start = log.read_at(0, _SHOWN_BYTES + 1)
+            if _is_foreign(start, self._segment_base_offset, log.size_bytes):
+                found = _shown_start(start, log.path)
+                return replace(stop, expected="a record batch", found=found, is_foreign=True)
+        if stop.code in (source.TORN_HEADER, source.TORN_BATCH) and end_bytes in (
+            None,
+            log.size_bytes,
+        ):
+            bounds = OffsetBounds(self.next_offset, self._limit_base_offset + INT32_MAX + 1)
+            return replace(stop, is_tail=is_torn_tail(log, stop.position_bytes, bounds))
+        return stop
+
+    def _stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
+        self, code: int, log: LogBytes, log_size: int
+    ) -> ScanStop:
+        position = int(self.position)
+        rest = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
+        left = log_size - position
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and all(
+            map(only_zeros, log.stream(position))
+        ):
+            return ScanStop(source.PREALLOCATED_TAIL, position, is_tail=True)
+        if code == SCAN_TORN_HEADER:
+            expected = f"more than {HEADER_SIZE_UP_TO_MAGIC} bytes"
+            return ScanStop(source.TORN_HEADER, position, expected, str(left))
+        length = entry_length(rest)
+        size = LOG_OVERHEAD_BYTES + length
+        if code == SCAN_TORN_BATCH:
+            return ScanStop(source.TORN_BATCH, position, f"{size} bytes", str(left))
+        if code == SCAN_BAD_LENGTH:
+            return ScanStop(source.BAD_LENGTH, position, f"{MIN_LENGTH} or more", str(length))
+        if code == SCAN_BAD_SIZE:
+            expected = f"{RECORD_BATCH_OVERHEAD_BYTES} bytes or more"
+            return ScanStop(source.BAD_SIZE, position, expected, str(size))
+        if code == SCAN_BAD_CRC:
+            stored, computed = batch_checksums(log.read_at(position, size), 0, size)
+            return ScanStop(source.BAD_CRC, position, f"0x{stored:08x}", f"0x{computed:08x}")
+        if code != SCAN_OFFSET_OVERFLOW:
+            raise ValueError(f"the scan kernel returned {code}")
+        base, last_offset = self._limit_base_offset, last_offset_of(rest)
+        is_above = last_offset > base
+        return ScanStop(
+            source.OFFSET_OVERFLOW,
+            position,
+            f"a last offset in {offset_range(base)}",
+            str(last_offset),
+            refused=True,
+            message=_SPLIT if is_above else None,
+        )
+
+
+def _shown_start(start: Bytes, path: str | None) -> str:
+    if path is None:
+        return "other bytes"
+    return quote_content(start[:_SHOWN_BYTES].tobytes(), path).removeprefix("b")
+
+
+def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
+    """Return whether the first header of a file cannot be that of a batch of its segment.
+
+    One impossible field may be damage. A file of something else has an impossible offset, and then
+    an impossible length or magic, unless it ends before those.
+    """
+    offset_bytes = min(log_size, 8)
+    low = int.from_bytes(start[:offset_bytes].tobytes().ljust(8, b"\0"), "big")
+    high = low | ((1 << 8 * (8 - offset_bytes)) - 1)
+    if low <= segment_base_offset + INT32_MAX and high >= segment_base_offset:
+        return False
+    if log_size <= MAGIC_POSITION:
+        return True
+    length = entry_length(start)
+    is_possible = MIN_LENGTH <= length <= log_size - LOG_OVERHEAD_BYTES
+    return not is_possible or int(start[MAGIC_POSITION]) > MAGIC_RECORD_BATCH
+
+
+def last_offset_of(header: Bytes) -> int:
+    """Return the last offset of a batch, by its header."""
+    base_offset = int.from_bytes(header[:8].tobytes(), "big", signed=True)
+    magic = int.from_bytes(header[16:17].tobytes(), "big", signed=True)
+    if magic < 2:
+        return base_offset
+    return base_offset + int.from_bytes(header[23:27].tobytes(), "big", signed=True)
+
+
+def only_zeros(data: Bytes) -> bool:
+    """Return whether all bytes are zero, reading no further than the first other."""
+    return not any(
+        data[start : start + _ZERO_CHECK_BYTES].any()
+        for start in range(0, len(data), _ZERO_CHECK_BYTES)
+    )
+
+
+class BatchOrder:
+    """Follows the order of the batches of a log, chunk by chunk.
+
+    No batch may begin below `next_offset`, the offset after the last batch in order; a compressed
+    message of magic 0 or 1, whose first offset is inside, is compared by its last offset. No batch
+    may reach `end_offset`, where the next segment begins.
+    """
+
+    def __init__(self, next_offset: int, end_offset: int | None = None) -> None:
+        self.next_offset = next_offset
+        self._end_offset = end_offset
+        self._is_broken = False
+
+    def follow(self, batches: BatchColumns) -> Iterator[BatchColumns | ScanStop]:
+        """Yield the batches that are in order, and where a run of others begins.
+
+        `next_offset` is that before a run of batches while it is handed out.
+        """
+        kept = in_order(batches, self.next_offset, self._end_offset)
+        if kept is None:
+            yield batches
+            self._follow(batches)
+            return
+        edges = [0, *(np.flatnonzero(kept[1:] != kept[:-1]) + 1).tolist(), batches.rows]
+        for start, end in pairwise(edges):
+            if kept[start]:
+                run = batches.slice(start, end)
+                yield run
+                self._follow(run)
+            elif not self._is_broken:
+                self._is_broken = True
+                yield self._stop(batches, start)
+
+    def first_stop(self, batches: BatchColumns) -> ScanStop | None:
+        """Follow batches of which all are wanted; return the first run that is out of order."""
+        stops = [found for found in self.follow(batches) if isinstance(found, ScanStop)]
+        return stops[0] if stops else None
+
+    def _follow(self, run: BatchColumns) -> None:
+        self.next_offset = int(run.last_offset[-1]) + 1
+        self._is_broken = False
+
+    def _stop(self, batches: BatchColumns, row: int) -> ScanStop:
+        base, last = int(batches.base_offset[row]), int(batches.last_offset[row])
+        position = int(batches.position_bytes[row])
+        if base < self.next_offset:
+            return ScanStop(
+                OVERLAP, position, f"offset {self.next_offset} or more", f"offset {base}"
+            )
+        if last < base:
+            return ScanStop(OVERLAP, position, f"a last offset of {base} or more", f"offset {last}")
+        return ScanStop(OVERLAP, position, f"offsets below {self._end_offset}", f"offset {last}")
+
+
+def unknown_magic(batches: BatchColumns) -> ScanStop | None:
+    """Return the first batch whose magic is none of 0 to 2; None for none."""
+    rows = np.flatnonzero(batches.has_unknown_magic)
+    if not len(rows):
+        return None
+    row = rows[0]
+    position, magic = int(batches.position_bytes[row]), int(batches.magic[row])
+    return ScanStop(UNKNOWN_MAGIC, position, "magic 0 to 2", f"magic {magic}")
+
+
+def in_order(
+    batches: BatchColumns, next_offset: int, end_offset: int | None
+) -> NDArray[np.bool_] | None:
+    """Return which batches are in order from an offset on, and below an end; None for all."""
+    base, last = batches.base_offset, batches.last_offset
+    if (
+        base[0] >= next_offset
+        and (base[1:] > last[:-1]).all()
+        and (last >= base).all()
+        and (end_offset is None or last[-1] < end_offset)
+    ):
+        return None
+    kept = np.zeros(batches.rows, np.bool_)
+    for row, (first, last_one) in enumerate(zip(base.tolist(), last.tolist(), strict=True)):
+        if next_offset <= first <= last_one and (end_offset is None or last_one < end_offset):
+            kept[row] = True
+            next_offset = last_one + 1
+    return kept

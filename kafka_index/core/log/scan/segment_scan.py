@@ -1,0 +1,386 @@
+"""Scanning a segment: bytes of a log, mapped or streamed, to batch columns in bounded chunks.
+
+Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from os import PathLike
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.errors import InputError, ReadError, refuse_other_types
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.names import (
+    TopicPartition,
+    parse_partition_directory,
+    parse_segment_file,
+)
+from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
+from kafka_index.core.format.uri_passwords import path_of, refuse_passwords
+from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.store import Bytes, ByteSource
+from kafka_index.core.fs.window import WINDOW_BYTES, StreamWalk, WindowWalk
+from kafka_index.core.kernels.headers import (
+    HEADER_BASE_SEQUENCE,
+    HEADER_BASE_TIMESTAMP,
+    HEADER_CONTROL_TIMESTAMP,
+    HEADER_CONTROL_TYPE,
+    HEADER_COORDINATOR_EPOCH,
+    HEADER_CRC,
+    HEADER_MAGIC,
+    HEADER_PRODUCER_EPOCH,
+    HEADER_RECORD_COUNT,
+)
+from kafka_index.core.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
+from kafka_index.core.log.scan.batch_search import HeldBytes, StreamedBytes, entry_length
+from kafka_index.core.log.scan.file_records import log_changed, open_log
+from kafka_index.core.log.scan.scanner import BatchOrder, Scanner, only_zeros
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_table import BATCH_SCHEMA, BatchColumns, BatchSource, ScanStop
+from kafka_index.core.records.record_table import WindowBatches
+
+
+class LogFileSource:
+    """The batches of a ``.log``, which is never written, from the start of a batch on.
+
+    A local one is mapped, and without `verify_crc` only its headers are read, and no other page is
+    touched. One of an object store or HDFS is streamed from front to back, whether or not checksums
+    are verified: a request costs more than the bytes between two headers. A log that has changed
+    since it was listed is an error. Without a listing the base offset is that in the file's name;
+    `InputError` is raised if it holds none. The size is 0 before `chunks` has begun. Unless it
+    `recovers`, offsets may be too far above the base offset for an index entry.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        verify_crc: bool = True,
+        listed: SegmentFile | None = None,
+        start_bytes: int = 0,
+        recovers: bool = True,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._start_bytes = start_bytes
+        self._verify_crc = verify_crc
+        self._recovers = recovers
+        self._base_offset = base_offset_of(self.path) if listed is None else listed.base_offset
+        self._listed = listed
+        self.log_size_bytes = 0
+        self.stop: ScanStop | None = None
+
+    @classmethod
+    def of_segment(cls, segment: SegmentFile, *, verify_crc: bool, recovers: bool = True) -> Self:
+        """Return the source over a listed segment."""
+        return cls(segment.log_path, verify_crc=verify_crc, listed=segment, recovers=recovers)
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches (`BatchSource.chunks`)."""
+        for _, _, batches in self._scan(flush_windows=False):
+            yield batches
+
+    def windows(self) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        """Yield each chunk of batches with bytes that hold them whole, and where those begin."""
+        return self._scan(flush_windows=True)
+
+    def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        with closing(open_log(self.path, self._listed)) as file:
+            self.log_size_bytes = file.size_bytes
+            if isinstance(file, MappedFile):
+                yield from self._scan_mapped(file, flush_windows=flush_windows)
+            else:
+                yield from self._scan_stream(file, flush_windows=flush_windows)
+
+    def _scan_mapped(
+        self, file: MappedFile, *, flush_windows: bool
+    ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        scanner = self._scanner()
+        walk = WindowWalk(file)
+        if self._verify_crc:
+            file.advise_sequential()
+            window, start = np.empty(0, np.uint8), self._start_bytes
+        else:
+            file.advise_random()
+            window, start = file.array, 0
+        code = yield from self._walked(
+            scanner, walk, window, start, file, flush_windows=flush_windows
+        )
+        if code != SCAN_END:
+            self.stop = scanner.stop(code, file)
+        how = file.changed()
+        if how is not None:
+            raise log_changed(self.path, how)
+        if file.faulted:
+            raise ReadError(
+                "the disk or the file system failed while the log was read", path=self.path
+            )
+
+    def _scan_stream(
+        self, file: ByteSource, *, flush_windows: bool
+    ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        scanner, begin = self._scanner(), self._start_bytes
+        with closing(StreamWalk(file, begin)) as walk:
+            nothing = np.empty(0, np.uint8)
+            code = yield from self._walked(
+                scanner, walk, nothing, begin, file, flush_windows=flush_windows
+            )
+            if code != SCAN_END:
+                self.stop = scanner.stop(code, StreamedBytes(file, walk))
+        # All reads of an object were of the version that was listed: no request is needed.
+        if self._listed is None or not self._listed.log_version:
+            how = file.changed()
+            if how is not None:
+                raise log_changed(self.path, how)
+
+    def _scanner(self) -> Scanner:
+        return Scanner(
+            self._base_offset, verify_crc=self._verify_crc, position_bytes=self._start_bytes
+        )
+
+    def _walked(
+        self,
+        scanner: Scanner,
+        walk: WindowWalk | StreamWalk,
+        window: Bytes,
+        start: int,
+        file: ByteSource,
+        *,
+        flush_windows: bool,
+    ) -> Generator[tuple[Bytes, int, BatchColumns], None, int]:
+        """Yield the batches, each chunk with a window that holds them whole.
+
+        Returns the kernel's reason for the end.
+        """
+        ahead = None if self._recovers else file
+        code = SCAN_ROWS_FULL
+        while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+            if code == SCAN_NEED_BYTES:
+                at = int(scanner.position)
+                # No progress: the batch is larger than a window.
+                stuck = len(window) and at == start
+                size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
+                window, start = walk.window(at, size), at
+            code = scanner.scan(window, start, self.log_size_bytes, ahead)
+            # Windows with few batches make one chunk: each chunk has its cost downstream.
+            if flush_windows or code != SCAN_NEED_BYTES:
+                for batches in scanner.drain():
+                    yield window, start, batches
+        return code
+
+
+class ByteStreamSource:
+    """The batches of a log that is read as consecutive pieces of any size, from its start on.
+
+    A batch may span pieces unless they are `whole_batches`: a batch that seems to span them has a
+    wrong length then, and the scan ends there instead of gathering the rest of the log. The size
+    counts the bytes read so far.
+    """
+
+    def __init__(
+        self,
+        windows: Iterable[Bytes],
+        *,
+        segment_base_offset: int,
+        verify_crc: bool = True,
+        whole_batches: bool = False,
+    ) -> None:
+        self._windows = iter(windows)
+        self._whole_batches = whole_batches
+        self._scanner = Scanner(segment_base_offset, verify_crc=verify_crc)
+        self.log_size_bytes = 0
+        self.stop: ScanStop | None = None
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches (`BatchSource.chunks`)."""
+        window = np.empty(0, np.uint8)
+        start = 0
+        ended = False
+        code = SCAN_NEED_BYTES
+        while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+            if code == SCAN_NEED_BYTES:
+                spans = int(self._scanner.position) < self.log_size_bytes
+                more = None if spans and self._whole_batches else next(self._windows, None)
+                ended = more is None
+                if more is not None:
+                    rest = window[int(self._scanner.position) - start :]
+                    # A piece that begins with a batch is scanned where it is.
+                    window = np.concatenate((rest, more)) if len(rest) else more
+                    start = int(self._scanner.position)
+                    self.log_size_bytes += len(more)
+            # Until the last piece is here the end is nowhere near.
+            log_size = self.log_size_bytes if ended else self.log_size_bytes + 2 * INT32_MAX
+            code = self._scanner.scan(window, start, log_size)
+            if code != SCAN_NEED_BYTES or ended:
+                yield from self._scanner.drain()
+        if code == SCAN_BAD_LENGTH:
+            window = self._after_zeros(window, start)
+        if code != SCAN_END:
+            self.stop = self._scanner.stop(code, HeldBytes(window, start))
+
+    def _after_zeros(self, window: Bytes, start: int) -> Bytes:
+        """Read past zeros: zeros up to the end are a preallocated tail, all else is damage."""
+        rest = window[int(self._scanner.position) - start :]
+        if not only_zeros(rest):
+            return window
+        for more in self._windows:
+            self.log_size_bytes += len(more)
+            if not only_zeros(more):
+                return np.concatenate((window, more))
+        return window
+
+
+def base_offset_of(path: str) -> int:
+    """Return the base offset in the name of a segment's file.
+
+    Raises `InputError` if it holds none.
+    """
+    parsed = parse_segment_file(os.path.basename(path))
+    if parsed is None:
+        refuse_passwords([path])
+        raise InputError(
+            "the file's name holds no base offset", path=path, expected="20 digits before the kind"
+        )
+    return parsed.base_offset
+
+
+#: Returns the row of the first batch that the log does not have any more; None for none.
+FirstBeyond = Callable[[BatchColumns], int | None]
+
+
+class BatchObserver(Protocol):
+    """Looks at the batches of a log, in file order."""
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Look at a chunk, which is only good until this returns."""
+
+
+class ObservedSource:
+    """A `BatchSource` whose batches pass by observers, chunk by chunk, and that may end early.
+
+    A log is read once for a build and for everything else that looks at its batches.
+    `first_beyond` finds the end of the log in a chunk; without it, all of the log is passed on.
+    `cut_at_bytes` is the start of the first batch that was not.
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        observers: Sequence[BatchObserver],
+        first_beyond: FirstBeyond | None = None,
+    ) -> None:
+        self._source = source
+        self._observers = observers
+        self._first_beyond = first_beyond
+        self.cut_at_bytes: int | None = None
+
+    @property
+    def log_size_bytes(self) -> int:
+        """Size of the log in bytes."""
+        return self._source.log_size_bytes
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """The reason why the batches ended before the log did."""
+        return self._source.stop
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches."""
+        for found in self._source.chunks():
+            batches = found
+            beyond = None if self._first_beyond is None else self._first_beyond(batches)
+            if beyond is not None:
+                self.cut_at_bytes = int(batches.position_bytes[beyond])
+                batches = BatchColumns(*(column[:beyond] for column in batches))
+            if batches.rows:
+                for observer in self._observers:
+                    observer.observe(batches)
+                yield batches
+            if beyond is not None:
+                return
+
+
+class read_batches:  # noqa: N801, because it is used as a function that can be asked why it ended
+    """Iterate over the batches of a ``.log`` as record batches of `BATCH_SCHEMA`.
+
+    Parameters
+    ----------
+    path : path
+        The log; its name holds the base offset, and its folder's name topic and partition
+        (an empty topic and -1 when it is not a partition directory).
+    verify_crc : bool
+        Without it only headers are read.
+
+    Attributes
+    ----------
+    stop : ScanStop or None
+        Once exhausted: why the batches ended before the end of the log.
+    overlap : ScanStop or None
+        The first batch so far that is out of order.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, verify_crc: bool = True) -> None:
+        refuse_other_types(verify_crc=(verify_crc, bool))
+        self._source = LogFileSource(path_of(path, "path"), verify_crc=verify_crc, recovers=False)
+        self._base_offset = base_offset_of(self._source.path)
+        directory = os.path.basename(os.path.dirname(os.path.abspath(self._source.path)))
+        self._partition = parse_partition_directory(directory) or TopicPartition("", -1)
+        self.overlap: ScanStop | None = None
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """The reason why the batches ended before the log did."""
+        return self._source.stop
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Scan the log."""
+        order = BatchOrder(self._base_offset)
+        for data, start, batches in self._source.windows():
+            self.overlap = self.overlap or order.first_stop(batches)
+            yield batch_rows(
+                WindowBatches(data, start, batches), self._partition, self._base_offset
+            )
+
+
+def batch_rows(
+    source: WindowBatches, partition: TopicPartition, segment_base_offset: int
+) -> pa.RecordBatch:
+    """Return batches of a window as rows of `BATCH_SCHEMA`."""
+    batches, headers = source.batches, source.read_headers()
+    count = batches.rows
+    control_type = headers[HEADER_CONTROL_TYPE]
+    no_control = control_type < 0
+    values: dict[str, object] = {
+        "topic": pa.repeat(partition.topic, count),
+        "partition": pa.repeat(partition.partition, count),
+        "segment_base_offset": pa.repeat(segment_base_offset, count),
+        "position_bytes": batches.position_bytes,
+        "size_bytes": batches.size_bytes,
+        "base_offset": batches.base_offset,
+        "last_offset": batches.last_offset,
+        "leader_epoch": batches.leader_epoch,
+        "magic": headers[HEADER_MAGIC],
+        "attributes": batches.attributes,
+        "crc": headers[HEADER_CRC],
+        "base_timestamp_ms": headers[HEADER_BASE_TIMESTAMP],
+        "max_timestamp_ms": batches.max_timestamp_ms,
+        "producer_id": batches.producer_id,
+        "producer_epoch": headers[HEADER_PRODUCER_EPOCH],
+        "base_sequence": headers[HEADER_BASE_SEQUENCE],
+        "record_count": headers[HEADER_RECORD_COUNT],
+        "control_type": pa.array(control_type, mask=no_control),
+        "coordinator_epoch": pa.array(headers[HEADER_COORDINATOR_EPOCH], mask=no_control),
+        "control_timestamp_ms": pa.array(headers[HEADER_CONTROL_TIMESTAMP], mask=no_control),
+    }
+    # Copies, because the next chunk reuses the memory.
+    arrays = [
+        (value if isinstance(value, pa.Array) else pa.array(np.array(value))).cast(field.type)
+        for field in BATCH_SCHEMA
+        for value in (values[field.name],)
+    ]
+    return pa.record_batch(arrays, schema=BATCH_SCHEMA)

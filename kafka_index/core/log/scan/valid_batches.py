@@ -1,0 +1,241 @@
+"""The intact batches of a log, wherever they are, and those of them that are in offset order.
+
+A batch is intact if its checksum and its magic are right, and if its offsets are those of its
+segment. Damage, and batches that are repeated or out of order, do not hide the others. The base
+offset is not covered by the checksum: most batches decide the order, and one against it has been
+moved, or its base offset is wrong.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from contextlib import closing
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import CorruptLogError, TooLargeError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.records import MAGIC_POSITION, MAGIC_RECORD_BATCH
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.kernels.headers import (
+    CONTROL_MESSAGE,
+    HEADER_COLUMNS,
+    HEADER_CRC,
+    HEADER_RECORD_COUNT,
+    read_headers,
+)
+from kafka_index.core.kernels.scan import SCAN_ROWS_FULL
+from kafka_index.core.log.scan.batch_search import ALL_MAGICS, HeldBytes, OffsetBounds, next_batch
+from kafka_index.core.log.scan.file_records import log_changed, open_log
+from kafka_index.core.log.scan.log_offsets import has_delete_horizon, holds_messages
+from kafka_index.core.log.scan.scanner import Scanner
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.records.record_sections import Decompressor, first_offset
+
+#: A row per batch. `first_offset` of a compressed message of magic 0 or 1 is that of the first
+#: message inside. `is_cleaned`: only a cleaner leaves such a batch. `is_next`: nothing is damaged
+#: between the batch in order before it, or the start of the log, and this one.
+INTACT_BATCH = np.dtype(
+    [
+        ("position_bytes", np.int64),
+        ("end_bytes", np.int64),
+        ("first_offset", np.int64),
+        ("last_offset", np.int64),
+        ("checksum", np.int64),
+        ("leader_epoch", np.int32),
+        ("is_cleaned", np.bool_),
+        ("is_next", np.bool_),
+    ]
+)
+
+IntactRows = NDArray[np.void]
+
+
+class IntactBatches(NamedTuple):
+    """The intact batches of a log.
+
+    Attributes
+    ----------
+    in_order : ndarray of INTACT_BATCH
+        The largest number of batches whose offsets ascend in file order.
+    moved : ndarray of INTACT_BATCH
+        Batches out of order with offsets that no batch in order has, by offset.
+    reaches_end : bool
+        Nothing is damaged after the last batch in order.
+    """
+
+    in_order: IntactRows
+    moved: IntactRows
+    reaches_end: bool
+
+    @property
+    def by_offset(self) -> IntactRows:
+        """One batch for each offset."""
+        if not len(self.moved):
+            return self.in_order
+        return np.sort(np.concatenate([self.in_order, self.moved]), order="first_offset")
+
+
+def find_intact_batches(
+    log: Bytes, segment_base_offset: int, end_offset: int, decompressor: Decompressor
+) -> IntactBatches:
+    """Return the intact batches of a log whose segment ends at an offset."""
+    parts = [np.empty(0, INTACT_BATCH)]
+    position = 0
+    magics: tuple[int, ...] = (MAGIC_RECORD_BATCH,)
+    if len(log) > MAGIC_POSITION and log[MAGIC_POSITION] < MAGIC_RECORD_BATCH:
+        magics = ALL_MAGICS
+    while position < len(log):
+        scanner = Scanner(segment_base_offset, verify_crc=True, position_bytes=position)
+        code = SCAN_ROWS_FULL
+        while code == SCAN_ROWS_FULL:
+            code = scanner.scan(log, 0, len(log), HeldBytes(log))
+            for batches in scanner.drain():
+                if (batches.control_type == CONTROL_MESSAGE).any():
+                    magics = ALL_MAGICS
+                parts.append(_rows(log, batches, segment_base_offset, decompressor))
+        position = int(scanner.position)
+        if position < len(log):
+            bounds = OffsetBounds(segment_base_offset, end_offset)
+            position = next_batch(HeldBytes(log), position, bounds, magics)
+    rows = np.concatenate(parts)
+    rows = rows[(rows["last_offset"] >= rows["first_offset"]) & (rows["last_offset"] < end_offset)]
+    rows = rows[rows["first_offset"] >= segment_base_offset]
+    is_kept = _longest_ascending(rows)
+    moved = rows[:0]
+    if not is_kept.all():
+        moved = _moved(rows, is_kept, segment_base_offset, end_offset)
+    # Repeats of batches that are kept are no damage.
+    keys = (rows["last_offset"] << 32) ^ rows["checksum"]
+    is_whole = np.isin(
+        keys, np.append(keys[is_kept], (moved["last_offset"] << 32) ^ moved["checksum"])
+    )
+    whole = rows[is_whole]
+    breaks = np.cumsum(whole["position_bytes"] != np.append(0, whole["end_bytes"])[:-1])
+    before = breaks[is_kept[is_whole]]
+    kept = rows[is_kept]
+    kept["is_next"] = before == np.append(0, before)[:-1]
+    end_bytes = whole["end_bytes"][-1] if len(whole) else 0
+    reaches_end = end_bytes == len(log) and (before[-1:] == breaks[-1:]).all()
+    return IntactBatches(kept, moved, bool(reaches_end))
+
+
+def intact_batches_of(
+    segment: SegmentFile, end_offset: int, decompressor: Decompressor
+) -> IntactBatches:
+    """Return the intact batches of a segment that ends at an offset.
+
+    Raises `KafkaIndexError` if its log cannot be read, or changes.
+    """
+    with closing(open_log(segment.log_path, segment)) as file:
+        log = file.read_at(0, file.size_bytes)
+        found = find_intact_batches(log, segment.base_offset, end_offset, decompressor)
+        change = file.changed()
+        if change is not None:
+            raise log_changed(segment.log_path, change)
+    return found
+
+
+def _rows(
+    log: Bytes, batches: BatchColumns, segment_base_offset: int, decompressor: Decompressor
+) -> IntactRows:
+    headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
+    read_headers(log, 0, batches.position_bytes, headers)
+    rows = np.empty(batches.rows, INTACT_BATCH)
+    rows["position_bytes"] = batches.position_bytes
+    rows["end_bytes"] = batches.position_bytes + batches.size_bytes
+    rows["first_offset"] = _first_offsets(log, batches, segment_base_offset, decompressor)
+    rows["last_offset"] = batches.last_offset
+    rows["checksum"] = headers[HEADER_CRC]
+    rows["leader_epoch"] = batches.leader_epoch
+    counts = headers[HEADER_RECORD_COUNT]
+    is_batch = batches.control_type != CONTROL_MESSAGE
+    is_thinned = is_batch & (counts < batches.last_offset - batches.base_offset + 1)
+    rows["is_cleaned"] = is_thinned | has_delete_horizon(batches)
+    return rows[~batches.has_unknown_magic]
+
+
+def _first_offsets(
+    log: Bytes, batches: BatchColumns, segment_base_offset: int, decompressor: Decompressor
+) -> Longs:
+    """Return first offsets; decompress a message if the previous message does not determine it."""
+    firsts = batches.base_offset.copy()
+    before = np.concatenate(([segment_base_offset - 1], batches.last_offset[:-1]))
+    for row in np.flatnonzero(holds_messages(batches) & (firsts != before + 1)).tolist():
+        at = int(batches.position_bytes[row])
+        try:
+            first = first_offset(log[at : at + int(batches.size_bytes[row])], decompressor)
+        except (CorruptLogError, TooLargeError):
+            continue
+        firsts[row] = min(first, int(firsts[row]))
+    return firsts
+
+
+def _longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
+    """Return which batches are kept so that offsets ascend, and as many as can be."""
+    first, last = rows["first_offset"], rows["last_offset"]
+    if (first[1:] > last[:-1]).all():
+        return np.ones(len(rows), np.bool_)
+    # The longest sequence that ends at each last offset, and the previous batch of each batch.
+    ends: list[int] = []
+    best: list[tuple[int, int]] = []
+    previous: list[int] = []
+    for row, (start, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        at = bisect_left(ends, start)
+        count, before = best[at - 1] if at else (0, -1)
+        previous.append(before)
+        place = bisect_left(ends, end)
+        is_worse = place and best[place - 1][0] > count
+        # The first is kept of batches with the same offsets.
+        if is_worse or (place < len(ends) and ends[place] == end and best[place][0] > count):
+            continue
+        stop = place
+        while stop < len(ends) and best[stop][0] <= count + 1:
+            stop += 1
+        ends[place:stop] = [end]
+        best[place:stop] = [(count + 1, row)]
+    kept = np.zeros(len(rows), np.bool_)
+    row = best[-1][1]
+    while row >= 0:
+        kept[row] = True
+        row = previous[row]
+    return kept
+
+
+def _moved(
+    rows: IntactRows, is_kept: NDArray[np.bool_], base_offset: int, end_offset: int
+) -> IntactRows:
+    """Return the batches against the order that only they hold, if their offsets are right.
+
+    They are if batches with the offsets beside theirs are there, or if a cleaner has left gaps.
+    """
+    kept, others = rows[is_kept], np.sort(rows[~is_kept], order=["first_offset", "position_bytes"])
+    ends = np.concatenate(([base_offset], kept["last_offset"] + 1))
+    starts = np.append(kept["first_offset"], end_offset)
+    has_gaps = bool((starts[1:-1] > ends[1:-1]).any())
+    gaps = np.searchsorted(starts, others["first_offset"], "right")
+    fits = (ends[gaps] <= others["first_offset"]) & (others["last_offset"] < starts[gaps])
+    others, gaps = others[fits], gaps[fits]
+    if not len(others):
+        return others
+    # The first is kept of batches that are repeated.
+    is_new = np.append(
+        True, others["first_offset"][1:] > np.maximum.accumulate(others["last_offset"])[:-1]
+    )
+    others, gaps = others[is_new], gaps[is_new]
+    breaks = np.flatnonzero(others["first_offset"][1:] != others["last_offset"][:-1] + 1) + 1
+    found = [others[:0]]
+    for low, high in pairwise([0, *breaks.tolist(), len(others)]):
+        one, gap = others[low], gaps[low]
+        is_beside = (
+            one["first_offset"] == ends[gap] or others["last_offset"][high - 1] + 1 == starts[gap]
+        )
+        here = int(np.searchsorted(kept["position_bytes"], one["position_bytes"]))
+        is_flipped = (int(ends[here]) ^ int(one["first_offset"])).bit_count() == 1
+        if is_beside or (has_gaps and gap < len(kept) and not is_flipped):
+            found.append(others[low:high])
+    return np.concatenate(found)

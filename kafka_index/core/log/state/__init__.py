@@ -1,0 +1,1 @@
+"""Producer state, transaction state and producer snapshots."""

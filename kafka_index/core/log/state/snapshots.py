@@ -1,0 +1,327 @@
+"""The ``.snapshot`` files of a partition, the state of its producers at an offset; and their order.
+
+Sources: Kafka's ``ProducerStateManager`` (``writeSnapshot``, ``readSnapshot``,
+``listSnapshotFiles``, ``truncateAndReload``, ``loadFromSnapshot``), and the JDK's ``HashMap``
+(``hash``, ``putVal``, ``resize``, ``treeifyBin``, ``computeIfAbsent``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import CorruptSnapshotError
+from kafka_index.core.format.names import SNAPSHOT_SUFFIX, parse_segment_file, segment_file_name
+from kafka_index.core.format.records import (
+    NO_LAST_OFFSET,
+    NO_OFFSET_DELTA,
+    NO_OPEN_TXN,
+    NO_SEQUENCE,
+    PRODUCER_STATE_ENTRY,
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEADER,
+    SNAPSHOT_VERSION,
+    field_position,
+)
+from kafka_index.core.fs.directories import Entry, scan_directory
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.kernels.checksums import crc32c
+
+_FIRST_CAPACITY = 16
+#: Below this capacity a long bucket doubles the table; from it on it becomes a tree.
+_MIN_TREEIFY_CAPACITY = 64
+#: A node that finds this many in its bucket makes the bucket too long.
+_LONG_BUCKET = 8
+
+_COUNT_POSITION = field_position(SNAPSHOT_HEADER, "count")
+_CRC_POSITION = field_position(SNAPSHOT_HEADER, "crc")
+_VERSION_BYTES = SNAPSHOT_HEADER["version"].itemsize
+
+
+class JavaMapOrder:
+    """The table of a map, with its number of buckets as capacity.
+
+    A table never shrinks, even when producers are removed. `has_tree`: a bucket became a tree in
+    `put_all`. A tree moves its root to the front of the bucket, so that the order is not certain.
+    """
+
+    def __init__(self) -> None:
+        self.capacity = _FIRST_CAPACITY
+        self.has_tree = False
+
+    def put(self, producer_id: int, present: Collection[int]) -> None:
+        """Put an id into a map that has others (``HashMap.putVal``)."""
+        self._put_into_bucket(producer_id, present, _LONG_BUCKET)
+        if len(present) + 1 > self._threshold:
+            self.capacity *= 2
+
+    def put_all(self, producer_ids: NDArray[np.int64]) -> None:
+        """Put distinct ids into an empty map, one after the other."""
+        hashes = _hashes(producer_ids)
+        row = 0
+        while row < len(hashes) and self.capacity < _MIN_TREEIFY_CAPACITY:
+            self.put(int(producer_ids[row]), producer_ids[:row].tolist())
+            row += 1
+        while row < len(hashes):
+            # Put ids until the map holds more than three quarters of its capacity.
+            end = min(len(hashes), self._threshold + 1)
+            self.has_tree = self.has_tree or _makes_tree(hashes[:end], row, self.capacity)
+            if end > self._threshold:
+                self.capacity *= 2
+            row = end
+
+    def order_of(self, producer_ids: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the iteration order, as places in ids that are given in insertion order."""
+        # Within a bucket ids are in insertion order: the low half of the sorted keys.
+        keys = (_hashes(producer_ids) & (self.capacity - 1)) << 32 | np.arange(len(producer_ids))
+        keys.sort()
+        return (keys & 0xFFFFFFFF).astype(np.intp)
+
+    def compute_all_absent(self, producer_ids: Sequence[int]) -> None:
+        """Compute distinct ids in an empty map, one after the other.
+
+        ``HashMap.computeIfAbsent`` differs from ``putVal``: the table grows one id later, and a
+        bucket is long one id earlier.
+        """
+        for row, producer_id in enumerate(producer_ids):
+            if row > self._threshold:
+                self.capacity *= 2
+            self._put_into_bucket(producer_id, producer_ids[:row], _LONG_BUCKET - 1)
+
+    @property
+    def _threshold(self) -> int:
+        return self.capacity // 4 * 3
+
+    def _put_into_bucket(self, producer_id: int, present: Collection[int], long: int) -> None:
+        """Double a small table when the bucket of an id has so many others."""
+        if self.capacity < _MIN_TREEIFY_CAPACITY:
+            ids = np.array([producer_id, *present], np.int64)
+            buckets = _hashes(ids) & (self.capacity - 1)
+            if np.count_nonzero(buckets == buckets[0]) > long:
+                self.capacity *= 2
+
+
+def order_of_put(producer_ids: NDArray[np.int64]) -> tuple[NDArray[np.intp], bool]:
+    """Return `order_of` for a new map of distinct ids, and whether a bucket became a tree."""
+    table = JavaMapOrder()
+    table.put_all(producer_ids)
+    return table.order_of(producer_ids), table.has_tree
+
+
+def order_of_computed(producer_ids: Sequence[int]) -> list[int]:
+    """Return distinct ids in the order of a new map after `compute_all_absent`."""
+    if len(producer_ids) == 1:
+        return list(producer_ids)
+    table = JavaMapOrder()
+    table.compute_all_absent(producer_ids)
+    # A computed id comes first in its bucket.
+    backward = list(producer_ids[::-1])
+    return [backward[place] for place in table.order_of(np.array(backward, np.int64)).tolist()]
+
+
+def _hashes(producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    ids = np.ascontiguousarray(producer_ids, np.int64)
+    folded = (ids ^ (ids >> 32)) & 0xFFFFFFFF
+    return folded ^ (folded >> 16)
+
+
+def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
+    """Return whether a key at `start` or later finds a long bucket."""
+    buckets = hashes & (capacity - 1)
+    sizes = np.bincount(buckets, minlength=capacity)
+    in_long_bucket = np.flatnonzero(sizes[buckets] > _LONG_BUCKET)
+    return bool(in_long_bucket.size and in_long_bucket[-1] >= start)
+
+
+def encode_snapshot(entries: NDArray[np.void]) -> bytes:
+    """Return the bytes of a snapshot.
+
+    The entries are in the order of the file; a broker writes them in that of a `JavaMapOrder`.
+    """
+    count = len(entries).to_bytes(4, "big", signed=True)
+    covered = count + entries.astype(SNAPSHOT_ENTRY).tobytes()
+    version = SNAPSHOT_VERSION.to_bytes(_VERSION_BYTES, "big")
+    return version + crc32c(covered).to_bytes(4, "big") + covered
+
+
+def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
+    """Return the producers of a snapshot, in the order of the file, as a broker reads them.
+
+    Without a last offset, the sequence and the delta are dropped too; any negative first offset of
+    a transaction means that none is open. Raises `CorruptSnapshotError` for a file that a broker
+    removes: its version is not 1, the entries do not fit in it, or the checksum is wrong. Bytes
+    after the entries are legal when the checksum covers them. Source:
+    ProducerStateManager.readSnapshot.
+    """
+    return as_read(stored_entries(data, path=path))
+
+
+def as_read(entries: NDArray[np.void]) -> NDArray[np.void]:
+    """Return stored entries as a broker reads them; otherwise as `decode_snapshot`."""
+    entries = entries.copy()
+    without_batch = entries["last_offset"] < 0
+    entries["last_offset"][without_batch] = NO_LAST_OFFSET
+    entries["last_sequence"][without_batch] = NO_SEQUENCE
+    entries["offset_delta"][without_batch] = NO_OFFSET_DELTA
+    entries["current_txn_first_offset"][entries["current_txn_first_offset"] < 0] = NO_OPEN_TXN
+    return entries
+
+
+def stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
+    """Return the entries of a snapshot as they are stored; otherwise as `decode_snapshot`."""
+    version = data[:_VERSION_BYTES]
+    if len(version) == _VERSION_BYTES and int.from_bytes(version, "big") != SNAPSHOT_VERSION:
+        raise CorruptSnapshotError(
+            "unknown version of a snapshot",
+            path=path,
+            position_bytes=0,
+            expected=SNAPSHOT_VERSION,
+            found=int.from_bytes(version, "big", signed=True),
+        )
+    if len(data) < SNAPSHOT_HEADER.itemsize:
+        raise CorruptSnapshotError(
+            "the snapshot is shorter than its header",
+            path=path,
+            position_bytes=len(data),
+            expected=f"{SNAPSHOT_HEADER.itemsize} bytes or more",
+            found=f"{len(data)} bytes",
+        )
+    header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]
+    count = int(header["count"])
+    room = (len(data) - SNAPSHOT_HEADER.itemsize) // SNAPSHOT_ENTRY.itemsize
+    if not 0 <= count <= room:
+        raise CorruptSnapshotError(
+            "the entries do not fit in the snapshot",
+            path=path,
+            position_bytes=_COUNT_POSITION,
+            expected=f"0..{room} entries in {len(data)} bytes",
+            found=count,
+        )
+    crc = crc32c(memoryview(data)[_COUNT_POSITION:])
+    if crc != int(header["crc"]):
+        raise CorruptSnapshotError(
+            "wrong checksum of a snapshot",
+            path=path,
+            position_bytes=_CRC_POSITION,
+            expected=f"0x{crc:08x} over {len(data) - _COUNT_POSITION} bytes",
+            found=f"0x{int(header['crc']):08x}",
+        )
+    stored = np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
+    return stored.astype(PRODUCER_STATE_ENTRY)
+
+
+def list_snapshots(directory: str) -> list[int]:
+    """Return the offsets of the snapshots in a partition directory, in order.
+
+    Raises `OSError` if the directory cannot be read, `KafkaIndexError` for one of a store. Source:
+    ProducerStateManager.listSnapshotFiles.
+    """
+    if is_remote(directory):
+        return snapshots_among(scan_directory(directory))
+    with os.scandir(directory) as local:
+        return sorted(
+            offset for entry in local for offset in _offset_of(entry.name) if entry.is_file()
+        )
+
+
+def snapshots_among(entries: Iterable[Entry]) -> list[int]:
+    """Return the offsets of the snapshots among the entries of a directory, in order."""
+    return sorted(
+        offset
+        for entry in entries
+        for offset in _offset_of(entry.name)
+        if entry.why_not_a_file() is None
+    )
+
+
+def _offset_of(name: str) -> Iterator[int]:
+    """Yield the offset of a snapshot's name; nothing for another file's."""
+    parsed = parse_segment_file(name)
+    if parsed is not None and parsed.kind == SNAPSHOT_SUFFIX and not parsed.transient:
+        yield parsed.base_offset
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    """Return the path of the snapshot at an offset."""
+    return os.path.join(directory, segment_file_name(offset, SNAPSHOT_SUFFIX))
+
+
+def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool:
+    """Return whether loading up to an end offset removes or ignores a snapshot.
+
+    Source: ProducerStateManager.truncateAndReload.
+    """
+    return offset <= log_start_offset or offset > end_offset
+
+
+def load_latest_snapshot(
+    directory: str, offsets: Iterable[int]
+) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
+    """Read the latest snapshot that is not damaged, out of candidates in order.
+
+    Returns its offset and entries, None if there is none, and the damaged ones, which a broker
+    removes, with their errors. Raises `FileNotFoundError` or `KafkaIndexError` if a snapshot is
+    gone, or cannot be read. Source: ProducerStateManager.loadFromSnapshot.
+    """
+    damaged: list[tuple[int, CorruptSnapshotError]] = []
+    for offset in reversed(list(offsets)):
+        path = snapshot_path(directory, offset)
+        data = store_of(path).read(path)
+        try:
+            return offset, decode_snapshot(data, path=path), damaged
+        except CorruptSnapshotError as error:
+            damaged.append((offset, error))
+    return None, None, damaged
+
+
+class ProducerDifference(NamedTuple):
+    """A difference between a snapshot and the producers of a log; one may lack the producer."""
+
+    producer_id: int
+    expected: str
+    found: str
+    is_missing: bool = False
+
+
+def compare_producers(
+    stored: NDArray[np.void], expected: NDArray[np.void], log_start: int
+) -> ProducerDifference | None:
+    """Return the first difference between stored producers and those of a log; None if none is.
+
+    Only producers that are not idle are given. What lies before the log, which starts at
+    `log_start`, is known to the broker that wrote a snapshot, and not from the log.
+    """
+    found = {int(row["producer_id"]): row for row in stored}
+    for row in expected:
+        producer_id = int(row["producer_id"])
+        other = found.pop(producer_id, None)
+        if other is None:
+            text = f"last offset {int(row['last_offset'])}"
+            return ProducerDifference(producer_id, text, "no such producer", is_missing=True)
+        name = _different_field(row, other, log_start)
+        if name is not None:
+            return ProducerDifference(
+                producer_id, f"{name} {int(row[name])}", f"{int(other[name])}"
+            )
+    for producer_id, row in found.items():
+        if int(row["last_offset"]) >= log_start:
+            text = f"last offset {int(row['last_offset'])}"
+            return ProducerDifference(producer_id, "no such producer in the log", text)
+    return None
+
+
+def _different_field(wanted: np.void, found: np.void, log_start: int) -> str | None:
+    for name in ("producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms"):
+        if wanted[name] != found[name]:
+            return name
+    if wanted["coordinator_epoch"] not in (-1, found["coordinator_epoch"]):
+        return "coordinator_epoch"
+    name = "current_txn_first_offset"
+    if wanted[name] != found[name] and not 0 <= found[name] < log_start:
+        return name
+    return None

@@ -1,0 +1,1 @@
+"""What a data directory shows without reading a log."""

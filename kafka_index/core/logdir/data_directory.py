@@ -1,0 +1,292 @@
+"""A data directory of a dump: the files at its root, and the effect of their faults on a broker.
+
+Sources: Kafka's ``LogManager.loadLogs``, ``CleanShutdownFileHandler``, ``CheckpointFile``,
+``LazyOffsetCheckpoints``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property, partial
+
+import orjson
+
+from kafka_index.core.errors import BadFileError, InputError, KafkaIndexError
+from kafka_index.core.format.checkpoints import (
+    OFFSET_FIELDS,
+    checkpoint_fault,
+    java_lines,
+    parse_offset_checkpoint,
+    refused_checkpoint,
+)
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.names import (
+    BROKER_LOCK,
+    CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
+from kafka_index.core.fs.directories import scan_directory, why_not_opened
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.logdir.metadata_files import read_file, read_properties, read_text
+
+
+class FaultEffect(Enum):
+    """The action of a broker that cannot read a checkpoint.
+
+    It takes the data directory offline, before it loads a partition or once it has; it exits; all
+    entries count as 0; it starts and serves no partition; its cleaner takes the directory offline,
+    or stops.
+    """
+
+    OFFLINE = "offline"
+    OFFLINE_LATER = "offline later"
+    EXITS = "exits"
+    RESET = "reset"
+    SERVES_NONE = "serves none"
+    CLEANER_OFFLINE = "cleaner offline"
+    CLEANS_NONE = "cleans none"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCheckpoint:
+    """A checkpoint of offsets at the root of a data directory, as it was read.
+
+    It has no offsets if it has a fault. The fault has no effect if this process may not read the
+    file, which says nothing of a broker. `has_entries`: it is long enough to have some.
+    """
+
+    path: str
+    is_there: bool = False
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    has_entries: bool = False
+    fault: InputError | None = None
+    effect: FaultEffect | None = None
+
+    @classmethod
+    def read(cls, path: str) -> OffsetCheckpoint:
+        """Read a checkpoint."""
+        try:
+            text = read_text(path)
+        except BadFileError as error:
+            effect = _effect(path, is_input_output=True)
+            return cls(path, is_there=True, fault=error, effect=effect)
+        except InputError as error:
+            return cls(path, is_there=True, fault=error)
+        if text is None:
+            return cls(path)
+        lines = java_lines(text)
+        fault = checkpoint_fault(lines, OFFSET_FIELDS)
+        if fault is not None:
+            effect = _effect(path, is_input_output=fault.is_input_output, is_error=fault.is_error)
+            return cls(path, is_there=True, fault=refused_checkpoint(fault, path), effect=effect)
+        offsets = parse_offset_checkpoint(text, path=path)
+        return cls(path, is_there=True, offsets=offsets, has_entries=len(lines) > 1)
+
+
+def _effect(path: str, *, is_input_output: bool, is_error: bool = False) -> FaultEffect:
+    name = os.path.basename(path)
+    if name == REPLICATION_CHECKPOINT:
+        return FaultEffect.OFFLINE_LATER if is_input_output else FaultEffect.SERVES_NONE
+    if name == CLEANER_CHECKPOINT:
+        return FaultEffect.CLEANER_OFFLINE if is_input_output else FaultEffect.CLEANS_NONE
+    if is_input_output:
+        return FaultEffect.OFFLINE
+    return FaultEffect.EXITS if is_error else FaultEffect.RESET
+
+
+class DataDirectory:
+    """A data directory; each file at its root is read once, when it is first asked for.
+
+    A directory without such files, such as the parent of a lone copied partition, is fine. Where
+    faults are `tolerated`, a checkpoint that cannot be read has no entries; otherwise each use of
+    one raises `InputError`.
+    """
+
+    def __init__(self, path: str, *, tolerated: bool = False) -> None:
+        self.path = path
+        self._tolerated = tolerated
+        self._checkpoints: dict[str, OffsetCheckpoint] = {}
+
+    def file(self, name: str) -> str:
+        """Return the path of a file at the root."""
+        return os.path.join(self.path, name)
+
+    def checkpoint(self, name: str) -> OffsetCheckpoint:
+        """Return a checkpoint of offsets; raises its fault where that is not tolerated."""
+        found = self._checkpoints.get(name)
+        if found is None:
+            found = OffsetCheckpoint.read(self.file(name))
+            if found.fault is not None and not self._tolerated:
+                raise found.fault
+            self._checkpoints[name] = found
+        return found
+
+    def checkpoints(self) -> dict[str, OffsetCheckpoint]:
+        """Return all checkpoints of offsets by name, as `checkpoint` does each."""
+        return {name: self.checkpoint(name) for name in OFFSET_CHECKPOINTS}
+
+    def offset(self, name: str, partition: TopicPartition) -> int | None:
+        """Return the entry of a partition in a checkpoint."""
+        return self.checkpoint(name).offsets.get(partition)
+
+    @property
+    def has_high_watermarks(self) -> bool:
+        """Whether there is a checkpoint of high watermarks at all."""
+        return self.checkpoint(REPLICATION_CHECKPOINT).is_there
+
+    def log_start_offset(self, partition: TopicPartition) -> int | None:
+        """Return the log start, which a broker notes only above the first segment's base offset."""
+        return self.offset(LOG_START_CHECKPOINT, partition)
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """Return the high watermark."""
+        return self.offset(REPLICATION_CHECKPOINT, partition)
+
+    def recovery_point(self, partition: TopicPartition) -> int:
+        """Return the recovery point, 0 without one."""
+        return self.offset(RECOVERY_POINT_CHECKPOINT, partition) or 0
+
+    def cleaned_to(self, partition: TopicPartition) -> int | None:
+        """Return up to where a compacted log was cleaned."""
+        return self.offset(CLEANER_CHECKPOINT, partition)
+
+    def committed_end(self, partition: TopicPartition) -> int:
+        """Return where a log ends at the earliest: what is before was committed, or flushed."""
+        return max(self.high_watermark(partition) or 0, self.recovery_point(partition))
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the marker of a clean shutdown is there; its content does not matter."""
+        return bool(self._marker)
+
+    @property
+    def is_marker_stuck(self) -> bool:
+        """Whether a broker cannot delete the marker: it is a directory that is not empty."""
+        path = self.file(CLEAN_SHUTDOWN)
+        is_directory = not is_remote(path) and not os.path.islink(path) and os.path.isdir(path)
+        return is_directory and bool(scan_directory(path))
+
+    def marker_epoch(self) -> int | None:
+        """Return the broker epoch in the marker; None where there is none that a broker reads.
+
+        Raises the errors of `read_text`.
+        """
+        try:
+            found = orjson.loads(read_text(self.file(CLEAN_SHUTDOWN)) or "")
+        except orjson.JSONDecodeError:
+            return None
+        epoch = found.get("brokerEpoch") if isinstance(found, dict) else None
+        return epoch if type(epoch) is int and epoch <= INT64_MAX else None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The ``meta.properties``, of which no value is judged; empty without it."""
+        found = self._read_properties
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def has_root_files(self) -> bool:
+        """Whether there is a file at its root at all: without one it may be any folder."""
+        is_there = any(each.is_there for each in self.checkpoints().values())
+        return is_there or self.is_clean or self._read_properties is not None
+
+    def faults(self) -> list[KafkaIndexError]:
+        """Return the tolerated faults of the files at the root."""
+        found = [each.fault for each in self.checkpoints().values()]
+        found_besides = (self._marker, self._read_properties)
+        return [each for each in (*found, *found_besides) if isinstance(each, KafkaIndexError)]
+
+    @cached_property
+    def _read_properties(self) -> dict[str, str] | KafkaIndexError | None:
+        try:
+            return read_properties(self.file(META_PROPERTIES))
+        except KafkaIndexError as error:
+            if self._tolerated:
+                return error
+            raise
+
+    @cached_property
+    def _marker(self) -> KafkaIndexError | bool:
+        path = self.file(CLEAN_SHUTDOWN)
+        if not is_remote(path):
+            return os.path.exists(path)
+        try:
+            return read_file(path) is not None
+        except KafkaIndexError as error:
+            if self._tolerated:
+                return error
+            raise
+
+    def only(self, partition: TopicPartition) -> DataDirectory:
+        """Return the directory without what its checkpoints say of other partitions."""
+        found = DataDirectory(self.path, tolerated=self._tolerated)
+        found._marker = self._marker
+        for name, each in self.checkpoints().items():
+            offset = each.offsets.get(partition)
+            own = {} if offset is None else {partition: offset}
+            found._checkpoints[name] = replace(each, offsets=own)
+        return found
+
+
+class DataDirectories:
+    """Data directories, each read once; a copy in another process reads for itself."""
+
+    def __init__(self, *, tolerated: bool = False) -> None:
+        self._tolerated = tolerated
+        self._known: dict[str, DataDirectory] = {}
+
+    def __reduce__(self) -> tuple[partial[DataDirectories], tuple[()]]:
+        return partial(DataDirectories, tolerated=self._tolerated), ()
+
+    def of(self, partition_directory: str) -> DataDirectory:
+        """Return the data directory that holds a partition directory."""
+        path = os.path.dirname(partition_directory)
+        found = self._known.get(path)
+        return found or self._known.setdefault(path, DataDirectory(path, tolerated=self._tolerated))
+
+
+def reject_locked(directory: str, hint: str) -> None:
+    """Refuse a directory that a running broker holds, with a hint; the lock file is only opened.
+
+    Raises `InputError` if a broker holds it, or that cannot be found out.
+    """
+    path = os.path.join(directory, BROKER_LOCK)
+    if why_not_opened(path) is not None:
+        return
+    try:
+        # O_NONBLOCK so that a named pipe is not waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        raise InputError(
+            "not a directory", path=directory, hint="give the data directories of a broker"
+        ) from error
+    except OSError as error:
+        raise InputError(f"cannot open the lock: {error.strerror}", path=path) from error
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        raise InputError("a running broker holds the directory", path=path, hint=hint) from error
+    finally:
+        os.close(descriptor)
+
+
+def refuse_running(directory: str, hint: str) -> None:
+    """Refuse a directory that a running broker holds as a wrong argument, not as one to retry."""
+    try:
+        reject_locked(directory, hint)
+    except InputError as error:
+        if isinstance(error.__cause__, BlockingIOError):
+            raise error from None
+        raise

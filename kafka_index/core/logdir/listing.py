@@ -1,0 +1,357 @@
+"""Listing a dump: from paths to live segments, and to the entries that are skipped, with why."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+from kafka_index.core.errors import InputError, first_of
+from kafka_index.core.format.names import (
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    NOT_PARTITIONS,
+    OFFSET_CHECKPOINTS,
+    ROOT_FILES,
+    DirectoryKind,
+    TopicPartition,
+    is_legal_topic,
+    parse_segment_file,
+    split_directory_name,
+)
+from kafka_index.core.fs.backup.backup_paths import is_run_path
+from kafka_index.core.fs.directories import Entry, identity_of, scan_directory, scan_input
+from kafka_index.core.fs.inputs import (
+    BROKEN_LINK,
+    LINKED_OUT,
+    Skipped,
+    admit_linked,
+    is_within,
+    linked_out,
+    note_unread,
+)
+from kafka_index.core.fs.other_layouts import layout_hint
+from kafka_index.core.fs.paths import absolute_path, expand_directories
+from kafka_index.core.fs.store import OBJECT_SCHEMES, is_remote, scheme_of
+from kafka_index.core.logdir.paged_listing import StoredDirectory, list_directories
+from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition, list_partition
+from kafka_index.core.logdir.segment_table import (
+    PartitionSegments,
+    SegmentTable,
+    list_plain_partition,
+)
+
+__all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
+
+_TOPICS_SHOWN = 5
+# The least likeness of a name that is suggested, from 0 to 1.
+_NEAR = 0.5
+
+_REASONS = {
+    DirectoryKind.DELETE: "a partition marked for deletion",
+    DirectoryKind.FUTURE: "the unfinished copy of a partition being moved between directories",
+    DirectoryKind.STRAY: "a stray partition, not part of the cluster any more",
+}
+
+
+@dataclass
+class Listing:
+    """The content of a dump.
+
+    The live segments are sorted by topic, partition and base offset, as a `SegmentTable` if they
+    were listed. `skipped` has every entry that is not live, with the reason, by path. Data
+    directories are the parents of the partition directories; both are absolute, each once, and
+    partition directories may be empty. `tiered` has the partitions that have remote segments, or
+    had them.
+    """
+
+    segments: Sequence[SegmentFile] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    data_directories: list[str] = field(default_factory=list)
+    partition_directories: list[str] = field(default_factory=list)
+    tiered: dict[TopicPartition, TieredPartition] = field(default_factory=dict)
+
+
+def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
+    """List the live segments of a dump, sorted, of topics that match in full.
+
+    The inputs are data directories, topic-partition directories, or globs of either; local paths or
+    URIs. A path that exists is never read as a glob. A directory is one partition when it holds
+    logs, or when its name is ``<topic>-<partition>`` and it has no partition directories (nor
+    ``meta.properties``) in it: a data directory may be called ``data-1``. `list_partition` decides
+    which segments of it are live. A log that cannot be read is listed all the same: it fails later,
+    on its own. Raises `InputError` if a path is missing, a directory cannot be read, no live
+    segment is found, or two directories hold the same partition.
+    """
+    listing, walk = _list(inputs, topics)
+    if not listing.segments:
+        raise _nothing_found(inputs, topics, walk)
+    return listing
+
+
+def list_any(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
+    """List a dump as `list_dump` does, which may hold no segment at all."""
+    return _list(inputs, topics)[0]
+
+
+def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listing, _Walk]:
+    walk = _Walk(inputs, topics)
+    for directory in expand_directories(inputs):
+        walk.visit(directory)
+    listing = walk.listing
+    partitions = sorted(walk.partitions, key=lambda each: each.partition)
+    _refuse_duplicates(partitions)
+    listing.segments = SegmentTable(partitions)
+    listing.skipped.sort(key=lambda skipped: skipped.path)
+    return listing, walk
+
+
+class _Walk:
+    def __init__(self, inputs: Sequence[str], topics: re.Pattern[str] | None) -> None:
+        self._inputs = inputs
+        self.listing = Listing()
+        self.partitions: list[PartitionSegments] = []
+        self.topics_seen: set[str] = set()
+        self.topics_kept = False
+        self._topics = topics
+        self._seen: dict[Hashable, tuple[str, TopicPartition]] = {}
+        self._parents_seen: set[Hashable] = set()
+        self._skipped_paths: set[str] = set()
+
+    def visit(self, directory: str) -> None:
+        """List one input, whichever kind of directory it is."""
+        name = os.path.basename(directory)
+        split = split_directory_name(name)
+        if split is not None and split[1] is not DirectoryKind.LIVE:
+            # A directory that is named outright is wanted, unless its log is unfinished.
+            is_whole = split[1] in (DirectoryKind.DELETE, DirectoryKind.STRAY)
+            if not is_whole or directory not in map(absolute_path, self._inputs):
+                self._skip(directory, _REASONS[split[1]])
+                return
+        entries = scan_input(directory)
+        if self._is_data_directory(entries, named_as_partition=split is not None):
+            self._visit_data_directory(directory, entries)
+        elif split is None:
+            raise InputError(
+                "holds segments, but its name does not name their partition",
+                path=directory,
+                expected="<topic>-<partition>",
+                found=name,
+                hint="rename the directory",
+            )
+        else:
+            self._visit_partition(directory, split[0], partial(self._one_by_one, split[0], entries))
+
+    @staticmethod
+    def _is_data_directory(entries: list[Entry], *, named_as_partition: bool) -> bool:
+        holds_logs = False
+        holds_partitions = False
+        for entry in entries:
+            parsed = parse_segment_file(entry.name)
+            if parsed is not None:
+                holds_logs |= parsed.kind == LOG_SUFFIX
+            elif entry.name == META_PROPERTIES or (
+                split_directory_name(entry.name) is not None and entry.is_directory()
+            ):
+                holds_partitions = True
+        if named_as_partition:
+            return holds_partitions and not holds_logs
+        return holds_partitions or not holds_logs
+
+    def _visit_data_directory(self, directory: str, entries: list[Entry]) -> None:
+        self._skip_links(entries)
+        live = dict(self._live_partitions(entries))
+        # Of a few topics among many the other objects would be listed for nothing.
+        is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_run_path(directory)
+        if self._topics is None and is_paged:
+            self._visit_stored(directory, live)
+        for path, partition in live.items():
+            self._visit_partition(path, partition, partial(self._listed, partition, path))
+
+    def _visit_stored(self, root: str, live: dict[str, TopicPartition]) -> None:
+        """Visit partitions in an object store, page by page, and remove them from `live`."""
+        for found in list_directories(root):
+            path = f"{root}/{found.name}"
+            partition = live.pop(path, None)
+            if partition is not None:
+                find = partial(self._stored, partition, path, found)
+                self._visit_partition(path, partition, find)
+
+    def _live_partitions(self, entries: list[Entry]) -> Iterator[tuple[str, TopicPartition]]:
+        """Yield the live partition directories among entries; skip the others, with why."""
+        for entry in entries:
+            split = split_directory_name(entry.name)
+            if not entry.is_directory():
+                parsed = parse_segment_file(entry.name)
+                if parsed is not None and parsed.kind == LOG_SUFFIX:
+                    self._skip(entry.path, "a log outside any topic-partition directory")
+                elif split is not None and entry.is_broken_link() and self._wanted(split[0].topic):
+                    self._skip(entry.path, BROKEN_LINK)
+                    note_unread(entry.path, BROKEN_LINK)
+            elif split is None:
+                if entry.name not in NOT_PARTITIONS:
+                    self._skip(entry.path, "not named like a topic-partition directory")
+            elif split[1] is not DirectoryKind.LIVE:
+                if self._wanted(split[0].topic):
+                    self._skip(entry.path, _REASONS[split[1]])
+            else:
+                yield entry.path, split[0]
+
+    def _visit_partition(
+        self,
+        directory: str,
+        partition: TopicPartition,
+        find: Callable[[], PartitionSegments | None],
+    ) -> None:
+        self.topics_seen.add(partition.topic)
+        if not self._wanted(partition.topic):
+            return
+        self.topics_kept = True
+        identity = identity_of(directory)
+        before = self._seen.setdefault(identity, (directory, partition))
+        if before[0] is not directory:
+            if before[1] != partition:
+                self._skip(directory, f"the same directory as {before[0]}")
+            return
+        admit_linked(directory)
+        segments = find()
+        if segments is not None and len(segments):
+            self.partitions.append(segments)
+        self.listing.partition_directories.append(directory)
+        # A partition directory that is a link belongs to two data directories, and a broker may
+        # run on either.
+        for parent in _parents_of(directory):
+            parent_identity = identity_of(parent)
+            if parent_identity not in self._parents_seen:
+                self._parents_seen.add(parent_identity)
+                self.listing.data_directories.append(parent)
+                self._skip_root_links(parent)
+
+    def _listed(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
+        segments = _plain(partition, directory)
+        if segments is not None:
+            return segments
+        return self._one_by_one(partition, scan_directory(directory))
+
+    def _stored(
+        self, partition: TopicPartition, directory: str, found: StoredDirectory
+    ) -> PartitionSegments | None:
+        segments = found.plain_segments(partition, directory)
+        if segments is not None:
+            return segments
+        return self._one_by_one(partition, found.entries(directory))
+
+    def _one_by_one(
+        self, partition: TopicPartition, entries: list[Entry]
+    ) -> PartitionSegments | None:
+        self._skip_links(entries)
+        files, skipped = list_partition(partition, entries)
+        self.listing.skipped += skipped
+        files.sort(key=lambda each: each.base_offset)
+        return PartitionSegments.of(files) if files else None
+
+    def _wanted(self, topic: str) -> bool:
+        return self._topics is None or self._topics.fullmatch(topic) is not None
+
+    def _skip_links(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            target = entry.linked_out()
+            if target is not None:
+                self._skip(entry.path, LINKED_OUT, target)
+
+    def _skip_root_links(self, directory: str) -> None:
+        """Skip links among the files at the root of a partition that was given alone."""
+        for name in () if is_remote(directory) else (*OFFSET_CHECKPOINTS, *ROOT_FILES):
+            found = linked_out(os.path.join(directory, name))
+            if found is not None:
+                self._skip(found.path, LINKED_OUT, found.target)
+
+    def _skip(self, path: str, reason: str, target: str = "") -> None:
+        if path not in self._skipped_paths:
+            self._skipped_paths.add(path)
+            self.listing.skipped.append(Skipped(path, reason, target))
+
+
+def _parents_of(directory: str) -> tuple[str, ...]:
+    parent = os.path.dirname(directory)
+    if is_remote(directory):
+        return (parent,)
+    real = os.path.dirname(os.path.realpath(directory))
+    # A folder in a data directory is not one: so Kubernetes lays out what it mounts.
+    return (parent,) if is_within(real, [os.path.realpath(parent)]) else (parent, real)
+
+
+def _plain(partition: TopicPartition, directory: str) -> PartitionSegments | None:
+    """Return the segments of a plain local directory; None to list its entries one by one."""
+    if is_remote(directory):
+        return None
+    try:
+        return list_plain_partition(partition, directory)
+    except OSError:
+        return None
+
+
+def _refuse_duplicates(partitions: Sequence[PartitionSegments]) -> None:
+    for one, other in pairwise(partitions):
+        if one.partition == other.partition:
+            raise InputError(
+                f"the partition {one.partition.directory_name} is also in {other.directory}",
+                path=one.directory,
+                hint="give one copy of each partition (replicas need a run each)",
+            )
+
+
+def _nothing_found(
+    inputs: Sequence[str], topics: re.Pattern[str] | None, walk: _Walk
+) -> InputError:
+    path = ", ".join(inputs)
+    elsewhere = layout_hint(expand_directories(inputs))
+    if elsewhere is not None:
+        return InputError("no segments found", path=path, hint=elsewhere)
+    if topics is not None and walk.topics_seen and not walk.topics_kept:
+        return no_topic_matches(topics, walk.topics_seen, path)
+    skipped = walk.listing.skipped
+    hint = "give a data directory, one topic-partition directory, or a glob of either"
+    if skipped:
+        hint = f"skipped {len(skipped)}, the first: {skipped[0].path}: {skipped[0].reason}"
+    elif walk.topics_seen:
+        hint = "its topic-partition directories hold no .log files"
+    return InputError("no segments found", path=path, hint=hint)
+
+
+def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -> InputError:
+    """Return the error of a pattern that matches no topic, with similar names."""
+    names = sorted(found)
+    return InputError(
+        f"no topic matches {topics.pattern!r} (the whole name must match)",
+        path=path,
+        found=first_of(names, _TOPICS_SHOWN),
+        hint=_topics_meant(topics.pattern, names),
+    )
+
+
+def _topics_meant(pattern: str, names: Sequence[str]) -> str | None:
+    """Return a hint with the names near to the alternatives of a pattern, or None.
+
+    A comma is in no name: where it stands between names, it is taken for the sign of alternatives.
+    """
+    near = partial(difflib.get_close_matches, possibilities=names, cutoff=_NEAR)
+    parts = [part.strip().replace("\\", "") for part in re.split("[,|]", pattern)]
+    if "," not in pattern or not all(map(is_legal_topic, parts)):
+        return _meant(dict.fromkeys(name for part in parts for name in near(part, n=_TOPICS_SHOWN)))
+    meant = [name for part in parts for name in near(part, n=1) or [part]]
+    return f"did you mean '{'|'.join(dict.fromkeys(meant))}'? Alternatives are separated by |"
+
+
+def did_you_mean(given: str, names: Iterable[str]) -> str | None:
+    """Return a hint with the names near to the given one; None where there is none."""
+    return _meant(difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, _NEAR))
+
+
+def _meant(names: Iterable[str]) -> str | None:
+    near = list(names)[:_TOPICS_SHOWN]
+    return f"did you mean {' or '.join(near)}?" if near else None

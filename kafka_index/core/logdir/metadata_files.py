@@ -1,0 +1,285 @@
+"""The small files of a dump, at the root of a data directory and in a partition directory.
+
+Each is read whole, in one way. A file that is not there is None, a file that Kafka cannot read as a
+file or as text is a `BadFileError`, and a file that this process may not read an `InputError` that
+is worth a retry. Sources: Kafka's ``MetaProperties``, ``PropertiesUtils``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kafka_index.core.errors import (
+    BadFileError,
+    DirectoryFailsError,
+    InputError,
+    InvalidEpochError,
+    OfflineAtOnceError,
+    StartRefusedError,
+    is_retriable,
+)
+from kafka_index.core.format.checkpoints import java_lines
+from kafka_index.core.format.integers import INT32_MAX, parse_java_integer
+from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.message_schemas import ZERO_UUID
+from kafka_index.core.format.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
+    PARTITION_METADATA,
+)
+from kafka_index.core.format.strings import (
+    Property,
+    load_properties,
+    parse_java_uuid,
+    quote_content,
+)
+from kafka_index.core.fs.inputs import Skipped, refuse_linked_out
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+
+# A broker creates these before it reads them, which a link to nothing keeps it from
+# (CheckpointFile).
+_CREATED_FIRST = frozenset({*OFFSET_CHECKPOINTS, LEADER_EPOCH_CHECKPOINT})
+_SPLIT = re.compile(r":[ \t\n\v\f\r]+")
+
+# Java's trim cuts these and nothing else.
+_CONTROLS = "".join(map(chr, range(33)))
+
+
+def read_file(path: str) -> bytes | None:
+    """Return the bytes of a file, by its path or URI; None where there is none.
+
+    Raises `BadFileError` if it is not a file, and `InputError` if this process may not read it,
+    which says nothing of a broker.
+    """
+    if is_segment_path(path):
+        # There are none beside the segments of tiered storage.
+        return None
+    if is_remote(path):
+        try:
+            return store_of(path).read(path)
+        except FileNotFoundError:
+            return None
+    refuse_linked_out(path, any_name=True)
+    name = os.path.basename(path)
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            if is_null_device(os.stat(path)):
+                return b""
+            # A named pipe would be waited for.
+            kind = "a directory" if os.path.isdir(path) else "not a regular file"
+            raise BadFileError(f"{name} is {kind}", path=path)
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        # A broker asks whether this one is there, which a link in circles is not; others it opens.
+        is_circular = error.errno == errno.ELOOP and name == PARTITION_METADATA
+        if error.errno == errno.ENOENT or is_circular:
+            if name in _CREATED_FIRST and os.path.islink(path):
+                raise BadFileError("a link to nothing", path=path) from None
+            return None
+        kind_of_error = InputError if is_retriable(error) else BadFileError
+        raise kind_of_error(f"cannot read the file: {error.strerror}", path=path) from error
+
+
+def is_null_device(found: os.stat_result) -> bool:
+    """Return whether it is the device that is empty, and takes whatever is written."""
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev
+
+
+def read_text(path: str) -> str | None:
+    """Return the text of a file as it is, with its line ends; None where there is none.
+
+    Raises the errors of `read_file`, and `BadFileError` if it is not UTF-8.
+    """
+    data = read_file(path)
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError as error:
+        raise BadFileError("not UTF-8 text", path=path, position_bytes=error.start) from error
+
+
+def read_epochs(directory: str) -> LeaderEpochCache:
+    """Return the leader epochs of a partition directory; none where there is no file of them.
+
+    Raises the errors of `read_text`, and those of `LeaderEpochCache.from_text`.
+    """
+    path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+    return LeaderEpochCache.from_text(read_text(path) or "", path=path)
+
+
+def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCache:
+    """Return the leader epochs as `read_epochs`; none, with why, if the file is malformed.
+
+    One answer column of one partition is not worth the run. Raises `InputError` if this process may
+    not read the file.
+    """
+    try:
+        return read_epochs(directory)
+    except (InputError, InvalidEpochError) as error:
+        if is_retriable(error):
+            raise
+        path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+        skipped.append(Skipped(path, f"no epochs: {error.message}"))
+        return LeaderEpochCache()
+
+
+def read_topic_id(directory: str) -> str | None:
+    """Return the topic id of a partition directory; None where there is no file of it.
+
+    Raises the errors of `read_text`, `OfflineAtOnceError` if the file is malformed, so that a
+    broker takes the data directory offline, and `StartRefusedError` if a broker exits: a line is
+    missing, or the id is not one. Source: ``PartitionMetadataReadBuffer``.
+    """
+    path = os.path.join(directory, PARTITION_METADATA)
+    text = read_text(path)
+    return None if text is None else topic_id_in(text, path)
+
+
+def topic_id_in(text: str, path: str) -> str:
+    """Return the topic id in the text of a file of this path; raises the errors of its reading."""
+    lines = java_lines(text)
+    version = parse_java_integer(_value(lines, 0, path), INT32_MAX)
+    if version is None or version < 0:
+        raise OfflineAtOnceError(
+            "malformed partition metadata",
+            path=path,
+            expected="version: 0 and topic_id",
+            found=quote_content(lines[0], path),
+            line=1,
+        )
+    topic_id = parse_java_uuid(_value(lines, 1, path))
+    if topic_id is None or topic_id == ZERO_UUID:
+        error_class = StartRefusedError if topic_id is None else OfflineAtOnceError
+        raise error_class(
+            "no topic id in the partition metadata",
+            path=path,
+            found=quote_content(lines[1], path),
+            line=2,
+        )
+    return topic_id
+
+
+def _value(lines: list[str], at: int, path: str) -> str:
+    if at >= len(lines):
+        raise StartRefusedError(
+            "malformed partition metadata: a line is missing",
+            path=path,
+            expected="version: 0 and topic_id",
+            found=f"{len(lines)} lines",
+            line=at + 1,
+        )
+    parts = _SPLIT.split(lines[at])
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    if len(parts) != 2:
+        raise OfflineAtOnceError(
+            "malformed partition metadata",
+            path=path,
+            expected="version: 0" if at == 0 else "topic_id: ID",
+            found=quote_content(lines[at], path),
+            line=at + 1,
+        )
+    return parts[1]
+
+
+def read_properties(path: str) -> dict[str, str] | None:
+    """Return the properties of a file, without blanks around values; None where there is no file.
+
+    No value is judged. Raises the errors of `read_file`, and `DirectoryFailsError` if the text is
+    malformed.
+    """
+    data = read_file(path)
+    if data is None:
+        return None
+    return {name: one.value.strip() for name, one in _load(data, path).items()}
+
+
+def _load(data: bytes, path: str) -> dict[str, Property]:
+    try:
+        return load_properties(data)
+    except ValueError as error:
+        raise DirectoryFailsError(str(error), path=path) from error
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """The content of a ``meta.properties``; all of it by name, and what a broker reads of it.
+
+    The node id of version 0 is ``broker.id``. The directory id is as Kafka writes it.
+    """
+
+    path: str
+    properties: Mapping[str, Property] = field(default_factory=dict)
+    version: int = 0
+    node_id: int | None = None
+    directory_id: str | None = None
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that the directory belongs to."""
+        return self.value("cluster.id")
+
+    def value(self, name: str) -> str | None:
+        """Return a property, with the blanks after it."""
+        found = self.properties.get(name)
+        return None if found is None else found.value
+
+    def line(self, name: str) -> int | None:
+        """Return the line of a property."""
+        found = self.properties.get(name)
+        return None if found is None else found.line
+
+    @classmethod
+    def read(cls, directory: str) -> MetaProperties | None:
+        """Read the file of a directory; None where there is none.
+
+        Raises `DirectoryFailsError` if a broker cannot read it, and takes the directory offline.
+        """
+        path = os.path.join(directory, META_PROPERTIES)
+        data = read_file(path)
+        return None if data is None else cls.of(data, path)
+
+    @classmethod
+    def of(cls, data: bytes, path: str) -> MetaProperties:
+        """Return what the bytes of a file say; raises `DirectoryFailsError` as `read` does."""
+        found = _load(data, path)
+        read = cls(path, found)
+        version = parse_java_integer((read.value("version") or "0").strip(_CONTROLS), INT32_MAX)
+        if "version" in found and not found["version"].value:
+            version = None
+        if version not in (0, 1):
+            raise read._unreadable("version", "0 or 1")
+        name = "node.id" if version else "broker.id"
+        text = read.value(name)
+        node_id = None if text is None else parse_java_integer(text, INT32_MAX)
+        if node_id is None and (version or text is not None):
+            raise read._unreadable(name, "a 32-bit integer in decimal digits")
+        text = read.value("directory.id")
+        directory_id = None if text is None else parse_java_uuid(text)
+        if text is not None and directory_id is None:
+            raise read._unreadable("directory.id", "a UUID in base64")
+        if version and read.cluster_id is None:
+            raise read._unreadable("cluster.id", "the cluster")
+        return cls(path, found, version, node_id, directory_id)
+
+    def _unreadable(self, name: str, expected: str) -> DirectoryFailsError:
+        found = self.properties.get(name)
+        if found is None:
+            return DirectoryFailsError(
+                f"{name} is missing", path=self.path, expected=expected, found="no such property"
+            )
+        return DirectoryFailsError(
+            f"{name} cannot be read",
+            path=self.path,
+            expected=expected,
+            found=quote_content(found.value, self.path),
+            line=found.line,
+        )

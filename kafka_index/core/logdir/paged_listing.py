@@ -1,0 +1,176 @@
+"""Listing the partition directories of an object store by pages, as columns.
+
+A listing below one prefix costs a request for 1,000 objects, however many directories they are in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    OFFSET_DIGITS,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TopicPartition,
+)
+from kafka_index.core.fs.directories import Entry, StoredEntry, scan_directory
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import OBJECT_SCHEMES, DirectoryEntry, scheme_of
+from kafka_index.core.logdir.segment_table import PartitionSegments
+
+_FOLDER_AND_NAME = r"(?s)^(?P<folder>[^/]*)/(?P<name>.*)$"
+_ODD_NAME = rf"(\{SWAP_SUFFIX}|\{CLEANED_SUFFIX}|\{DELETED_SUFFIX})(/|$)|\{LOG_SUFFIX}/"
+_LOG_NAME = rf"^[0-9]{{{OFFSET_DIGITS}}}\{LOG_SUFFIX}$"
+_INDEX_NAME = rf"^[0-9]{{{OFFSET_DIGITS}}}({'|'.join(map(re.escape, INDEX_SUFFIXES))})$"
+_MAX_LOG_NAME = str(INT64_MAX).zfill(OFFSET_DIGITS) + LOG_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDirectory:
+    """The objects below a prefix, whose last part is the name.
+
+    The rows have the name of each object below the prefix, its size, time and version, by name.
+    """
+
+    name: str
+    rows: pa.Table
+
+    def entries(self, directory: str) -> list[Entry]:
+        """Return the entries of the directory at this path, as listing it alone would."""
+        found: dict[str, Entry] = {}
+        for row in self.rows.to_pylist():
+            name, separator, _ = row["name"].partition("/")
+            path = f"{directory}/{name}"
+            if separator:
+                entry = DirectoryEntry(path, is_directory=True)
+            else:
+                entry = DirectoryEntry(
+                    path,
+                    size_bytes=row["size_bytes"],
+                    mtime_ns=row["mtime_ns"],
+                    version=row["version"],
+                )
+            found[path] = StoredEntry(entry)
+        return list(found.values())
+
+    def plain_segments(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
+        """Return the segments of a partition; None to list its entries one by one.
+
+        As for `kafka_index.core.logdir.segment_table.list_plain_partition`.
+        """
+        names = self.rows.column("name")
+        if pc.any(pc.match_substring_regex(names, _ODD_NAME)).as_py():
+            return None
+        logs = self.rows.filter(pc.ends_with(names, LOG_SUFFIX))
+        logs = logs.filter(pc.invert(pc.match_substring(logs.column("name"), "/")))
+        names = logs.column("name")
+        is_log = pc.and_(
+            pc.match_substring_regex(names, _LOG_NAME), pc.less_equal(names, _MAX_LOG_NAME)
+        )
+        if not pc.all(is_log).as_py():
+            return None
+        digits = pc.utf8_slice_codeunits(names, 0, OFFSET_DIGITS)
+        versions = logs.column("version").combine_chunks()
+        every = self.rows.column("name")
+        start = pc.or_(
+            pc.and_(
+                pc.ends_with(every, SNAPSHOT_SUFFIX),
+                # Names of equal length: by name is by offset.
+                pc.less_equal(every, digits[0].as_py() + SNAPSHOT_SUFFIX if len(digits) else ""),
+            ),
+            pc.equal(every, LEADER_EPOCH_CHECKPOINT),
+        )
+        stems = pc.utf8_slice_codeunits(every, 0, OFFSET_DIGITS)
+        lone = pc.and_(
+            pc.match_substring_regex(every, _INDEX_NAME),
+            pc.invert(pc.is_in(stems, value_set=digits.combine_chunks())),
+        )
+        return PartitionSegments(
+            partition,
+            directory,
+            digits.cast(pa.int64()).to_numpy(),
+            logs.column("size_bytes").to_numpy(),
+            logs.column("mtime_ns").to_numpy(),
+            versions if pc.any(pc.not_equal(versions, "")).as_py() else None,
+            start_entries=self._entries_where(start, directory),
+            lone_indexes=self._entries_where(lone, directory),
+        )
+
+    def _entries_where(self, mask: pa.ChunkedArray, directory: str) -> tuple[Entry, ...]:
+        return tuple(StoredDirectory(self.name, self.rows.filter(mask)).entries(directory))
+
+
+def list_directories(root: str) -> Iterator[StoredDirectory]:
+    """Yield the directories below a prefix of an object store; their objects share requests.
+
+    Raises `KafkaIndexError` if the store cannot be read.
+    """
+    name: str | None = None
+    parts: list[pa.RecordBatch] = []
+    for page in store_of(root).list_tree(root):
+        for folder, rows in _folders(page):
+            if folder != name and name is not None:
+                yield StoredDirectory(name, pa.Table.from_batches(parts))
+                parts = []
+            name = folder
+            parts.append(rows)
+    if name is not None:
+        yield StoredDirectory(name, pa.Table.from_batches(parts))
+
+
+def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield directories with their entries, in no particular order; unreadable ones are left out.
+
+    Where most directories below a prefix of an object store are asked for, they share requests.
+    """
+    of_root: dict[str, list[str]] = {}
+    for directory in directories:
+        of_root.setdefault(os.path.dirname(directory), []).append(directory)
+    for root, own in of_root.items():
+        waiting = dict.fromkeys(own)
+        with suppress(KafkaIndexError):
+            for found in list_directories(root) if _are_most_of(own, root) else ():
+                path = f"{root}/{found.name}"
+                if path in waiting:
+                    yield path, found.entries(path)
+                    del waiting[path]
+        for path in waiting:
+            # Such as a partition without index files in a folder of them.
+            with suppress(KafkaIndexError):
+                yield path, scan_directory(path)
+
+
+def _are_most_of(directories: Sequence[str], root: str) -> bool:
+    if len(directories) == 1 or scheme_of(root) not in OBJECT_SCHEMES:
+        return False
+    every = [each for each in store_of(root).list_directory(root) if each.is_directory]
+    return 2 * len(directories) >= len(every)
+
+
+def _folders(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of each folder of a page; an object outside of folders is in none."""
+    split = pc.extract_regex(page["path"], _FOLDER_AND_NAME)
+    is_inside = pc.is_valid(split)
+    split, page = split.filter(is_inside), page.filter(is_inside)
+    folders = split.field("folder").dictionary_encode()
+    rows = page.set_column(0, "name", split.field("name"))
+    codes = folders.indices.to_numpy()
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    ends = np.append(starts, len(codes))[1:]
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield folders.dictionary[int(codes[start])].as_py(), rows.slice(start, end - start)

@@ -1,0 +1,359 @@
+"""The segments of a dump as columns; and logs that are gone while their index files are there.
+
+Retention and the cleaner rename and delete all files of a segment together, its log first: such an
+index file shows a segment that neither of them removed. Producer snapshots show nothing: there are
+others than those of segments. Source: ``replaceSegments`` and ``deleteSegmentFiles`` of Kafka's
+``LocalLog``.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import KafkaIndexError, ReadError, is_retriable
+from kafka_index.core.format.integers import INT64_MAX, Longs
+from kafka_index.core.format.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_DIGITS,
+    OFFSET_INDEX_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSIENT_SUFFIXES,
+    TopicPartition,
+    parse_segment_file,
+    segment_file_name,
+)
+from kafka_index.core.format.records import OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.core.fs.directories import Entry, scan_directory
+from kafka_index.core.fs.inputs import linked_out
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.logdir.partition_files import SegmentFile
+
+#: A row per segment: a `SegmentFile`.
+SEGMENT_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("segment_base_offset", pa.int64(), nullable=False),
+        pa.field("log_path", pa.string(), nullable=False),
+        pa.field("log_size_bytes", pa.int64(), nullable=False),
+        pa.field("log_mtime_ns", pa.int64(), nullable=False),
+        pa.field("is_last", pa.bool_(), nullable=False),
+        pa.field("log_version", pa.string(), nullable=False),
+    ]
+)
+
+_LOG_NAME_LENGTH = OFFSET_DIGITS + len(LOG_SUFFIX)
+_MAX_DIGITS = str(INT64_MAX).zfill(OFFSET_DIGITS)
+_ODD_ENDINGS = (SWAP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
+_ENTRIES = {OFFSET_INDEX_SUFFIX: OFFSET_ENTRY, TIME_INDEX_SUFFIX: TIME_ENTRY}
+_LOG_ENDINGS = ("", *TRANSIENT_SUFFIXES)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PartitionSegments:
+    """The live segments of a partition, as columns of shape (n,) by base offset.
+
+    Logs in an object store have versions. `odd` has the segments themselves if the columns are not
+    enough, as for swapped logs and remote segments. `start_entries` are the snapshots at or below
+    the first segment and the leader epochs beside it, if the objects of the directory were listed
+    with others.
+    """
+
+    partition: TopicPartition
+    directory: str
+    base_offsets: Longs
+    sizes_bytes: Longs
+    mtimes_ns: Longs
+    versions: pa.StringArray | None = None
+    odd: tuple[SegmentFile, ...] = ()
+    start_entries: tuple[Entry, ...] | None = None
+    lone_indexes: tuple[Entry, ...] | None = None
+
+    @classmethod
+    def of(cls, segments: Sequence[SegmentFile]) -> PartitionSegments:
+        """Return the columns of one or more segments of a partition, by base offset."""
+        first = segments[0]
+        versions = [each.log_version for each in segments]
+        plain = cls(
+            first.topic_partition,
+            first.partition_directory,
+            np.array([each.base_offset for each in segments], np.int64),
+            np.array([each.log_size_bytes for each in segments], np.int64),
+            np.array([each.log_mtime_ns for each in segments], np.int64),
+            pa.array(versions, pa.string()) if any(versions) else None,
+        )
+        return plain if plain.files() == list(segments) else replace(plain, odd=tuple(segments))
+
+    def __len__(self) -> int:
+        """Return the number of segments."""
+        return len(self.base_offsets)
+
+    def files(self) -> list[SegmentFile]:
+        """Return the segments, by base offset."""
+        if self.odd:
+            return list(self.odd)
+        topic, partition = self.partition.topic, self.partition.partition
+        last = len(self) - 1
+        columns = (
+            self.base_offsets.tolist(),
+            self.sizes_bytes.tolist(),
+            self.mtimes_ns.tolist(),
+            self.log_versions().to_pylist(),
+        )
+        return [
+            SegmentFile(
+                topic,
+                partition,
+                base_offset,
+                os.path.join(self.directory, segment_file_name(base_offset, LOG_SUFFIX)),
+                size_bytes,
+                mtime_ns,
+                number == last,
+                version,
+            )
+            for number, (base_offset, size_bytes, mtime_ns, version) in enumerate(
+                zip(*columns, strict=True)
+            )
+        ]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all logs."""
+        return int(self.sizes_bytes.sum())
+
+    def log_names(self) -> pa.StringArray:
+        """Return the names of the logs."""
+        if self.odd:
+            return pa.array([os.path.basename(each.log_path) for each in self.odd], pa.string())
+        digits = pc.utf8_lpad(pa.array(self.base_offsets).cast(pa.string()), OFFSET_DIGITS, "0")
+        return pc.binary_join_element_wise(digits, LOG_SUFFIX, "")
+
+    def log_paths(self) -> pa.StringArray:
+        """Return the paths of the logs."""
+        if self.odd:
+            return pa.array([each.log_path for each in self.odd], pa.string())
+        folder = os.path.join(self.directory, "")
+        return pc.binary_join_element_wise(folder, self.log_names(), "")
+
+    def log_versions(self) -> pa.StringArray:
+        """Return the versions of the logs; empty where a store has none."""
+        if self.odd:
+            return pa.array([each.log_version for each in self.odd], pa.string())
+        return pa.repeat("", len(self)) if self.versions is None else self.versions
+
+    def rows(self) -> pa.RecordBatch:
+        """Return the segments as rows of `SEGMENT_SCHEMA`."""
+        count = len(self)
+        if self.odd:
+            is_last = pa.array([each.is_last for each in self.odd], pa.bool_())
+        else:
+            is_last = pa.array(np.arange(count) == count - 1)
+        columns = [
+            pa.repeat(self.partition.topic, count),
+            pa.repeat(pa.scalar(self.partition.partition, pa.int32()), count),
+            pa.array(self.base_offsets),
+            self.log_paths(),
+            pa.array(self.sizes_bytes),
+            pa.array(self.mtimes_ns),
+            is_last,
+            self.log_versions(),
+        ]
+        return pa.record_batch(columns, schema=SEGMENT_SCHEMA)
+
+
+class SegmentTable(Sequence[SegmentFile]):
+    """The segments of a dump, sorted by topic, partition and base offset; no partition is empty."""
+
+    def __init__(self, partitions: Sequence[PartitionSegments]) -> None:
+        self.partitions = partitions
+        self._ends = np.cumsum([len(each) for each in partitions], dtype=np.int64)
+
+    @classmethod
+    def of(cls, segments: Iterable[SegmentFile]) -> SegmentTable:
+        """Return the table of sorted segments."""
+        if isinstance(segments, SegmentTable):
+            return segments
+        key = attrgetter("topic", "partition")
+        return cls([PartitionSegments.of(list(own)) for _, own in groupby(segments, key=key)])
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all logs."""
+        return sum(each.size_bytes for each in self.partitions)
+
+    def __len__(self) -> int:
+        """Return the number of segments."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __iter__(self) -> Iterator[SegmentFile]:
+        """Iterate over the segments; those of one partition exist at a time."""
+        for each in self.partitions:
+            yield from each.files()
+
+    @overload
+    def __getitem__(self, index: int) -> SegmentFile: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SegmentFile]: ...
+    def __getitem__(self, index: int | slice) -> SegmentFile | list[SegmentFile]:
+        """Return a segment, or some of them."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(index)
+        place = int(np.searchsorted(self._ends, number, "right"))
+        start = int(self._ends[place - 1]) if place else 0
+        return self.partitions[place].files()[number - start]
+
+
+def list_plain_partition(partition: TopicPartition, directory: str) -> PartitionSegments | None:
+    """Return the segments of a local partition directory, or None to list it entry by entry.
+
+    That is needed if it has traces of an interrupted compaction, split or deletion, or a log that
+    is not a plain file or cannot be inspected. Raises `OSError` if the directory cannot be read.
+    """
+    names: list[str] = []
+    sizes: list[int] = []
+    times: list[int] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            name = entry.name
+            if not name.endswith(LOG_SUFFIX):
+                if name.endswith(_ODD_ENDINGS) or entry.is_symlink():
+                    return None
+                continue
+            if len(name) != _LOG_NAME_LENGTH or not entry.is_file(follow_symlinks=False):
+                return None
+            try:
+                found = entry.stat()
+            except OSError:
+                return None
+            names.append(name)
+            sizes.append(found.st_size)
+            times.append(found.st_mtime_ns)
+    digits = [name[:OFFSET_DIGITS] for name in names]
+    joined = "".join(digits)
+    # 20 digits may be above the largest offset, and then are not one.
+    if names and not (joined.isascii() and joined.isdigit() and max(digits) <= _MAX_DIGITS):
+        return None
+    offsets = np.array(list(map(int, digits)), np.int64)
+    order = np.argsort(offsets)
+    return PartitionSegments(
+        partition,
+        directory,
+        offsets[order],
+        np.array(sizes, np.int64)[order],
+        np.array(times, np.int64)[order],
+    )
+
+
+def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:
+    """Return what `lost_logs` finds in the directory of a partition."""
+    entries: Iterable[Entry] | None = partition.lone_indexes
+    if entries is None:
+        entries = scan_directory(partition.directory)
+    return lost_logs(entries, partition.files())
+
+
+def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:
+    """Return the logs of a partition that are gone, and neither deleted nor replaced.
+
+    The directory has been scanned. By base offset, the value is the offset after the last that the
+    index files know.
+    """
+    by_name = {entry.name: entry for entry in entries}
+    live = sorted(segments, key=lambda segment: segment.base_offset)
+    bases = [segment.base_offset for segment in live]
+    found: dict[int, int] = {}
+    for name, entry in sorted(by_name.items()):
+        parsed = parse_segment_file(name)
+        if parsed is None or parsed.transient or parsed.kind not in INDEX_SUFFIXES:
+            continue
+        base_offset = parsed.base_offset
+        log_name = segment_file_name(base_offset, LOG_SUFFIX)
+        logs = (by_name.get(log_name + ending) for ending in _LOG_ENDINGS)
+        if any(log is not None and log.why_not_a_file() is None for log in logs):
+            continue
+        before = bisect(bases, base_offset)
+        # What a swapped log replaces is being deleted, or was.
+        if before and live[before - 1].log_path.endswith(SWAP_SUFFIX):
+            continue
+        end = _known_end(entry, base_offset, parsed.kind)
+        if end is not None:
+            found[base_offset] = max(end, found.get(base_offset, 0))
+    return found
+
+
+def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
+    """Return the offset after the last that an index knows; None for an index without entries.
+
+    Raises `KafkaIndexError` if the disk or the store fails.
+    """
+    if entry.why_not_a_file() is not None:
+        return None
+    try:
+        data = store_of(entry.path).read(entry.path)
+    except FileNotFoundError as error:
+        raise ReadError("the file was removed while it was read", path=entry.path) from error
+    except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
+        return base_offset + 1
+    if not data:
+        return None
+    dtype = _ENTRIES.get(suffix)
+    if dtype is None:
+        return base_offset + 1
+    if not data.strip(b"\0"):
+        # Preallocated.
+        return None
+    offsets = _entries(data, dtype)["relative_offset"].astype(np.int64)
+    is_sound = len(offsets) > 0 and offsets[0] >= 0 and bool((np.diff(offsets) >= 0).all())
+    return base_offset + 1 + (int(offsets[-1]) if is_sound else 0)
+
+
+def _entries(data: bytes, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return the entries of an index, up to the zeros of preallocation."""
+    entries = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+    return entries[: np.flatnonzero(entries != np.zeros((), dtype)).max(initial=-1) + 1]
+
+
+def has_entries_beyond(segment: SegmentFile, first_offset: int, end_offset: int) -> bool:
+    """Return whether index files of a log know offsets of a range, which begins where it ends.
+
+    Raises `KafkaIndexError` if the disk or the store fails.
+    """
+    for suffix, dtype in _ENTRIES.items():
+        path = segment.log_path.removesuffix(LOG_SUFFIX) + suffix
+        if not is_remote(path) and (linked_out(path) or not os.path.isfile(path)):
+            continue
+        try:
+            data = store_of(path).read(path)
+        except FileNotFoundError:
+            continue
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            continue
+        entries = _entries(data, dtype)
+        offsets = segment.base_offset + entries["relative_offset"].astype(np.int64)
+        is_sound = bool((np.diff(offsets) >= 0).all())
+        if is_sound and len(offsets) and first_offset <= offsets[-1] < end_offset:
+            return True
+    return False

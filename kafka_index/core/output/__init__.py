@@ -1,0 +1,1 @@
+"""Outputs: check, lock, stage, publish and sweep."""

@@ -1,0 +1,1 @@
+"""Records and offsets by range, time and key."""

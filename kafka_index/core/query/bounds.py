@@ -1,0 +1,389 @@
+"""The bounds of a read: offsets or times, for all partitions or each, resolved to offsets.
+
+Names and meaning are those of the options of Spark's Kafka source: ``startingOffsets`` is
+inclusive, ``endingOffsets`` exclusive, -2 is the earliest offset and -1 the latest, and a time
+stands for the offset of the first record as late. `kafka-index lookup` writes files of offsets,
+with ``--starting-offsets`` and ``--reset-offsets``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from kafka_index.core.errors import (
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    ReadError,
+    is_retriable,
+)
+from kafka_index.core.format.config import IndexConfig, parse_integer
+from kafka_index.core.format.names import TopicPartition, is_legal_topic
+from kafka_index.core.format.times import Time, TimeSpan, parse_time, time_text
+from kafka_index.core.fs.paths import absolute_path
+from kafka_index.core.fs.text_files import read_text
+from kafka_index.core.log.read.answers import (
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+)
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.query.settings import ReadSettings
+
+#: An offset (-1 and -2 are `LATEST` and `EARLIEST`), for all partitions or by topic and partition.
+Offsets: TypeAlias = int | Mapping[str, Mapping[int, int]]
+#: A time, likewise: what `parse_time` takes.
+Times: TypeAlias = Time | Mapping[str, Mapping[int, Time]]
+#: The same in ms since the epoch.
+Timestamps: TypeAlias = int | Mapping[str, Mapping[int, int]]
+
+LATEST, EARLIEST = int(SpecialTimestamp.LATEST), int(SpecialTimestamp.EARLIEST)
+
+_COLUMNS = 3
+_HEADER = ["topic", "partition", "offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a read of a partition: an offset, or a time in ms."""
+
+    value: int
+    is_timestamp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBounds:
+    """The start and the exclusive end of a read of a partition.
+
+    `needs_start`: a start in time that no record is as late as is an error. `needs_offsets`: a
+    given offset that the log does not have is an error. `needs_order`: a start after the end is an
+    error.
+    """
+
+    start: Bound = Bound(EARLIEST)
+    end: Bound = Bound(LATEST)
+    needs_start: bool = False
+    needs_offsets: bool = False
+    needs_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOptions:
+    """The bounds of all partitions, as they are given.
+
+    Offsets are the earliest and the latest by default, also for partitions that a mapping leaves
+    out; timestamps take the place of offsets.
+    """
+
+    starting_offsets: Offsets | None = None
+    ending_offsets: Offsets | None = None
+    starting_timestamp: Timestamps | None = None
+    ending_timestamp: Timestamps | None = None
+    needs_start: bool = False
+    needs_offsets: bool = False
+    needs_order: bool = False
+
+    def __post_init__(self) -> None:
+        for end in ("starting", "ending"):
+            offsets, timestamp = (
+                getattr(self, f"{end}_{what}") for what in ("offsets", "timestamp")
+            )
+            if offsets is not None and timestamp is not None:
+                raise InputError(f"give either {end} offsets or a {end} timestamp, not both")
+
+    @property
+    def times(self) -> tuple[int | None, int | None]:
+        """The earliest start and the latest end in time; None where there is none."""
+        starts, ends = (
+            [value for own in times.values() for value in own.values()]
+            if isinstance(times, Mapping)
+            else []
+            if times is None
+            else [times]
+            for times in (self.starting_timestamp, self.ending_timestamp)
+        )
+        return min(starts, default=None), max(ends, default=None)
+
+    def of(self, partition: TopicPartition) -> ReadBounds:
+        """Return the bounds of a partition."""
+        return ReadBounds(
+            _bound(self.starting_offsets, self.starting_timestamp, partition, EARLIEST),
+            _bound(self.ending_offsets, self.ending_timestamp, partition, LATEST),
+            self.needs_start,
+            self.needs_offsets,
+            self.needs_order,
+        )
+
+
+def _bound(
+    offsets: Offsets | None, timestamps: Timestamps | None, partition: TopicPartition, default: int
+) -> Bound:
+    if timestamps is not None:
+        timestamp = _of_partition(timestamps, partition)
+        if timestamp is not None:
+            return Bound(timestamp, is_timestamp=True)
+    offset = None if offsets is None else _of_partition(offsets, partition)
+    if offset is None:
+        return Bound(default)
+    if not isinstance(offset, int) or offset < EARLIEST:  # type: ignore[redundant-expr]  # of callers without types
+        raise InputError(
+            "not an offset", expected="0 or more, -1 (latest) or -2 (earliest)", found=offset
+        )
+    return Bound(offset)
+
+
+def _of_partition(values: Offsets | Timestamps, partition: TopicPartition) -> int | None:
+    if isinstance(values, Mapping):
+        return values.get(partition.topic, {}).get(partition.partition)
+    return values
+
+
+def parse_times(times: Times | None, now: int) -> Timestamps | None:
+    """Return times in ms, relative ones to an instant."""
+    if isinstance(times, Mapping):
+        return {
+            topic: {number: _parse_bound(value, now) for number, value in values.items()}
+            for topic, values in times.items()
+        }
+    return None if times is None else _parse_bound(times, now)
+
+
+def _parse_bound(value: Time, now: int) -> int:
+    # A lookup of a negative timestamp asks for a place. Every record is as late as 1970.
+    return max(parse_time(value, now=now), 0)
+
+
+def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
+    """Refuse an empty range of times, of all partitions or of one; the end is exclusive."""
+    named = {
+        (topic, number)
+        for times in (start, end)
+        if isinstance(times, Mapping)
+        for topic, values in times.items()
+        for number in values
+    }
+    # Bounds for all are the same for each partition.
+    for topic, number in sorted(named) or [("", 0)]:
+        partition = TopicPartition(topic, number)
+        first = None if start is None else _of_partition(start, partition)
+        last = None if end is None else _of_partition(end, partition)
+        if first is not None and last is not None and first >= last:
+            where = f" of {partition.directory_name}" if topic else ""
+            raise InputError(
+                f"no time is in the range{where}: it starts at {time_text(first)}, and its end, "
+                f"which is exclusive, is {time_text(last)}"
+            )
+
+
+def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | None]:
+    """Return the offsets of bounds, the second exclusive, None for the end of the log.
+
+    A start before the first offset of the log is that offset. A time after the last record is the
+    end.
+    """
+    has_end = log.files.high_watermark is not None
+    end = log.end_offset if has_end else None
+    if has_end and log.segments[-1].end_damage is not None:
+        # What a broker takes for the end of a damaged log may lie before the damage.
+        end = log.files.high_watermark
+    start = _resolve(log, bounds.start)
+    if start is None:
+        check_start(log, bounds)
+    first = log.end_offset if start is None else max(start, log.log_start_offset)
+    wanted = _resolve(log, bounds.end)
+    if wanted is not None:
+        end = wanted if end is None else min(wanted, end)
+        refuse_start_after_end(log, bounds, start, wanted)
+    return first, end
+
+
+def refuse_start_after_end(
+    log: PartitionLog, bounds: ReadBounds, start: int | None, end: int
+) -> None:
+    """Refuse a start after the end, if it has to be before, as Spark's ``KafkaSourceRDD`` does.
+
+    A start of None is the end of the log.
+    """
+    if bounds.needs_order and (log.end_offset if start is None else start) > end:
+        raise InputError(
+            f"{log.topic}-{log.partition} starts after its end",
+            path=log.files.segments[0].partition_directory,
+            expected=f"a start at offset {end} or before",
+            found=log.end_offset if start is None else start,
+        )
+
+
+def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
+    """Refuse a start in time that no record is as late as, if there has to be one."""
+    if bounds.needs_start and bounds.start.is_timestamp:
+        raise InputError(
+            f"no record is as late as the starting timestamp {bounds.start.value}",
+            path=log.files.segments[0].partition_directory,
+            hint="give an earlier one, or set startingOffsetsByTimestampStrategy to latest",
+        )
+
+
+def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> None:
+    """Refuse offsets that are not in the log, if they have to be.
+
+    The log ends for the reader at its end offset, or at the last stable offset. An end below the
+    start of the log is fine: there is nothing to read.
+    """
+    if not bounds.needs_offsets:
+        return
+    earliest = log.log_start_offset
+    for what, bound, first in (
+        ("starting", bounds.start, earliest),
+        ("ending", bounds.end, 0),
+    ):
+        if bound.is_timestamp or bound.value < 0 or first <= bound.value <= end_offset:
+            continue
+        raise InputError(
+            f"the log does not have the {what} offset",
+            path=log.files.segments[0].partition_directory,
+            expected=f"{earliest}..{end_offset}",
+            found=bound.value,
+            hint="set failOnDataLoss to false to read what is there",
+        )
+
+
+def _resolve(log: PartitionLog, bound: Bound) -> int | None:
+    """Return the offset that a bound stands for; None for the end of the log."""
+    if bound.is_timestamp:
+        return first_as_late(log, bound.value)
+    if bound.value == EARLIEST:
+        return log.log_start_offset
+    return None if bound.value == LATEST else bound.value
+
+
+def first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
+    """Return the offset of the first record as late as a time; None where there is none.
+
+    Raises `CorruptLogError` if damage hides it.
+    """
+    answers = log.answer_timestamps(np.array([timestamp_ms], np.int64), Resolve.RECORD)
+    status = Status(int(answers.status[0]))
+    if status is Status.FOUND:
+        return int(answers.values[FOUND_OFFSET, 0])
+    hidden = log.segments[-1].end_damage
+    if status is not Status.UNREADABLE and hidden is None:
+        return None
+    findings = [finding for finding in log.take_findings() if finding.reason]
+    reason = findings[-1].reason if findings else status.text
+    raise CorruptLogError(
+        f"the first record at {timestamp_ms} cannot be found: {reason}",
+        path=log.files.segments[0].partition_directory,
+    )
+
+
+def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> TimeSpan:
+    """Return the times of partitions, within the memory of a read.
+
+    It reads the first batch of each, and the batch with the largest timestamp, to which the time
+    indexes lead. Partitions with damage are counted.
+    """
+    span = TimeSpan()
+    for files in partitions:
+        try:
+            first_ms, last_ms = _times_of(files, settings.max_decompressed_bytes)
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            span = replace(span, unknown=span.unknown + 1)
+        else:
+            span = span.with_times(first_ms, last_ms)
+    return span
+
+
+def _times_of(files: PartitionFiles, max_decompressed_bytes: int) -> tuple[int | None, int | None]:
+    with PartitionLog(
+        files, config=IndexConfig(), max_decompressed_bytes=max_decompressed_bytes
+    ) as log:
+        start = np.array([log.log_start_offset], np.int64)
+        latest = np.array([SpecialTimestamp.MAX_TIMESTAMP], np.int64)
+        found = [
+            log.answer_offsets(start, Resolve.RECORD),
+            log.answer_timestamps(latest, Resolve.RECORD),
+        ]
+        if any(answers.status[0] == Status.UNREADABLE for answers in found):
+            for each in log.take_findings():
+                if each.retriable:
+                    raise ReadError(f"the times cannot be read: {each.reason}", path=each.path)
+            raise KafkaIndexError("the times cannot be read", path=files.segments[0].log_path)
+        first_ms, last_ms = (
+            int(answers.values[FOUND_TIMESTAMP, 0]) if answers.status[0] == Status.FOUND else None
+            for answers in found
+        )
+    return first_ms, last_ms
+
+
+def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
+    """Return the offsets in a file, by topic and partition.
+
+    It is JSON such as ``{"orders": {"0": 123}}``, or has a line ``orders,0,123`` for each
+    partition.
+    """
+    text = read_text(absolute_path(path), "the offsets")
+    rows = _json_rows(text, path) if text.lstrip().startswith("{") else _csv_rows(text, path)
+    offsets: dict[str, dict[int, int]] = {}
+    for topic, partition, offset in rows:
+        number, value = parse_integer(partition), parse_integer(offset)
+        if (
+            number is None
+            or value is None
+            or not is_legal_topic(topic)
+            or number < 0
+            or value < EARLIEST
+        ):
+            raise _malformed(path, f"{topic},{partition},{offset}")
+        of_topic = offsets.setdefault(topic, {})
+        if number in of_topic:
+            raise InputError("a partition is named twice", path=path, found=f"{topic}-{number}")
+        of_topic[number] = value
+    if not offsets:
+        raise InputError("no offsets", path=path)
+    return offsets
+
+
+def _json_rows(text: str, path: str) -> list[tuple[str, str, str]]:
+    def pairs(found: list[tuple[str, object]]) -> list[tuple[str, object]]:
+        return found
+
+    try:
+        # Pairs instead of dictionaries, which would drop a partition that is named twice.
+        topics = json.loads(text, object_pairs_hook=pairs)
+        return [
+            (topic, str(partition), str(offset))
+            for topic, numbers in topics
+            for partition, offset in numbers
+        ]
+    except (ValueError, TypeError) as error:
+        raise _malformed(path, text[:60]) from error
+
+
+def _csv_rows(text: str, path: str) -> Iterable[tuple[str, str, str]]:
+    for row in csv.reader(text.splitlines()):
+        if not row or [cell.strip().lower() for cell in row] == _HEADER:
+            continue
+        if len(row) != _COLUMNS:
+            raise _malformed(path, ",".join(row))
+        topic, partition, offset = (cell.strip() for cell in row)
+        yield topic, partition, offset
+
+
+def _malformed(path: str, found: str) -> InputError:
+    return InputError(
+        "not a file of offsets",
+        path=path,
+        expected='{"topic": {"0": 123}}, or lines of topic,partition,offset',
+        found=found,
+    )

@@ -1,0 +1,340 @@
+"""The inventory of a dump: its partitions and segments, small enough to send to every worker.
+
+Remote segments without index files, which a lookup reads whole, are counted beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.format.checkpoints import EpochEntry
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TopicPartition,
+    index_name_for,
+    parse_partition_directory,
+    segment_file_name,
+)
+from kafka_index.core.fs.directories import scan_directory
+from kafka_index.core.fs.inputs import Skipped
+from kafka_index.core.fs.paths import index_root_of
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
+from kafka_index.core.log.read.fetched_log import requests
+from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
+from kafka_index.core.logdir.listing import Listing
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.query.keys import NO_PARTITION, By, Codes, PartitionCodes
+
+#: A row per partition: its directory, its checkpoints, and which rows of the segments are its own.
+PARTITION_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("directory", pa.string(), nullable=False),
+        pa.field("index_directory", pa.string()),
+        pa.field("log_start_offset", pa.int64(), nullable=False),
+        pa.field("high_watermark", pa.int64()),
+        pa.field("epochs", pa.list_(pa.int32()), nullable=False),
+        pa.field("epoch_start_offsets", pa.list_(pa.int64()), nullable=False),
+        pa.field("local_start_offset", pa.int64()),
+        pa.field("tiered_end_offset", pa.int64()),
+        pa.field("is_stable", pa.bool_(), nullable=False),
+        pa.field("cleaned_to", pa.int64(), nullable=False),
+        pa.field("first_segment", pa.int64(), nullable=False),
+        pa.field("segment_count", pa.int64(), nullable=False),
+    ]
+)
+# The fields of `PartitionFiles` that are columns.
+_AS_THEY_ARE = tuple(
+    field.name for field in fields(PartitionFiles) if field.name not in ("segments", "epochs")
+)
+#: A row per segment; its directory where that is not the partition's: a remote one has its own.
+SEGMENT_SCHEMA = pa.schema(
+    [
+        pa.field("base_offset", pa.int64(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),
+        pa.field("is_swap", pa.bool_(), nullable=False),
+        pa.field("version", pa.string(), nullable=False),
+        pa.field("directory", pa.string()),
+    ]
+)
+
+#: A row per segment: its partition's number in the inventory, and its own in the partition.
+UNINDEXED_SCHEMA = pa.schema(
+    [
+        pa.field("code", pa.int32(), nullable=False),
+        pa.field("segment", pa.int32(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+    ]
+)
+
+
+class Inventory:
+    """The partitions and segments of a dump, as sorted tables; immutable, picklable.
+
+    `skipped` are files of the dump that are not live or cannot be used, with reasons.
+    """
+
+    def __init__(
+        self, partitions: pa.Table, segments: pa.Table, skipped: Sequence[Skipped] = ()
+    ) -> None:
+        self.partitions = partitions.combine_chunks()
+        # Local segments are in the directory of their partition, and need no such column.
+        if "directory" in segments.column_names and (
+            segments["directory"].null_count == segments.num_rows
+        ):
+            segments = segments.drop_columns("directory")
+        self.segments = segments.combine_chunks()
+        self.skipped = tuple(skipped)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the tables; what is derived from them is derived again."""
+        return Inventory, (self.partitions, self.segments, self.skipped)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions that hold segments."""
+        return int(np.count_nonzero(self._segment_counts))
+
+    @property
+    def segment_count(self) -> int:
+        """Segments of all partitions."""
+        return int(self.segments.num_rows)
+
+    @property
+    def uncertain_starts(self) -> int:
+        """Partitions whose log start is a lower bound: without a log directory it is not known."""
+        ends = self.partitions["tiered_end_offset"]
+        if ends.null_count == len(ends):
+            return 0
+        starts = self.partitions["local_start_offset"].to_pylist()
+        tiered = zip(ends.to_pylist(), starts, strict=True)
+        return sum(end is not None and start is None for end, start in tiered)
+
+    def codes(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
+        """Return the number of the partition of each row, a row of `partitions`, as int32.
+
+        It is `NO_PARTITION`, -1, if there are no segments. Topics may be dictionary-encoded, and
+        null matches none; partitions may be any numbers.
+        """
+        return self._codes.find(topics, partitions)
+
+    def name_of(self, code: int) -> tuple[str, int]:
+        """Return topic and partition of a number from `codes`."""
+        return self.partitions["topic"][code].as_py(), self.partitions["partition"][code].as_py()
+
+    def base_offsets(self, code: int) -> Longs:
+        """Return the base offsets of the partition of a number from `codes`, ascending."""
+        first = self.partitions["first_segment"][code].as_py()
+        count = self.partitions["segment_count"][code].as_py()
+        bases: Longs = self.segments["base_offset"].slice(first, count).to_numpy()
+        return bases
+
+    def files_of(self, code: int) -> PartitionFiles:
+        """Return the files of the partition of a number from `codes`."""
+        row = self.partitions.slice(code, 1).to_pylist()[0]
+        segments = self.segments.slice(row["first_segment"], row["segment_count"])
+        columns = [
+            segments[name].to_pylist() if name in segments.column_names else [None] * len(segments)
+            for name in SEGMENT_SCHEMA.names
+        ]
+        last = segments.num_rows - 1
+        return PartitionFiles(
+            segments=tuple(
+                SegmentFile(
+                    row["topic"],
+                    row["partition"],
+                    base_offset,
+                    os.path.join(
+                        directory or row["directory"],
+                        segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX * is_swap),
+                    ),
+                    size_bytes,
+                    mtime_ns,
+                    is_last=number == last and not is_segment_path(directory or ""),
+                    log_version=version,
+                )
+                for number, (
+                    base_offset,
+                    size_bytes,
+                    mtime_ns,
+                    is_swap,
+                    version,
+                    directory,
+                ) in enumerate(zip(*columns, strict=True))
+            ),
+            epochs=tuple(map(EpochEntry, row["epochs"], row["epoch_start_offsets"])),
+            **{name: row[name] for name in _AS_THEY_ARE},
+        )
+
+    def files(self, topic: str, partition: int) -> PartitionFiles | None:
+        """Return the files of a partition; None when it has no segments."""
+        (code,) = self.codes(pa.array([topic], pa.string()), np.array([partition], np.int64))
+        return None if code == NO_PARTITION else self.files_of(int(code))
+
+    @cached_property
+    def is_remote(self) -> bool:
+        """Whether logs are in an object store, HDFS or tiered storage."""
+        return "directory" in self.segments.column_names or any(
+            map(is_remote, self.partitions["directory"].to_pylist())
+        )
+
+    @cached_property
+    def fetched_indexes(self) -> FetchedIndexes:
+        """The indexes of remote segments that this process has in memory."""
+        return FetchedIndexes()
+
+    @cached_property
+    def _segment_counts(self) -> Longs:
+        counts: Longs = self.partitions["segment_count"].to_numpy()
+        return counts
+
+    @cached_property
+    def _codes(self) -> PartitionCodes:
+        rows = np.flatnonzero(self._segment_counts).astype(np.int32)
+        kept = self.partitions.select(["topic", "partition"]).take(pa.array(rows))
+        return PartitionCodes(
+            kept["topic"].to_pylist(), kept["partition"].to_numpy().astype(np.int64), rows
+        )
+
+
+def collect_inventory(
+    logs: Sequence[str],
+    *,
+    tiered: TieredOptions | None = None,
+    indexes: str | None = None,
+    upper_bound: UpperBound = UpperBound.LOG_END,
+    topics: re.Pattern[str] | None = None,
+) -> Inventory:
+    """List a dump and read its checkpoints.
+
+    With tiered storage there may be no log directories. `indexes` has a folder of index files for
+    each partition, as ``build --output`` writes it; None: they are beside the logs. The upper bound
+    decides whether high watermarks are read; topics match in full. Raises `InputError` as
+    `list_logs` and `CheckpointReader`, or if the folder of index files does not exist.
+    """
+    index_root = None if indexes is None else index_root_of(indexes)
+    listing = list_logs(logs, tiered, topics=topics)
+    reader = CheckpointReader(upper_bound)
+    partitions = reader.read_all(listing.segments, index_root, listing.tiered)
+    partitions += _without_segments(listing, partitions)
+    partitions.sort(key=lambda files: (files.topic, files.partition))
+    return Inventory(
+        _partition_table(partitions, listing),
+        _segment_table(listing.segments),
+        [*listing.skipped, *reader.skipped],
+    )
+
+
+def _without_segments(
+    listing: Listing, partitions: Sequence[PartitionFiles]
+) -> Iterator[PartitionFiles]:
+    """Yield the partitions that have a directory and no segments."""
+    known = {(files.topic, files.partition) for files in partitions}
+    for directory in listing.partition_directories:
+        found = parse_partition_directory(os.path.basename(directory))
+        if found is not None and (found.topic, found.partition) not in known:
+            known.add((found.topic, found.partition))
+            yield PartitionFiles(found.topic, found.partition, ())
+
+
+def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> pa.Table:
+    directories = {
+        os.path.basename(directory): directory for directory in listing.partition_directories
+    }
+    rows = []
+    first = 0
+    for files in partitions:
+        name = TopicPartition(files.topic, files.partition).directory_name
+        rows.append(
+            {
+                **{name: getattr(files, name) for name in _AS_THEY_ARE},
+                "directory": _directory_of(files, listing) or directories.get(name, ""),
+                "epochs": [entry.epoch for entry in files.epochs],
+                "epoch_start_offsets": [entry.start_offset for entry in files.epochs],
+                "first_segment": first,
+                "segment_count": len(files.segments),
+            }
+        )
+        first += len(files.segments)
+    return pa.Table.from_pylist(rows, schema=PARTITION_SCHEMA)
+
+
+def _directory_of(files: PartitionFiles, listing: Listing) -> str | None:
+    """Return the directory of a partition's checkpoints, None where it has no segments."""
+    tiered = listing.tiered.get(TopicPartition(files.topic, files.partition))
+    if tiered is not None:
+        return tiered.local_directory
+    return files.segments[0].partition_directory if files.segments else None
+
+
+def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
+    return pa.table(
+        [
+            [segment.base_offset for segment in segments],
+            [segment.log_size_bytes for segment in segments],
+            [segment.log_mtime_ns for segment in segments],
+            [segment.log_path.endswith(SWAP_SUFFIX) for segment in segments],
+            [segment.log_version for segment in segments],
+            [
+                segment.partition_directory if is_segment_path(segment.log_path) else None
+                for segment in segments
+            ],
+        ],
+        schema=SEGMENT_SCHEMA,
+    )
+
+
+def find_unindexed(inventory: Inventory, by: By) -> pa.Table:
+    """Return the remote segments without the index files that lookups need: `UNINDEXED_SCHEMA`.
+
+    Folders are listed several at a time. Lookups by timestamp need time indexes, too.
+    """
+    tables = [UNINDEXED_SCHEMA.empty_table()]
+    if inventory.is_remote:
+        suffixes = [OFFSET_INDEX_SUFFIX, *([TIME_INDEX_SUFFIX] if by is By.TIMESTAMP else [])]
+
+        def find(code: int) -> pa.Table:
+            return _find(code, inventory.files_of(code), suffixes)
+
+        tables += requests(os.getpid()).map(find, range(inventory.partitions.num_rows))
+    return pa.concat_tables(tables)
+
+
+def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
+    segments = [
+        (number, segment)
+        for number, segment in enumerate(files.segments)
+        if is_remote(segment.log_path) and not is_segment_path(segment.log_path)
+    ]
+    if not segments:
+        return UNINDEXED_SCHEMA.empty_table()
+    folder = files.index_directory or segments[0][1].partition_directory
+    exists = is_remote(folder) or os.path.isdir(folder)
+    there = {entry.name for entry in scan_directory(folder)} if exists else set()
+    bare = [
+        {"code": code, "segment": number, "size_bytes": segment.log_size_bytes}
+        for number, segment in segments
+        if not all(
+            index_name_for(os.path.basename(segment.log_path), suffix) in there
+            for suffix in suffixes
+        )
+    ]
+    return pa.Table.from_pylist(bare, UNINDEXED_SCHEMA)

@@ -1,0 +1,374 @@
+"""Bulk lookups: queries grouped by partition, their answers put back in order; and who shares them.
+
+A run has `Lookups` for each thread, or one for each process of Spark. Where a thread mostly waits,
+for remote logs, several answer together, each for its own partitions: a query file of one split
+would leave the others idle.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.core.closeable import Closeable
+from kafka_index.core.errors import KafkaIndexError, is_retriable
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.job.engine import new_run_id
+from kafka_index.core.job.threads import map_requests
+from kafka_index.core.log.read.answers import (
+    UNREADABLE,
+    Answers,
+    Finding,
+    Findings,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+)
+from kafka_index.core.log.read.fetched_indexes import IndexFolder
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.log.read.partition_log import Expected, PartitionLog, ReadAhead
+from kafka_index.core.log.read.segment_log import SegmentCache
+from kafka_index.core.query.inventory import Inventory
+from kafka_index.core.query.keys import (
+    NO_PARTITION,
+    By,
+    Flags,
+    Keys,
+    grouping_order,
+    groups,
+    integers,
+    restore_order,
+)
+
+DEFAULT_MAX_OPEN_SEGMENTS = 256
+# Partitions are kept up to this many segments: ten thousand of a few, or a few of ten thousand.
+_MAX_KEPT_SEGMENTS = 100_000
+# With more partitions, each is fetched for in its turn.
+_MAX_EXPECTED = 10_000
+# With fewer, a thread answers alone.
+_MIN_HELPERS = 2
+# The lookups of this process, by run, one at most: Spark reuses a worker for many tasks, and what
+# one has opened stays open for the next.
+_open: dict[str, Lookups] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSettings:
+    """The settings of lookups.
+
+    `config` is for indexes that are missing; one `Lookups` keeps `max_open_segments` open.
+    """
+
+    by: By
+    resolve: Resolve
+    config: LogConfig = field(default_factory=LogConfig)
+    max_open_segments: int = DEFAULT_MAX_OPEN_SEGMENTS
+
+
+class Lookups(Closeable):
+    """Answers queries over an inventory; one for each thread or worker.
+
+    A context manager; keeps a bounded number of partitions and segments open.
+    """
+
+    def __init__(self, inventory: Inventory, settings: LookupSettings) -> None:
+        self.inventory = inventory
+        self.settings = settings
+        self._cache = SegmentCache(settings.max_open_segments)
+        self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
+        self._kept_segments = 0
+        self._findings = Findings()
+
+    def answer(
+        self,
+        topics: pa.Array | pa.ChunkedArray,
+        partitions: pa.Array | pa.ChunkedArray,
+        keys: Keys,
+    ) -> Answers:
+        """Answer queries, in order; a status reports the fault of a query or a partition.
+
+        Topics may be dictionary-encoded; partitions are null where a cell does not hold one.
+        """
+        numbers, present = integers(partitions)
+        codes = self.inventory.codes(topics, numbers)
+        valid = self._valid(topics, present, keys)
+        asked = codes if valid is None else np.where(valid, codes, np.int32(NO_PARTITION))
+        order = grouping_order(asked)
+        ordered = asked if order is None else asked[order]
+        values = keys.values if order is None else keys.values[order]
+        answers = Answers.empty(len(keys), self.settings.resolve, Status.UNKNOWN_PARTITION)
+        grouped = [(code, rows) for code, rows in groups(ordered) if code != NO_PARTITION]
+        with self._cache.announcing(self._read_ahead(grouped, values)):
+            for code, rows in grouped:
+                answers.put(rows, self._answer_partition(code, values[rows]))
+        if order is not None:
+            answers = restore_order(answers, order)
+        if valid is not None:
+            answers.status[~valid] = Status.INVALID_QUERY
+        return answers
+
+    def start_offset(self, code: int) -> int:
+        """Return the first offset that a partition still has."""
+        return int(self.inventory.partitions["log_start_offset"][code].as_py())
+
+    def end_offset(self, code: int) -> int | None:
+        """Return where a partition ends: its log end offset, or its high watermark when bound.
+
+        None when the log cannot be read; there is a finding then.
+        """
+        try:
+            return self._log(code).end_offset
+        except (KafkaIndexError, OSError) as error:
+            self._add_unreadable(self.inventory.files_of(code), error, 0)
+            return None
+
+    def drain_findings(self) -> list[Finding]:
+        """Return the findings since the last call, each once."""
+        for log in self._logs.values():
+            self._gather(log)
+        return self._findings.drain()
+
+    def close(self) -> None:
+        """Close what is open; findings can still be drained."""
+        while self._logs:
+            self._evict()
+
+    def _valid(
+        self, topics: pa.Array | pa.ChunkedArray, present: Flags | None, keys: Keys
+    ) -> Flags | None:
+        """Return which queries are valid (None: all), even if their partition does not exist."""
+        lowest = 0
+        if self.settings.by is By.TIMESTAMP and keys.specials:
+            lowest = min(SpecialTimestamp)
+        wrong = [~flags for flags in (present, keys.valid) if flags is not None]
+        if len(keys) and int(keys.values.min()) < lowest:
+            wrong.append(keys.values < lowest)
+        if topics.null_count or pa.types.is_dictionary(topics.type):
+            missing = _is_null(topics)
+            if missing.any():
+                wrong.append(missing)
+        return None if not wrong else ~np.logical_or.reduce(wrong)
+
+    def _read_ahead(
+        self, grouped: Sequence[tuple[int, slice]], values: Longs
+    ) -> Callable[[object], None] | None:
+        """Return what fetches for the segments that will be asked; None where all are local."""
+        if not self.inventory.is_remote or len(grouped) > _MAX_EXPECTED:
+            return None
+        expected: list[Expected] = []
+        for code, rows in grouped:
+            log = self._log(code)
+            if self.settings.by is By.OFFSET:
+                expected += log.expect_offsets(values[rows])
+            else:
+                expected += map(Expected, log.segments)
+        return ReadAhead(expected, self.settings.resolve).reach
+
+    def _answer_partition(self, code: int, keys: Longs) -> Answers:
+        resolve = self.settings.resolve
+        try:
+            log = self._log(code)
+            if self.settings.by is By.OFFSET:
+                return log.answer_offsets(keys, resolve)
+            return log.answer_timestamps(keys, resolve)
+        except (KafkaIndexError, OSError) as error:
+            self._add_unreadable(self.inventory.files_of(code), error, len(keys))
+            return Answers.empty(len(keys), resolve, Status.UNREADABLE)
+
+    def _log(self, code: int) -> PartitionLog:
+        log = self._logs.get(code)
+        if log is None:
+            files = self.inventory.files_of(code)
+            config = self.settings.config.for_topic(files.topic)
+            log = PartitionLog(
+                files,
+                config=config,
+                cache=self._cache,
+                max_decompressed_bytes=self.settings.config.max_decompressed_bytes,
+                fetched_indexes=self.inventory.fetched_indexes,
+            )
+            self._logs[code] = log
+            self._kept_segments += len(files.segments)
+            while self._kept_segments > _MAX_KEPT_SEGMENTS and len(self._logs) > 1:
+                self._evict()
+        self._logs.move_to_end(code)
+        return log
+
+    def _evict(self) -> None:
+        """Close the least recently used partition."""
+        _, log = self._logs.popitem(last=False)
+        self._kept_segments -= len(log.segments)
+        self._gather(log)
+        log.close()
+
+    def _gather(self, log: PartitionLog) -> None:
+        for finding in log.take_findings():
+            self._findings.add(finding)
+
+    def _add_unreadable(
+        self, files: PartitionFiles, error: KafkaIndexError | OSError, queries: int
+    ) -> None:
+        path, reason, position_bytes = None, str(error), None
+        if isinstance(error, KafkaIndexError):
+            path, position_bytes = error.path, error.position_bytes
+        elif error.filename is not None:
+            path, reason = os.fsdecode(error.filename), str(error.strerror)
+        self._findings.add(
+            Finding(
+                files.topic,
+                files.partition,
+                None,
+                path or files.segments[0].partition_directory,
+                UNREADABLE,
+                reason,
+                position_bytes,
+                queries,
+                retriable=is_retriable(error),
+            )
+        )
+
+
+def _is_null(topics: pa.Array | pa.ChunkedArray) -> Flags:
+    chunks = topics.chunks if isinstance(topics, pa.ChunkedArray) else [topics]
+    # A dictionary can hold a null, too, which Arrow itself does not count.
+    nulls = [
+        pc.is_null(pc.take(chunk.dictionary, chunk.indices))
+        if pa.types.is_dictionary(chunk.type) and chunk.dictionary.null_count
+        else pc.is_null(chunk)
+        for chunk in chunks
+    ]
+    return np.concatenate([null.to_numpy(zero_copy_only=False) for null in nulls] or [[]]).astype(
+        np.bool_
+    )
+
+
+class SharedLookups:
+    """Opens the `Lookups` of each thread; a context manager that closes them.
+
+    The indexes that the run builds are shared in the folder. So many threads as helpers answer for
+    each that asks. Pickled, it is a `PackedLookups`.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        settings: LookupSettings,
+        folder: IndexFolder | None = None,
+        *,
+        helpers: int = 1,
+    ) -> None:
+        self.inventory = inventory
+        self.settings = settings
+        self._folder = folder
+        self._helpers = helpers
+        self._here = threading.local()
+        self._opened: list[Lookups] = []
+        self._packed: tuple[object, ...] | None = None
+
+    def __enter__(self) -> Self:
+        self.inventory.fetched_indexes.share(self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.inventory.fetched_indexes.share(None)
+        for each in self._opened:
+            each.close()
+
+    def __reduce__(self) -> tuple[type[PackedLookups], tuple[object, ...]]:
+        """Be the same `PackedLookups` whenever it is pickled."""
+        if self._packed is None:
+            # An inventory that is shared is not the driver's alone.
+            inventory = pickle.dumps(self.inventory)
+            self._packed = new_run_id(), self.settings, inventory, self._folder
+        return PackedLookups, self._packed
+
+    def open(self) -> Lookups:
+        """Return the lookups of this thread."""
+        lookups: Lookups | None = getattr(self._here, "lookups", None)
+        if lookups is None:
+            if self._helpers < _MIN_HELPERS:
+                lookups = Lookups(self.inventory, self.settings)
+            else:
+                lookups = DividedLookups(self.inventory, self.settings, self._helpers)
+            self._here.lookups = lookups
+            self._opened.append(lookups)
+        return lookups
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLookups:
+    """Makes the `Lookups` of a run, once in every process of Spark.
+
+    The inventory is pickled: it can be large, and most tasks need not unpack it. No two runs share
+    a run id.
+    """
+
+    run_id: str
+    settings: LookupSettings
+    inventory: bytes
+    folder: IndexFolder | None = None
+
+    def open(self) -> Lookups:
+        """Return the lookups of this process, which stay open after the task."""
+        if self.run_id not in _open:
+            while _open:
+                _open.popitem()[1].close()
+            inventory: Inventory = pickle.loads(self.inventory)  # noqa: S301, ours
+            inventory.fetched_indexes.share(self.folder)
+            _open[self.run_id] = Lookups(inventory, self.settings)
+        return _open[self.run_id]
+
+
+class DividedLookups(Lookups):
+    """`Lookups` with one of them for each of two or more threads."""
+
+    def __init__(self, inventory: Inventory, settings: LookupSettings, threads: int) -> None:
+        super().__init__(inventory, settings)
+        self._own = [Lookups(inventory, settings) for _ in range(threads)]
+
+    def answer(
+        self,
+        topics: pa.Array | pa.ChunkedArray,
+        partitions: pa.Array | pa.ChunkedArray,
+        keys: Keys,
+    ) -> Answers:
+        """Answer queries, as `Lookups.answer` does."""
+        numbers, _ = integers(partitions)
+        owners = self.inventory.codes(topics, numbers) % len(self._own)
+
+        def answer(number: int) -> tuple[Longs, Answers]:
+            rows = np.flatnonzero(owners == number)
+            chosen = pa.array(rows)
+            valid = None if keys.valid is None else keys.valid[rows]
+            asked = Keys(keys.values[rows], valid, keys.specials)
+            own = self._own[number]
+            return rows, own.answer(topics.take(chosen), partitions.take(chosen), asked)
+
+        answers = Answers.empty(len(keys), self.settings.resolve, Status.UNKNOWN_PARTITION)
+        threads = len(self._own)
+        for rows, found in map_requests(answer, range(threads), threads=threads, name="partitions"):
+            answers.put(rows, found)
+        return answers
+
+    def end_offset(self, code: int) -> int | None:
+        """Return where a partition ends, as `Lookups.end_offset` does."""
+        return self._own[code % len(self._own)].end_offset(code)
+
+    def drain_findings(self) -> list[Finding]:
+        """Return the findings since the last call, each once."""
+        return [finding for own in self._own for finding in own.drain_findings()]
+
+    def close(self) -> None:
+        """Close what is open; findings can still be drained."""
+        for own in self._own:
+            own.close()

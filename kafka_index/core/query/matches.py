@@ -1,0 +1,268 @@
+"""The search for records that meet conditions, split by split, in order and in bounded memory.
+
+A split comes back with no more than a few MiB of matches. Where it has more, it is resumed after
+the last of them, once they have been passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import CorruptLogError, KafkaIndexError, without_frames
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.job.engine import GROWN_WAVE, Engine, Listener, Waves, Workers
+from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.query.missing_records import MissingInRead
+from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
+from kafka_index.core.query.record_reader import RecordReader
+from kafka_index.core.query.records import ListedPartitions, list_partitions, plan_partitions
+from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.records.record_table import DEFAULT_COLUMNS
+
+#: About the bytes of logs in a split that is searched for matches.
+SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
+#: About the most bytes of matches that come back from a split at a time.
+MATCHED_BYTES = 4 * 1024 * 1024
+#: About the most that come back from splits that are searched together.
+_WAVE_BYTES = 256 * 1024 * 1024
+_MIN_MATCHED_BYTES = 64 * 1024
+_MAX_ERRORS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SplitMatches:
+    """Matches of a split in the order of the log; picklable.
+
+    `errors` are damage that was passed over and the error that ended the read; `errors_left_out`
+    counts further places of damage. `rest` is the part still to be read, if there are more matches
+    than come back at a time. `seen` has the offsets of what was read.
+    """
+
+    batches: tuple[pa.RecordBatch, ...]
+    errors: tuple[KafkaIndexError, ...] = ()
+    errors_left_out: int = 0
+    rest: RecordSplit | None = None
+    seen: tuple[SeenLog, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search for records: the partitions that are searched, and the plan of their splits."""
+
+    listed: ListedPartitions
+    plan: ReadPlan
+
+    @classmethod
+    def prepare(
+        cls,
+        inputs: Sequence[str],
+        record_filter: RecordFilter,
+        *,
+        columns: tuple[str, ...] = DEFAULT_COLUMNS,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+        topics: re.Pattern[str] | None = None,
+        tiered: TieredOptions | None = None,
+        indexes: str | None = None,
+    ) -> Self:
+        """List the partitions, and plan; raises the errors of `plan_partitions`."""
+        settings = ReadSettings(
+            columns=columns,
+            isolation=isolation,
+            on_damage=OnDamage.DROP,
+            max_decompressed_bytes=max_decompressed_bytes,
+            record_filter=record_filter,
+        )
+        listed = list_partitions(inputs, topics=topics, tiered=tiered, indexes=indexes)
+        plan = plan_partitions(
+            listed.files,
+            settings=settings,
+            max_split_bytes=SEARCHED_SPLIT_BYTES,
+            finder=listed.gap_finder(max_decompressed_bytes),
+        )
+        return cls(listed, plan)
+
+    def missing(self) -> MissingInRead:
+        """Return the finder of missing offsets in the searched logs."""
+        return MissingInRead(self.plan.partitions, self.plan.finder)
+
+    def run(
+        self, engine: Engine, *, limit: int | None, listener: Listener | None = None
+    ) -> Generator[SplitMatches, None, None]:
+        """Yield the matches of the splits in order; closing the generator ends the search."""
+        return run_search(
+            engine, "find", self.plan.splits, self.plan.settings, limit=limit, listener=listener
+        )
+
+
+def run_search(
+    engine: Engine,
+    name: str,
+    splits: Sequence[RecordSplit],
+    settings: ReadSettings,
+    *,
+    limit: int | None,
+    listener: Listener | None = None,
+) -> Generator[SplitMatches, None, None]:
+    """Start workers for the work of a command, and yield the matches of splits in order."""
+    with (
+        engine.start(
+            name,
+            after_failure="run again",
+            listener=listener,
+            works=len(splits),
+            inputs=sorted({name for split in splits for name in split.directories}),
+        ) as workers,
+        closing(find_matches(workers, splits, settings, limit=limit)) as found,
+    ):
+        yield from found
+
+
+def find_matches(
+    workers: Workers, splits: Sequence[RecordSplit], settings: ReadSettings, *, limit: int | None
+) -> Generator[SplitMatches, None, None]:
+    """Yield the matches of splits in their order; closing the generator ends the work.
+
+    The settings have a filter, the column ``offset``, and `OnDamage.DROP`.
+    """
+    # A driver that collects them is of one size, however many tasks the cluster runs.
+    together = max(min(GROWN_WAVE * workers.count, len(splits)), 1)
+    max_bytes = min(MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _WAVE_BYTES // together))
+    match = partial(match_split, settings=settings, limit=limit, max_bytes=max_bytes)
+
+    def search(some: Sequence[RecordSplit]) -> Generator[SplitMatches, None, None]:
+        return workers.run(
+            some,
+            match,
+            sizes=[split.size_bytes for split in some],
+            what="search {:,} splits of records",
+            waves=Waves.GROWING,
+            ordered=True,
+            result_bytes=max_bytes,
+        )
+
+    def found() -> Generator[SplitMatches, None, None]:
+        with closing(search(splits)) as matches:
+            for each in matches:
+                yield each
+                rest = each.rest
+                while rest is not None:
+                    (more,) = search([rest])
+                    yield more
+                    rest = more.rest
+
+    return limited(found(), limit)
+
+
+def match_split(
+    split: RecordSplit,
+    _attempt_id: str,
+    *,
+    settings: ReadSettings,
+    limit: int | None = None,
+    max_bytes: int = MATCHED_BYTES,
+) -> SplitMatches:
+    """Return the first matches of a split.
+
+    The settings have a filter, the column ``offset``, and `OnDamage.DROP`. No more than `limit`
+    records are needed. About `max_bytes` of matches come back, but at least one record.
+    """
+    batches: list[pa.RecordBatch] = []
+    errors: list[KafkaIndexError] = []
+    rows = size_bytes = left_out = 0
+
+    # A split is resumed at the window of its last match, whose damage was reported.
+    passed = _PassedDamage(split)
+
+    def pass_over(error: CorruptLogError) -> None:
+        nonlocal left_out
+        if not passed.add(error):
+            return
+        if len(errors) < _MAX_ERRORS:
+            errors.append(error)
+        else:
+            left_out += 1
+
+    reader = RecordReader(split, settings, on_left_out=pass_over)
+    try:
+        for found in reader:
+            batch = _fitting(found, max_bytes - size_bytes)
+            batches.append(batch)
+            rows += len(batch)
+            size_bytes += batch.nbytes
+            if limit is not None and rows >= limit:
+                break
+            if len(batch) < len(found) or size_bytes >= max_bytes:
+                following = batch.column("offset")[-1].as_py() + 1
+                rest = replace(
+                    split,
+                    first_offset=max(split.first_offset, following),
+                    ranges=reader.ranges,
+                    passed_damage=passed.last,
+                )
+                seen = tuple(reader.seen)
+                return SplitMatches(tuple(batches), tuple(errors), left_out, rest, seen)
+    except KafkaIndexError as error:
+        errors.append(without_frames(error))
+    return SplitMatches(tuple(batches), tuple(errors), left_out, seen=tuple(reader.seen))
+
+
+class _PassedDamage:
+    """Follows how far the damage of a split was reported."""
+
+    def __init__(self, split: RecordSplit) -> None:
+        self._order = {part.segment.log_path: at for at, part in enumerate(split.ranges)}
+        self.last = split.passed_damage
+
+    def add(self, error: CorruptLogError) -> bool:
+        """Add damage; return whether it comes after what was added before."""
+        if error.path is None or error.position_bytes is None:
+            return True
+        place = (error.path, error.position_bytes)
+        is_new = self.last is None or self._key(place) > self._key(self.last)
+        if is_new:
+            self.last = place
+        return is_new
+
+    def _key(self, place: tuple[str, int]) -> tuple[int, int]:
+        return self._order.get(place[0], -1), place[1]
+
+
+def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
+    """Return the first records that fit, at least one."""
+    # Taken, not sliced: a slice is pickled with the whole of its buffers.
+    while batch.nbytes > room_bytes and len(batch) > 1:
+        fitting = len(batch) * max(room_bytes, 0) // batch.nbytes
+        batch = batch.take(np.arange(max(min(fitting, len(batch) - 1), 1)))
+    return batch
+
+
+def limited(
+    found: Generator[SplitMatches, None, None], limit: int | None, *, skip: int = 0
+) -> Generator[SplitMatches, None, None]:
+    """Yield a number of matches after some that come first, and end the search with them."""
+    with closing(found):
+        for matches in found:
+            batches = []
+            for batch in matches.batches:
+                first = min(skip, len(batch))
+                end = len(batch) if limit is None else min(len(batch), first + limit)
+                # Taken, not sliced: code that prints the bytes of a column expects its whole
+                # buffer.
+                rows = batch if end - first == len(batch) else batch.take(np.arange(first, end))
+                skip -= first
+                limit = None if limit is None else limit - len(rows)
+                if len(rows):
+                    batches.append(rows)
+            yield replace(matches, batches=tuple(batches))
+            if limit == 0:
+                return

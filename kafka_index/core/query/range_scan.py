@@ -1,0 +1,207 @@
+"""The batches of a part of a log, window by window, past damage where that is wanted.
+
+A scan of the last segment finds the end of a damaged log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from kafka_index.core.errors import CorruptLogError, ReadError
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
+from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.store import Bytes, ByteSource
+from kafka_index.core.fs.window import WindowWalk
+from kafka_index.core.kernels.scan import SCAN_BAD_CRC, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
+from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.log.scan.batch_search import entry_length
+from kafka_index.core.log.scan.file_records import log_changed, open_log
+from kafka_index.core.log.scan.log_offsets import LogOffsets
+from kafka_index.core.log.scan.scanner import BatchOrder, Scanner
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.batch_table import BatchColumns, ScanStop
+from kafka_index.core.records.record_sections import Decompressor
+from kafka_index.core.records.record_table import WindowBatches
+
+#: A window of a local log: more than fits in the second level cache, but a chunk is made of each,
+#: and that costs as much as to decode 0.2 MB.
+_LOCAL_WINDOW_BYTES = 2 * 1024 * 1024
+#: A window of a log that is not on a local disk: a request for each.
+_REMOTE_WINDOW_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """A part of a segment, from batch to batch; small, and picklable.
+
+    Start and exclusive end in bytes are the starts of batches, or the end of the log. Records of
+    the range have `start_offset` or later ones, those before it earlier ones. No batch may begin
+    below `least_offset`, where the segment or the range begins, and none may reach `end_offset`,
+    where the next one begins.
+    """
+
+    segment: SegmentFile
+    start_bytes: int
+    end_bytes: int
+    start_offset: int
+    least_offset: int
+    end_offset: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the range in bytes of the log."""
+        return self.end_bytes - self.start_bytes
+
+
+class RangeScan:
+    """Scans the batches of a range.
+
+    `bytes_read` counts the bytes of the log that have been read so far. No batch after the yielded
+    ones may begin below `least_offset`. With a decompressor, `seen` follows which offsets the range
+    holds. Offsets next to damage are damaged, not missing, also those at the start of a range
+    `after_damage`.
+    """
+
+    def __init__(
+        self,
+        part: LogRange,
+        *,
+        verify_crc: bool,
+        decompressor: Decompressor | None = None,
+        after_damage: bool = False,
+    ) -> None:
+        self.bytes_read = 0
+        self.least_offset = part.least_offset
+        offsets = LogOffsets(max(part.start_offset, part.least_offset))
+        # Offsets after the last batch are known only when the scan has ended.
+        self.seen = SeenLog(part.segment, offsets, damage_end=INT64_MAX, has_counts=True)
+        self._part = part
+        self._verify_crc = verify_crc
+        self._decompressor = decompressor
+        self._is_after_damage = after_damage
+
+    def windows(self) -> Iterator[WindowBatches | CorruptLogError]:
+        """Yield batches with the bytes that hold them, and the damage between them.
+
+        A batch with a wrong checksum is passed over, and so are batches that are out of order.
+        After any other damage the start of the next batch is unknown, and the range ends. Raises
+        `ReadError` if the log changes, or its disk fails, meanwhile.
+        """
+        part = self._part
+        with closing(open_log(part.segment.log_path, part.segment)) as file:
+            read, window_bytes = _windows_of(file)
+            scanner = Scanner(
+                part.segment.base_offset,
+                verify_crc=self._verify_crc,
+                position_bytes=part.start_bytes,
+            )
+            order = BatchOrder(part.least_offset, part.end_offset)
+            window, start, code = np.empty(0, np.uint8), part.start_bytes, SCAN_NEED_BYTES
+            while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+                at = int(scanner.position)
+                if code == SCAN_NEED_BYTES and at < part.end_bytes:
+                    # No progress: the batch is larger than a window.
+                    stuck = len(window) >= LOG_OVERHEAD_BYTES and at == start
+                    size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else 0
+                    size = min(max(size, window_bytes), part.end_bytes - at)
+                    window, start = read(at, size), at
+                    self.bytes_read += size
+                code = scanner.scan(window, start, part.end_bytes, file)
+                for batches in scanner.drain():
+                    for found in order.follow(batches):
+                        self.least_offset = order.next_offset
+                        if isinstance(found, ScanStop):
+                            yield self._damage(found)
+                        else:
+                            self._see(window, start, found)
+                            yield WindowBatches(window, start, found)
+                if code not in (SCAN_ROWS_FULL, SCAN_NEED_BYTES, SCAN_END):
+                    stop = scanner.stop(code, file, part.end_bytes)
+                    if not (stop.is_tail and part.segment.is_last):
+                        yield self._damage(stop)
+                    if code == SCAN_BAD_CRC:
+                        at = int(scanner.position)
+                        length = entry_length(window[at - start :])
+                        scanner.position = at + LOG_OVERHEAD_BYTES + length
+                        code = SCAN_ROWS_FULL
+            _check_unchanged(file, part.segment)
+            if not self._is_after_damage:
+                self.seen.damage_end = None
+
+    def _see(self, window: Bytes, start: int, batches: BatchColumns) -> None:
+        if self._decompressor is None:
+            return
+        offsets = self.seen.offsets
+        if self._is_after_damage:
+            offsets.end_offset = max(offsets.end_offset, int(batches.base_offset[0]))
+        self._is_after_damage = False
+        offsets.observe_exactly(window, start, batches, self._decompressor)
+
+    def _damage(self, stop: ScanStop) -> CorruptLogError:
+        self._is_after_damage = True
+        path = self._part.segment.log_path
+        return CorruptLogError(stop.text, path=path, position_bytes=stop.position_bytes)
+
+
+def _windows_of(file: ByteSource) -> tuple[Callable[[int, int], Bytes], int]:
+    """Return the function that reads a window, good until the next one, and the usual size."""
+    if not isinstance(file, MappedFile):
+        return file.read_at, _REMOTE_WINDOW_BYTES
+    file.advise_sequential()
+    return WindowWalk(file, _LOCAL_WINDOW_BYTES).window, _LOCAL_WINDOW_BYTES
+
+
+def _check_unchanged(file: ByteSource, segment: SegmentFile) -> None:
+    """Raise ReadError when a log has changed since it was opened."""
+    # All reads of an object were of the version that was listed: no request is needed.
+    how = None if segment.log_version else file.changed()
+    if how is not None:
+        raise log_changed(segment.log_path, how)
+    if isinstance(file, MappedFile) and file.faulted:
+        raise ReadError(
+            "the disk or the file system failed while the log was read", path=segment.log_path
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedEnd:
+    """The end of a damaged log, with its first damage.
+
+    The sound offset comes after the last batch before the damage, the end offset after the last
+    batch that can be read.
+    """
+
+    sound_offset: int
+    end_offset: int
+    error: CorruptLogError
+
+
+def damaged_end(log: PartitionLog) -> DamagedEnd | None:
+    """Return the end of a log whose last segment is damaged at its end, None for any other.
+
+    Batches that are out of order are damage, too. Damage before the last index entry does not hide
+    the end, and is found by reading it.
+    """
+    last = log.segments[-1]
+    stop = last.end_damage
+    if stop is None:
+        return None
+    whole = LogRange(last.file, 0, last.file.log_size_bytes, last.base_offset, last.base_offset)
+    error = None
+    sound = end = max(last.base_offset, log.log_start_offset)
+    for found in RangeScan(whole, verify_crc=True).windows():
+        if isinstance(found, CorruptLogError):
+            error = error or found
+            continue
+        end = max(end, int(found.batches.last_offset[-1]) + 1)
+        sound = sound if error else end
+    if error is None:
+        path, position = last.file.log_path, stop.position_bytes
+        error = CorruptLogError(stop.text, path=path, position_bytes=position)
+    return DamagedEnd(sound, end, error)

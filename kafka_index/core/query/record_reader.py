@@ -1,0 +1,302 @@
+"""From a range of a log to record batches of Arrow: its records filtered, or batches as rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import Enum
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.errors import CorruptLogError
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.scan.segment_scan import batch_rows
+from kafka_index.core.query.range_scan import RangeScan
+from kafka_index.core.query.read_plan import RecordSplit
+from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings
+from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
+from kafka_index.core.records.batch_table import BATCH_SCHEMA
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_table import CORRUPT_RECORD, RecordTable, WindowBatches
+
+_log = logging.getLogger(__name__)
+
+#: Smaller record batches are joined up to this size: a segment may be of a few records.
+_MIN_BATCH_BYTES = 1 << 20
+_MANY_RECORDS = 2048
+
+#: The form of raw batches that `kafka_index.commands.build.parquet_input` takes.
+RAW_SCHEMA = pa.schema([*list(BATCH_SCHEMA)[:4], pa.field("batch", pa.binary(), nullable=False)])
+
+
+class Damages:
+    """Raises, drops or reports damage, as the settings of a read say."""
+
+    def __init__(
+        self,
+        split: RecordSplit,
+        settings: ReadSettings,
+        on_left_out: Callable[[CorruptLogError], None] | None = None,
+    ) -> None:
+        self._split = split
+        self._settings = settings
+        self._on_left_out = on_left_out or warn_of_damage
+        self._is_end_reported = False
+
+    @property
+    def at_end(self) -> CorruptLogError | None:
+        """The damage that ends the split, unless a range has shown it."""
+        return None if self._is_end_reported else self._split.damage
+
+    def rows(self, error: CorruptLogError, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the row for a damage, if it has one; or raise it."""
+        end = self._split.damage
+        if end is not None and (end.path, end.position_bytes) == (error.path, error.position_bytes):
+            self._is_end_reported = True
+        if self._settings.on_damage is OnDamage.FAILFAST:
+            raise error
+        if self._settings.on_damage is OnDamage.DROP:
+            self._on_left_out(error)
+            return
+        known = {
+            "topic": self._split.topic,
+            "partition": self._split.partition,
+            "position_bytes": error.position_bytes,
+            CORRUPT_RECORD: str(error),
+        }
+        row = {name: known.get(name) for name in schema.names}
+        yield pa.RecordBatch.from_pylist([row], schema=schema)
+
+
+class RecordReader:
+    """Reads the records of a split, in the order of the log.
+
+    `on_left_out` is a callback for damage that is left out (`OnDamage.DROP`); by default a warning
+    is logged. `bytes_read` counts bytes of logs. `ranges` are the parts of segments that hold the
+    last record batch that was returned and the rest. `last_header` is that of the last batch that
+    was read so far and begins within the split. `seen` has the offsets of what was read so far.
+    """
+
+    def __init__(
+        self,
+        split: RecordSplit,
+        settings: ReadSettings,
+        *,
+        on_left_out: Callable[[CorruptLogError], None] | None = None,
+    ) -> None:
+        self.bytes_read = 0
+        self.last_header: bytes | None = None
+        self.seen: list[SeenLog] = []
+        self.ranges = self._reached = split.ranges
+        self._split = split
+        self._settings = settings
+        self._schema = settings.schema
+        self._table = RecordTable(split.topic, split.partition, settings.columns)
+        self._filter = settings.record_filter
+        self._damages = Damages(split, settings, on_left_out)
+        self._budget = shared_budget(settings.max_decompressed_bytes)
+        self._decoder = RecordDecoder(
+            self._budget,
+            self._table.parts | (RecordParts.NONE if self._filter is None else self._filter.parts),
+            verify_crc=settings.verify_crc,
+        )
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of a few MiB."""
+        small: list[pa.RecordBatch] = []
+        size = 0
+        for batch in self._batches():
+            # Most have many records, and are not worth a look at their size.
+            is_large = len(batch) >= _MANY_RECORDS
+            if is_large and small:
+                yield pa.concat_batches(small)
+                small, size = [], 0
+            if not small:
+                self.ranges = self._reached
+            if is_large:
+                yield batch
+                continue
+            small.append(batch)
+            size += batch.nbytes
+            if size >= _MIN_BATCH_BYTES:
+                yield pa.concat_batches(small) if len(small) > 1 else batch
+                small, size = [], 0
+        if small:
+            yield pa.concat_batches(small)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for number, part in enumerate(self._split.ranges):
+            following = self._split.ranges[number + 1 :]
+            path = part.segment.log_path
+            passed = self._split.passed_damage
+            scan = RangeScan(
+                part,
+                verify_crc=self._settings.verify_crc,
+                decompressor=self._budget,
+                after_damage=passed is not None and passed[0] == path,
+            )
+            self.seen.append(scan.seen)
+            read_before = self.bytes_read
+            for found in scan.windows():
+                self.bytes_read = read_before + scan.bytes_read
+                if isinstance(found, CorruptLogError):
+                    yield from self._damages.rows(found, self._schema)
+                elif found.batches.rows:
+                    start = int(found.batches.position_bytes[0])
+                    reached = replace(part, start_bytes=start, least_offset=scan.least_offset)
+                    self._reached = (reached, *following)
+                    self._follow(found)
+                    yield from self._decode(found, path)
+            self.bytes_read = read_before + scan.bytes_read
+        if self._damages.at_end is not None:
+            yield from self._damages.rows(self._damages.at_end, self._schema)
+
+    def _follow(self, source: WindowBatches) -> None:
+        batches, last = source.batches, self._split.last_offset
+        count = int(np.searchsorted(batches.base_offset, last, "right"))
+        if count:
+            at = int(batches.position_bytes[count - 1]) - source.position_bytes
+            self.last_header = source.window[at : at + RECORD_BATCH_OVERHEAD_BYTES].tobytes()
+
+    def _decode(self, source: WindowBatches, path: str) -> Iterator[pa.RecordBatch]:
+        source = self._wanted(source)
+        positions = source.batches.position_bytes
+        for found in self._decoder.decode(
+            source.window,
+            positions - source.position_bytes,
+            source.batches.size_bytes,
+            partial(self._convert, source=source),
+            first_offset=self._split.first_offset,
+            last_offset=self._split.last_offset,
+        ):
+            if isinstance(found, BatchDamage):
+                error = found.error.at(path, int(positions[found.batch]))
+                yield from self._damages.rows(error, self._schema)
+            elif found is not None:
+                yield self._with_damage_column(found)
+
+    def _convert(self, chunk: RecordChunk, source: WindowBatches) -> pa.RecordBatch | None:
+        """Return the wanted records of a chunk; None for none."""
+        if self._filter is not None:
+            rows = self._filter.rows(chunk)
+            if not len(rows):
+                return None
+            if len(rows) < len(chunk):
+                chunk = chunk.select(rows)
+        return self._table.convert(chunk, source)
+
+    def _wanted(self, source: WindowBatches) -> WindowBatches:
+        """Return the batches that may hold wanted records."""
+        batches, split = source.batches, self._split
+        wanted = batches.last_offset >= split.first_offset
+        if self._filter is not None:
+            wanted &= self._filter.batches(batches)
+        if not self._settings.include_control:
+            wanted &= ~batches.is_control
+        if split.aborted is not None:
+            is_aborted = split.aborted.hold(batches)
+            if self._settings.isolation is Isolation.READ_COMMITTED:
+                wanted &= ~is_aborted
+            source = replace(source, is_aborted=is_aborted)
+        return source if wanted.all() else source.select(wanted)
+
+    def _with_damage_column(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._settings.on_damage is not OnDamage.PERMISSIVE:
+            return batch
+        arrays = [*batch.columns, pa.nulls(len(batch), pa.string())]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def warn_of_damage(error: CorruptLogError) -> None:
+    """Log damage that is left out."""
+    _log.warning("left out: %s", error)
+
+
+class BatchForm(Enum):
+    """The form of the rows."""
+
+    #: A row of `BATCH_SCHEMA` for each batch.
+    BATCHES = "batches"
+    #: A row of `RAW_SCHEMA`: its place and its bytes.
+    RAW = "raw"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return RAW_SCHEMA if self is BatchForm.RAW else BATCH_SCHEMA
+
+
+class BatchReader:
+    """Reads the batches of a split that have offsets between its bounds, control batches too."""
+
+    def __init__(self, split: RecordSplit, form: BatchForm, settings: ReadSettings) -> None:
+        self._split = split
+        self._form = form
+        self._settings = settings
+        self._damages = Damages(split, settings)
+        self.schema = batch_schema(form, settings)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches, one or more for each window of the log."""
+        for part in self._split.ranges:
+            scan = RangeScan(part, verify_crc=self._settings.verify_crc)
+            for found in scan.windows():
+                if isinstance(found, CorruptLogError):
+                    yield from self._damages.rows(found, self.schema)
+                    continue
+                wanted = self._wanted(found)
+                if wanted.batches.rows:
+                    yield self._rows(wanted, part.segment.base_offset)
+        if self._damages.at_end is not None:
+            yield from self._damages.rows(self._damages.at_end, self.schema)
+
+    def _wanted(self, source: WindowBatches) -> WindowBatches:
+        batches, split = source.batches, self._split
+        kept = batches.last_offset >= split.first_offset
+        kept &= batches.base_offset <= split.last_offset
+        if split.first_base_offset is not None:
+            kept &= batches.base_offset >= split.first_base_offset
+        return source.select(kept)
+
+    def _rows(self, source: WindowBatches, segment_base_offset: int) -> pa.RecordBatch:
+        partition = TopicPartition(self._split.topic, self._split.partition)
+        rows = batch_rows(source, partition, segment_base_offset)
+        if self._form is BatchForm.RAW:
+            columns = rows.columns[:4]
+            rows = pa.record_batch([*columns, _bytes_of(source)], schema=RAW_SCHEMA)
+        if CORRUPT_RECORD in self.schema.names:
+            columns = [*rows.columns, pa.nulls(len(rows), pa.string())]
+            rows = pa.record_batch(columns, schema=self.schema)
+        return rows
+
+
+def batch_schema(form: BatchForm, settings: ReadSettings) -> pa.Schema:
+    """Return the columns of batches as rows."""
+    if settings.on_damage is not OnDamage.PERMISSIVE:
+        return form.schema
+    # The row of a damage has nothing but its place.
+    fields = [field.with_nullable(True) for field in form.schema]  # noqa: FBT003
+    return pa.schema([*fields, pa.field(CORRUPT_RECORD, pa.string())])
+
+
+def _bytes_of(source: WindowBatches) -> pa.Array:
+    """Return the bytes of each batch."""
+    sizes = source.batches.size_bytes
+    starts = source.batches.position_bytes - source.position_bytes
+    ends = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    data = np.empty(int(ends[-1]), np.uint8)
+    # Successive batches are copied together; mostly that is all of them.
+    first = 0
+    for cut in [*(np.flatnonzero(starts[1:] != (starts + sizes)[:-1]) + 1).tolist(), len(sizes)]:
+        size = int(ends[cut] - ends[first])
+        data[ends[first] : ends[cut]] = source.window[starts[first] : starts[first] + size]
+        first = cut
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)

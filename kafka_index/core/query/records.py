@@ -1,0 +1,235 @@
+"""The reads of records: the partitions that are read, their plan, and the rows in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from os import PathLike
+
+import pyarrow as pa
+
+from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import CorruptLogError, InputError
+from kafka_index.core.format.config import LogConfig, topics_pattern
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.times import empty_range_text
+from kafka_index.core.format.uri_passwords import refuse_passwords
+from kafka_index.core.fs.inputs import Skipped
+from kafka_index.core.fs.paths import index_root_of
+from kafka_index.core.job.result import MissingOffsets
+from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.query.bounds import BoundOptions, time_span
+from kafka_index.core.query.missing_records import GapFinder, ReadPartition
+from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, plan_partition, read_partition
+from kafka_index.core.query.record_reader import Damages, RecordReader, warn_of_damage
+from kafka_index.core.query.settings import ReadSettings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPartitions:
+    """The partitions of a dump that are read, sorted, and the paths among them that are not.
+
+    `data_directories` are the parents of the partition directories.
+    """
+
+    files: list[PartitionFiles]
+    skipped: tuple[Skipped, ...] = ()
+    data_directories: tuple[str, ...] = ()
+
+    def gap_finder(self, max_decompressed_bytes: int) -> GapFinder:
+        """Return the finder of missing offsets in the partitions."""
+        return GapFinder(self.data_directories, max_decompressed_bytes)
+
+
+def read_plan(
+    plan: ReadPlan,
+    *,
+    on_left_out: Callable[[CorruptLogError], None] | None = None,
+    on_missing: Callable[[MissingOffsets], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of all splits of a plan, in order.
+
+    `on_left_out` is a callback for damage that is left out, beside the warning that is logged, and
+    `on_missing` one for the missing offsets of each partition. Lost offsets are damage, too.
+    """
+
+    def left_out(error: CorruptLogError) -> None:
+        warn_of_damage(error)
+        if on_left_out is not None:
+            on_left_out(error)
+
+    unread = {read.partition: read for read in plan.partitions}
+    for partition, splits in groupby(plan.splits, attrgetter("topic_partition")):
+        seen: list[SeenLog] = []
+        for split in splits:
+            reader = RecordReader(split, plan.settings, on_left_out=left_out)
+            yield from reader
+            seen += reader.seen
+        if partition in unread:
+            yield from _find_gaps(plan, unread.pop(partition), seen, left_out, on_missing)
+    for read in unread.values():
+        yield from _find_gaps(plan, read, (), left_out, on_missing)
+
+
+def _find_gaps(
+    plan: ReadPlan,
+    read: ReadPartition,
+    seen: Sequence[SeenLog],
+    on_left_out: Callable[[CorruptLogError], None],
+    on_missing: Callable[[MissingOffsets], None] | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows for the missing offsets of a partition that was read."""
+    if plan.finder is None:
+        return
+    missing = plan.finder.find(read, seen)
+    if on_missing is not None:
+        on_missing(missing)
+    yield from gap_rows(missing, plan.settings, on_left_out)
+
+
+def gap_rows(
+    missing: MissingOffsets,
+    settings: ReadSettings,
+    on_left_out: Callable[[CorruptLogError], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows for lost offsets, or raise or report them, as the settings say of damage.
+
+    Other missing offsets are warnings.
+    """
+    for gap in missing.ranges:
+        if not gap.is_lost:
+            _log.warning("%s", gap)
+            continue
+        split = RecordSplit(gap.topic, gap.partition, gap.first_offset, gap.end_offset - 1, ())
+        damages = Damages(split, settings, on_left_out)
+        yield from damages.rows(gap.error(), settings.schema)
+
+
+def plan_read(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    topics: str | re.Pattern[str] | None = None,
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    bounds: BoundOptions | None = None,
+    settings: ReadSettings | None = None,
+    config: LogConfig | None = None,
+    tiered: TieredOptions | None = None,
+    indexes: str | PathLike[str] | None = None,
+    upper_bound: UpperBound = UpperBound.LOG_END,
+    max_split_bytes: int | None = None,
+) -> ReadPlan:
+    """Plan a read: list the dump, resolve the bounds, and find the bytes that are needed.
+
+    `max_split_bytes` is about the size of a split; by default each partition is one. The other
+    parameters and the errors are those of `read_records`.
+    """
+    listed = list_partitions(
+        paths,
+        topics=topics,
+        partitions=partitions,
+        tiered=tiered,
+        indexes=indexes,
+        upper_bound=upper_bound,
+    )
+    return plan_partitions(
+        listed.files,
+        bounds,
+        settings,
+        config=config,
+        max_split_bytes=max_split_bytes,
+        finder=listed.gap_finder((settings or ReadSettings()).max_decompressed_bytes),
+    )
+
+
+def plan_partitions(
+    partitions: Iterable[PartitionFiles],
+    bounds: BoundOptions | None = None,
+    settings: ReadSettings | None = None,
+    *,
+    config: LogConfig | None = None,
+    max_split_bytes: int | None = None,
+    max_split_records: int | None = None,
+    within: tuple[int, int] | None = None,
+    finder: GapFinder | None = None,
+) -> ReadPlan:
+    """Plan a read of partitions from `list_partitions`.
+
+    `max_split_records` and `within` are as in `kafka_index.core.query.read_plan.plan_partition`, the
+    other parameters as in `plan_read`, and the errors those of `read_records`.
+    """
+    settings = settings or ReadSettings()
+    bounds = bounds or BoundOptions()
+    config = config or LogConfig()
+    partitions = list(partitions)
+    splits: list[RecordSplit] = []
+    read: list[ReadPartition] = []
+    for files in partitions:
+        own = bounds.of(TopicPartition(files.topic, files.partition))
+        with PartitionLog(
+            files,
+            config=config.for_topic(files.topic),
+            max_decompressed_bytes=settings.max_decompressed_bytes,
+        ) as log:
+            found = list(
+                plan_partition(
+                    log,
+                    own,
+                    settings,
+                    max_split_bytes=max_split_bytes,
+                    max_split_records=max_split_records,
+                    within=within,
+                )
+            )
+        splits += found
+        asked = read_partition(files, own, found)
+        read += [] if asked is None else [asked]
+    if not splits and within is None and bounds.times != (None, None):
+        _log.warning(
+            "nothing is read: %s", empty_range_text(*bounds.times, time_span(partitions, settings))
+        )
+    return ReadPlan(tuple(splits), settings, tuple(read), finder)
+
+
+def list_partitions(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    topics: str | re.Pattern[str] | None = None,
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    tiered: TieredOptions | None = None,
+    indexes: str | PathLike[str] | None = None,
+    upper_bound: UpperBound = UpperBound.LOG_END,
+) -> ListedPartitions:
+    """Return the partitions that `read_records` reads; parameters and errors are its own."""
+    inputs = [paths] if isinstance(paths, str | PathLike) else paths
+    refuse_passwords([*inputs, indexes])
+    root = None if indexes is None else index_root_of(os.fspath(indexes))
+    pattern = topics_pattern(topics)
+    listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
+    segments = listing.segments
+    if partitions is not None:
+        segments = [one for one in segments if one.partition in partitions.get(one.topic, ())]
+        if not segments:
+            raise InputError(
+                "none of the partitions is in the input",
+                path=", ".join(os.fspath(path) for path in inputs),
+                expected=", ".join(
+                    TopicPartition(topic, number).directory_name
+                    for topic, numbers in partitions.items()
+                    for number in numbers
+                ),
+            )
+    reader = CheckpointReader(upper_bound)
+    files = reader.read_all(segments, root, listing.tiered)
+    skipped = (*listing.skipped, *reader.skipped)
+    return ListedPartitions(files, skipped, tuple(listing.data_directories))

@@ -1,0 +1,145 @@
+"""The settings of a read of a dump's records, and its conditions on single records.
+
+These are decided before a record's other fields are copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, record_schema
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Conditions that a record has to meet, all of them; small, and picklable.
+
+    The record's own timestamp lies between `from_ms` and `to_ms`, exclusive; the key equals `key`;
+    a part of it matches `key_regex`, in the syntax of RE2; the value contains `value_contains`. A
+    malformed expression raises `InputError`.
+    """
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+    key: bytes | None = None
+    key_regex: str | None = None
+    value_contains: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.key_regex is not None:
+            try:
+                pc.match_substring_regex(pa.array([b""]), pattern=self.key_regex)
+            except pa.ArrowInvalid as error:
+                raise InputError(
+                    f"not a regular expression of RE2: {error}", found=self.key_regex
+                ) from error
+
+    @property
+    def parts(self) -> RecordParts:
+        """The parts of records that decide."""
+        parts = RecordParts.NONE
+        if self.key is not None or self.key_regex is not None:
+            parts |= RecordParts.KEYS
+        if self.value_contains is not None:
+            parts |= RecordParts.VALUES
+        return parts
+
+    def batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
+        """Return which batches can hold such a record.
+
+        The largest timestamp in a header is that of its records: the broker computes it when it
+        validates an append (``LogValidator``).
+        """
+        if self.from_ms is None:
+            return np.ones(batches.rows, np.bool_)
+        found: NDArray[np.bool_] = batches.max_timestamp_ms >= self.from_ms
+        return found
+
+    def rows(self, chunk: RecordChunk) -> Longs:
+        """Return the rows of a chunk that meet the conditions."""
+        kept = np.ones(len(chunk), np.bool_)
+        if self.from_ms is not None:
+            kept &= chunk.timestamps_ms >= self.from_ms
+        if self.to_ms is not None:
+            kept &= chunk.timestamps_ms < self.to_ms
+        rows: Longs = np.flatnonzero(kept)
+        if len(rows) and (self.key is not None or self.key_regex is not None):
+            keys = _at(chunk.keys, rows)
+            if self.key is not None:
+                rows, keys = _where(rows, keys, pc.equal(keys, pa.scalar(self.key, pa.binary())))
+            if self.key_regex is not None:
+                found = pc.match_substring_regex(keys, pattern=self.key_regex)
+                rows, _ = _where(rows, keys, found)
+        if len(rows) and self.value_contains is not None:
+            values = _at(chunk.values, rows)
+            found = pc.match_substring(values, pattern=self.value_contains)
+            rows, _ = _where(rows, values, found)
+        return rows
+
+
+def _at(column: pa.Array, rows: Longs) -> pa.Array:
+    """Return some rows of a column."""
+    return column if len(rows) == len(column) else column.take(pa.array(rows))
+
+
+def _where(rows: Longs, column: pa.Array, found: pa.Array) -> tuple[Longs, pa.Array]:
+    """Return the rows where a condition holds; null is no match."""
+    mask = found.fill_null(False)  # noqa: FBT003
+    return rows[np.asarray(mask)], column.filter(mask)
+
+
+class Isolation(StrEnum):
+    """The records of transactions that are read (``isolation.level``)."""
+
+    #: All of them.
+    READ_UNCOMMITTED = "read_uncommitted"
+    #: Those of committed transactions, up to the last stable offset.
+    READ_COMMITTED = "read_committed"
+
+
+class OnDamage(StrEnum):
+    """The action at a batch that cannot be read."""
+
+    #: The read ends with an error.
+    FAILFAST = "failfast"
+    #: The damage is a row: its place and reason in the column ``_corrupt_record``.
+    PERMISSIVE = "permissive"
+    #: The batch is left out, and a warning is logged.
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """The settings of a read of records; small, and picklable.
+
+    `columns` are names in `RECORD_SCHEMA`. With `include_control`, control records are rows too;
+    `verify_crc` verifies checksums before batches are decoded. `max_decompressed_bytes` bounds the
+    decompressed records that the process holds at a time.
+    """
+
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    include_control: bool = False
+    verify_crc: bool = True
+    on_damage: OnDamage = OnDamage.FAILFAST
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+    record_filter: RecordFilter | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        schema = record_schema(self.columns)
+        if self.on_damage is OnDamage.PERMISSIVE:
+            schema = schema.append(pa.field(CORRUPT_RECORD, pa.string()))
+        return schema

@@ -1,0 +1,158 @@
+"""The batch table, one row per record batch in file order; sources of it, and why they end.
+
+`BatchColumns` is a chunk of the columns that a build needs, `BATCH_SCHEMA` the whole table as users
+see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.kernels.headers import CONTROL_NONE
+from kafka_index.core.kernels.scan import BatchColumns
+
+__all__ = ["BATCH_SCHEMA", "CONTROL_NONE", "BatchColumns"]
+
+#: The log ends in zero bytes, as preallocation leaves them: no damage.
+PREALLOCATED_TAIL = "preallocated_tail"
+#: The same in a segment that is not its partition's last, and so was never left preallocated.
+ZERO_TAIL = "zero_tail"
+#: Fewer bytes are left than a header needs; a broker passes over them.
+TORN_HEADER = "torn_header"
+#: The length field reaches past the end of the log.
+TORN_BATCH = "torn_batch"
+#: The length field is less than any batch has.
+BAD_LENGTH = "bad_length"
+#: A record batch that is shorter than its own header.
+BAD_SIZE = "bad_size"
+#: The checksum does not match.
+BAD_CRC = "bad_crc"
+#: A magic that is none of 0 to 2. A broker reads on; consumers and followers stop there.
+UNKNOWN_MAGIC = "unknown_magic"
+#: The batch is kept, but its transaction marker cannot be read, and recovery ends after it.
+INVALID_MARKER = "invalid_marker"
+#: A transaction marker whose record is compressed. No broker writes one; Kafka's recovery would
+#: decompress it; a build refuses the segment.
+COMPRESSED_MARKER = "compressed_marker"
+#: The checksum matches; a message in a compressed one cannot be read, or has a wrong one.
+BAD_MESSAGE = "bad_message"
+#: The records decompress to more than the process may hold (``--max-decompressed-bytes``).
+TOO_LARGE = "too_large"
+#: The reason, whatever the code, where a log does not even begin like one.
+NOT_A_LOG = "not_a_log"
+#: A batch begins before the one before it ends, or reaches into the next segment.
+OVERLAP = "overlap"
+#: The last offset is below the segment's base offset, or 2^31 or more above it.
+OFFSET_OVERFLOW = "offset_overflow"
+
+_Error = TypeVar("_Error", bound=KafkaIndexError)
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+BATCH_SCHEMA = pa.schema(
+    [
+        _required("topic", pa.string()),
+        _required("partition", pa.int32()),
+        _required("segment_base_offset", pa.int64()),
+        _required("position_bytes", pa.int64()),
+        _required("size_bytes", pa.int32()),
+        _required("base_offset", pa.int64()),
+        _required("last_offset", pa.int64()),
+        _required("leader_epoch", pa.int32()),
+        _required("magic", pa.int8()),
+        _required("attributes", pa.int16()),
+        _required("crc", pa.int64()),
+        _required("base_timestamp_ms", pa.int64()),
+        _required("max_timestamp_ms", pa.int64()),
+        _required("producer_id", pa.int64()),
+        _required("producer_epoch", pa.int16()),
+        _required("base_sequence", pa.int32()),
+        _required("record_count", pa.int32()),
+        pa.field("control_type", pa.int16()),
+        pa.field("coordinator_epoch", pa.int32()),
+        pa.field("control_timestamp_ms", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanStop:
+    """The reason why recovery ends at a batch of a log, with the code that programs read.
+
+    `refused` marks a failure of Kafka's recovery; otherwise it cuts the log and continues.
+    `is_foreign`: the file is not a Kafka log, because its first header cannot be that of a batch of
+    this segment; recovery treats it by the code. `is_tail`: at the end of a partition this is no
+    damage, and a broker cuts it off at any start: the zeros of preallocation, or a batch that was
+    not written to its end, with no sound batch after it.
+    """
+
+    code: str
+    position_bytes: int
+    expected: str | None = None
+    found: str | None = None
+    refused: bool = False
+    message: str | None = None
+    is_foreign: bool = False
+    is_tail: bool = field(default=False, compare=False)
+
+    @property
+    def reason_code(self) -> str:
+        """The code in reports: `NOT_A_LOG` for a foreign file, the code otherwise."""
+        return NOT_A_LOG if self.is_foreign else self.code
+
+    @property
+    def name(self) -> str:
+        """The reason in words, without the detail."""
+        return "not a Kafka log" if self.is_foreign else self.code
+
+    @property
+    def text(self) -> str:
+        """The name with its detail, for people."""
+        text = self.name if self.message is None else f"{self.name}: {self.message}"
+        if self.expected is None:
+            return text
+        return f"{text} (expected {self.expected}, found {self.found})"
+
+    def error(
+        self,
+        kind: type[_Error],
+        path: str | None = None,
+        consequence: str = "",
+        *,
+        hint: str | None = None,
+    ) -> _Error:
+        """Return an error of a kind about this place, and what follows from it."""
+        return kind(
+            consequence + self.name,
+            path=path,
+            position_bytes=self.position_bytes,
+            expected=self.expected,
+            found=self.found,
+            hint=hint,
+        )
+
+
+class BatchSource(Protocol):
+    """A log, as batch columns."""
+
+    @property
+    def log_size_bytes(self) -> int:
+        """Size of the log in bytes; known once `chunks` has begun."""
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """The reason why the batches ended before the log did; known once `chunks` is exhausted."""
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches, in file order.
+
+        Raises `KafkaIndexError` if the source cannot be read, or changes meanwhile.
+        """

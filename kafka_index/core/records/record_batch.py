@@ -1,0 +1,471 @@
+"""Writing records and batches of magic 2, control batches too, as Kafka's own builder does.
+
+Compressed records are the bytes of the libraries here, not of Java's; Kafka's readers decompress
+them to the same records. Sources: Kafka's ``MemoryRecordsBuilder``,
+``DefaultRecordBatch.writeHeader``, ``SnappyCompression`` with snappy-java's ``SnappyOutputStream``,
+``Lz4BlockOutputStream``,
+``MemoryRecords.withEndTransactionMarker`` and ``withLeaderChangeMessage``, and
+``ControlRecordType``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.errors import (
+    ConfigError,
+    InputError,
+    argument_text,
+    refuse_fields_of_other_types,
+    refuse_other_types,
+)
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, INT64_MIN
+from kafka_index.core.format.message_bytes import unsigned_varint
+from kafka_index.core.format.message_schemas import Struct
+from kafka_index.core.format.records import (
+    COMPRESSION_MASK,
+    COMPRESSION_NAMES,
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_RECORD_BATCH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    field_position,
+)
+from kafka_index.core.kernels.batch_header import batch_checksums
+
+_NULL = b"\x01"
+_UINT64 = 2**64 - 1
+_SMALL = 64
+_SMALL_VARINTS = tuple(bytes((zigzag,)) for zigzag in range(2 * _SMALL))
+
+_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(len(COMPRESSION_NAMES))
+_LENGTH = struct.Struct(">i")
+_XERIAL_HEADER = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+_SNAPPY_CHUNK_BYTES = 32 * 1024
+_LZ4_BLOCK_BYTES = 64 * 1024
+#: Magic, version 1 with blocks that do not depend on one another, blocks of 64 KiB, and the
+#: checksum of these two. Kafka reads no frame whose blocks are linked, which is what libraries
+#: write when they are left to themselves.
+_LZ4_HEADER = bytes.fromhex("04224d18604082")
+_LZ4_LENGTH = struct.Struct("<I")
+_LZ4_STORED = 0x80000000
+#: The fields of `RECORD_BATCH_HEADER`.
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC = struct.Struct(">I")
+_CRC_POSITION = field_position(RECORD_BATCH_HEADER, "crc")
+_KEY = struct.Struct(">hh")
+_MARKER = struct.Struct(">hi")
+_KEY_VERSION = 0
+_MARKER_VERSION = 0
+_LEADER_CHANGE = 2
+_LEADER_CHANGE_VERSION = 0
+
+
+class Record(NamedTuple):
+    """A record of a batch.
+
+    Parameters
+    ----------
+    timestamp_ms : int
+        0 or more, or -1 for none.
+    key, value : bytes, optional
+        None is Kafka's null.
+    headers : sequence of (str, bytes or None)
+        In order; a key may come more than once.
+    offset_delta : int, optional
+        Offset minus the batch's base offset; one more than that of the record before when it is
+        not given.
+    """
+
+    timestamp_ms: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    offset_delta: int | None = None
+
+
+def encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
+    """Return the bytes of a record, its timestamp and offset relative to those of the batch."""
+    key, value, headers = record.key, record.value, record.headers
+    body = b"".join(
+        (
+            b"\0",
+            _varint(timestamp_delta),
+            _varint(offset_delta),
+            _NULL if key is None else _varint(len(key)) + key,
+            _NULL if value is None else _varint(len(value)) + value,
+            _varint(len(headers)),
+            *(_header(name, content) for name, content in headers),
+        )
+    )
+    return _varint(len(body)) + body
+
+
+def _header(name: str, content: bytes | None) -> bytes:
+    key = name.encode()
+    return _varint(len(key)) + key + (_NULL if content is None else _varint(len(content)) + content)
+
+
+def _varint(value: int) -> bytes:
+    """Return a number as a zigzag varint; a difference of two int64 wraps around as in Java."""
+    if -_SMALL <= value < _SMALL:
+        return _SMALL_VARINTS[(value << 1) ^ (value >> 63)]
+    if not INT64_MIN <= value <= INT64_MAX:
+        value = (value - INT64_MIN & _UINT64) + INT64_MIN
+    return unsigned_varint((value << 1) ^ (value >> 63))
+
+
+def codec_of_name(name: str) -> int:
+    """Return the codec bits of a name of ``compression.type``.
+
+    Raises `ConfigError` for an unknown name.
+    """
+    if name not in COMPRESSION_NAMES:
+        raise ConfigError(
+            "unknown codec", expected=f"one of {', '.join(COMPRESSION_NAMES)}", found=repr(name)
+        )
+    return COMPRESSION_NAMES.index(name)
+
+
+def compress(codec: int, data: bytes) -> bytes:
+    """Compress records into the bytes after the header of a batch; codec 0 leaves them alone."""
+    if codec == _NONE:
+        return data
+    if codec == _GZIP:
+        return gzip.compress(data, mtime=0)
+    if codec == _SNAPPY:
+        return _XERIAL_HEADER + b"".join(
+            _LENGTH.pack(len(chunk)) + chunk
+            for chunk in (_packed("snappy", piece) for piece in _pieces(data, _SNAPPY_CHUNK_BYTES))
+        )
+    if codec == _LZ4:
+        blocks = (_lz4_block(piece) for piece in _pieces(data, _LZ4_BLOCK_BYTES))
+        return _LZ4_HEADER + b"".join(blocks) + bytes(_LZ4_LENGTH.size)
+    if codec == _ZSTD:
+        return _packed("zstd", data)
+    raise ConfigError("unknown codec", expected=f"0..{_ZSTD}", found=codec)
+
+
+def _pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def _lz4_block(piece: bytes) -> bytes:
+    packed = _packed("lz4_raw", piece)
+    if len(packed) < len(piece):
+        return _LZ4_LENGTH.pack(len(packed)) + packed
+    return _LZ4_LENGTH.pack(len(piece) | _LZ4_STORED) + piece
+
+
+def _packed(name: str, data: bytes) -> bytes:
+    packed: bytes = pa.Codec(name).compress(data, asbytes=True)
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFields:
+    """The header fields of a batch that do not follow from its records.
+
+    Parameters
+    ----------
+    leader_epoch : int
+        -1 for none.
+    compression : str
+        A name of ``compression.type``: none, gzip, snappy, lz4 or zstd.
+    log_append_time_ms : int, optional
+        The timestamp type is LogAppendTime, and this is the timestamp of all records.
+    producer_id, producer_epoch, base_sequence : int
+        -1 for none.
+    is_transactional, is_control : bool
+        The flags.
+    delete_horizon_ms : int, optional
+        From when on a cleaner may drop tombstones and markers; it takes the place of the base
+        timestamp.
+    last_offset_delta : int, optional
+        That of the last record when it is not given. It is wider where a cleaner dropped records.
+    """
+
+    leader_epoch: int = NO_LEADER_EPOCH
+    compression: str = "none"
+    log_append_time_ms: int | None = None
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+    is_transactional: bool = False
+    is_control: bool = False
+    delete_horizon_ms: int | None = None
+    last_offset_delta: int | None = None
+
+    def attributes(self) -> int:
+        """Return the attributes of the header."""
+        return (
+            codec_of_name(self.compression)
+            | (TIMESTAMP_TYPE_MASK if self.log_append_time_ms is not None else 0)
+            | (TRANSACTIONAL_MASK if self.is_transactional else 0)
+            | (CONTROL_MASK if self.is_control else 0)
+            | (DELETE_HORIZON_MASK if self.delete_horizon_ms is not None else 0)
+        )
+
+    def check(self) -> None:
+        """Refuse the fields that Kafka's builder refuses.
+
+        Raises `InputError` for a transaction without a producer, or a producer without epoch or
+        sequence.
+        """
+        if self.is_transactional and self.producer_id == NO_PRODUCER_ID:
+            raise InputError("a transactional batch needs a producer id")
+        if self.producer_id != NO_PRODUCER_ID:
+            if self.producer_epoch == NO_PRODUCER_EPOCH:
+                raise InputError(
+                    "a batch with a producer id needs a producer epoch",
+                    expected="0 or more",
+                    found=self.producer_epoch,
+                )
+            if self.base_sequence < 0 and not self.is_control:
+                raise InputError(
+                    "a batch with a producer id needs a base sequence",
+                    expected="0 or more",
+                    found=self.base_sequence,
+                )
+
+
+_PLAIN = BatchFields()
+
+
+def write_record_batch(
+    records: Iterable[Record], base_offset: int = 0, fields: BatchFields = _PLAIN
+) -> bytes:
+    """Write one batch.
+
+    Parameters
+    ----------
+    records : iterable of Record
+        One at least; offset deltas grow.
+    base_offset : int
+        Absolute; 0 in what a client sends.
+    fields : BatchFields
+        The rest of the header.
+
+    Returns
+    -------
+    bytes
+        The batch, header included.
+
+    Raises
+    ------
+    InputError
+        There is no record, or Kafka's builder would refuse one, or the fields; nothing is made.
+    """
+    refuse_other_types(base_offset=(base_offset, Integral), fields=(fields, BatchFields))
+    refuse_fields_of_other_types(fields)
+    try:
+        return _written(records, base_offset, fields)
+    except (TypeError, AttributeError, struct.error) as error:
+        raise InputError(
+            f"records are not of their types: {error}",
+            expected="an iterable of Record, with bytes and integers",
+            found=argument_text(records),
+        ) from error
+
+
+def _written(records: Iterable[Record], base_offset: int, fields: BatchFields) -> bytes:
+    """Return the bytes of a batch."""
+    fields.check()
+    horizon = fields.delete_horizon_ms
+    base_timestamp = horizon
+    max_timestamp = NO_TIMESTAMP
+    last_delta = -1
+    count = 0
+    pieces: list[bytes] = []
+    for record in records:
+        timestamp = record.timestamp_ms
+        delta = last_delta + 1 if record.offset_delta is None else record.offset_delta
+        if not last_delta < delta <= INT32_MAX:
+            raise InputError(
+                f"the offset delta of record {count + 1} does not grow",
+                expected=f"{last_delta + 1}..{INT32_MAX}",
+                found=delta,
+            )
+        if not NO_TIMESTAMP <= timestamp <= INT64_MAX:
+            raise InputError(
+                f"the timestamp of record {count + 1} is negative or too large",
+                expected=f"{NO_TIMESTAMP}..{INT64_MAX}",
+                found=timestamp,
+            )
+        if base_timestamp is None:
+            base_timestamp = timestamp
+        max_timestamp = max(max_timestamp, timestamp)
+        pieces.append(encode_record(record, timestamp - base_timestamp, delta))
+        last_delta = delta
+        count += 1
+    if base_timestamp is None or not count:
+        raise InputError(
+            "a batch needs a record, and records has none",
+            hint="write_empty_batch makes one without",
+        )
+    attributes = fields.attributes()
+    return _with_header(
+        fields,
+        base_offset,
+        _last_delta(fields, last_delta),
+        attributes,
+        base_timestamp,
+        max_timestamp if fields.log_append_time_ms is None else fields.log_append_time_ms,
+        count,
+        compress(attributes & COMPRESSION_MASK, b"".join(pieces)),
+    )
+
+
+def write_empty_batch(
+    base_offset: int, last_offset: int, max_timestamp_ms: int, fields: BatchFields = _PLAIN
+) -> bytes:
+    """Write a batch whose records were all dropped, as a cleaner keeps the last of a producer.
+
+    The maximum timestamp is that of the dropped records; codec and delete horizon of the fields are
+    ignored. Source: ``DefaultRecordBatch.writeEmptyHeader``.
+    """
+    attributes = fields.attributes() & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
+    delta = last_offset - base_offset
+    return _with_header(
+        fields, base_offset, delta, attributes, NO_TIMESTAMP, max_timestamp_ms, 0, b""
+    )
+
+
+def _last_delta(fields: BatchFields, delta_of_records: int) -> int:
+    wider = fields.last_offset_delta
+    if wider is None:
+        return delta_of_records
+    if not delta_of_records <= wider <= INT32_MAX:
+        raise InputError(
+            "the last offset delta is out of range",
+            expected=f"{delta_of_records}..{INT32_MAX}",
+            found=wider,
+        )
+    return wider
+
+
+def _with_header(
+    fields: BatchFields,
+    base_offset: int,
+    last_delta: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    count: int,
+    payload: bytes,
+) -> bytes:
+    size = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
+    if size > INT32_MAX:
+        raise InputError(
+            "the batch is too large", expected=f"{INT32_MAX} bytes or less", found=size
+        )
+    batch = bytearray(size)
+    try:
+        _HEADER.pack_into(
+            batch,
+            0,
+            base_offset,
+            size - LOG_OVERHEAD_BYTES,
+            fields.leader_epoch,
+            MAGIC_RECORD_BATCH,
+            0,
+            attributes,
+            last_delta,
+            base_timestamp,
+            max_timestamp,
+            fields.producer_id,
+            fields.producer_epoch,
+            fields.base_sequence,
+            count,
+        )
+    except struct.error as error:
+        raise InputError(f"a field of the batch does not fit its place: {error}") from error
+    batch[RECORD_BATCH_OVERHEAD_BYTES:] = payload
+    _, checksum = batch_checksums(np.frombuffer(batch, np.uint8), 0, size)
+    _CRC.pack_into(batch, _CRC_POSITION, int(checksum))
+    return bytes(batch)
+
+
+def write_end_transaction_marker(
+    base_offset: int,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    is_commit: bool,
+    coordinator_epoch: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """Write the batch of a marker that commits or aborts a producer's transaction.
+
+    The offset is absolute and the marker's own; `coordinator_epoch` is that of the coordinator that
+    decided.
+    """
+    kind = CONTROL_COMMIT if is_commit else CONTROL_ABORT
+    fields = BatchFields(
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        is_transactional=True,
+        is_control=True,
+    )
+    record = Record(
+        timestamp_ms,
+        _KEY.pack(_KEY_VERSION, kind),
+        _MARKER.pack(_MARKER_VERSION, coordinator_epoch),
+    )
+    return write_record_batch([record], base_offset, fields)
+
+
+def write_leader_change(
+    base_offset: int,
+    timestamp_ms: int,
+    leader_epoch: int,
+    leader_id: int,
+    voters: Sequence[int] = (),
+    granting_voters: Sequence[int] = (),
+) -> bytes:
+    """Write the batch that names the leader of a Raft quorum from this offset on.
+
+    The leader epoch is 0 or more; voters and granting voters are node ids.
+    """
+    if leader_epoch < 0:
+        raise InputError(
+            "a leader change needs a leader epoch", expected="0 or more", found=leader_epoch
+        )
+    # All of Kafka's schemas are parsed with it.
+    from kafka_index.core.format.messages import KRAFT_CONTROL  # noqa: PLC0415
+
+    (schema,) = (each for each in KRAFT_CONTROL if each.name == "LeaderChangeMessage")
+    value = schema.encode(
+        {
+            "version": _LEADER_CHANGE_VERSION,
+            "leaderId": leader_id,
+            "voters": [Struct(voterId=each) for each in voters],
+            "grantingVoters": [Struct(voterId=each) for each in granting_voters],
+        },
+        _LEADER_CHANGE_VERSION,
+    )
+    fields = BatchFields(leader_epoch=leader_epoch, is_control=True)
+    record = Record(timestamp_ms, _KEY.pack(_KEY_VERSION, _LEADER_CHANGE), value)
+    return write_record_batch([record], base_offset, fields)

@@ -1,0 +1,270 @@
+"""The records of one entry of a log, decompressed: where they are, and what they count from.
+
+Kafka's ``for (Record record : batch)`` returns the same. It reads a plain batch record
+by record, so a fault in a later one does not affect those before it; a compressed batch it reads
+whole beforehand. Sources: Kafka's ``DefaultRecordBatch``, ``AbstractLegacyRecordBatch`` with its
+``DeepRecordsIterator``, and ``LegacyRecord``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Protocol
+
+import numpy as np
+
+from kafka_index.core.closeable import Closeable
+from kafka_index.core.errors import CorruptLogError
+from kafka_index.core.format.records import (
+    COMPRESSION_MASK,
+    COMPRESSION_NAMES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_RECORD_BATCH,
+    MESSAGE_V0_HEADER,
+    MESSAGE_V1_HEADER,
+    MIN_LENGTH,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    field_position,
+)
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.kernels.record_fields import (
+    RECORD_BROKEN,
+    RECORD_CUT,
+    RECORD_SIZE_CUT,
+    RECORD_SIZE_TOO_LONG,
+    RECORD_SOUND,
+    RECORDS_REMAINING,
+)
+from kafka_index.core.kernels.records import (
+    EMPTY_SECTION,
+    MESSAGES_BAD_LENGTH,
+    MESSAGES_NESTED,
+    RecordSection,
+    check_records,
+    measure_messages,
+)
+from kafka_index.core.records.decompression import DecompressedRecords
+
+_MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + MIN_LENGTH
+_ZSTD = COMPRESSION_NAMES.index("zstd")
+_INT32 = struct.Struct(">i")
+#: Offset, length, magic, attributes and timestamp of a message. In magic 0, which has no timestamp,
+#: at least the sizes of key and value are there, so that it can always be read.
+_MESSAGE = struct.Struct(">qi4xbbq")
+_V0_KEY = field_position(MESSAGE_V0_HEADER, "key_length")
+_V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
+_NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
+
+_FAULTS = {
+    RECORD_SIZE_CUT: "its size cannot be read",
+    RECORD_SIZE_TOO_LONG: "its size cannot be read",
+    RECORD_CUT: "it is larger than what is left of the batch",
+    RECORD_BROKEN: "its fields do not fill its size",
+    RECORDS_REMAINING: "it is the last one, and bytes remain after it",
+}
+
+
+class BatchRecords(Closeable):
+    """The records of one entry, decompressed; a context manager that releases the memory.
+
+    `fault` is the reason why Kafka throws after the records of a message set, if it does.
+    """
+
+    def __init__(
+        self,
+        section: RecordSection,
+        data: Bytes,
+        decompressed: DecompressedRecords | None = None,
+        fault: str | None = None,
+    ) -> None:
+        self.section = section
+        self.fault = fault
+        self._data = data
+        self._decompressed = decompressed
+
+    def close(self) -> None:
+        """Release the decompressed bytes; the section must not be used any more."""
+        self.section, self._data = EMPTY_SECTION, _NO_BYTES
+        if self._decompressed is not None:
+            self._decompressed.close()
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first message of a message set.
+
+        Raises `CorruptLogError` if none can be read.
+        """
+        if not self.section.record_count:
+            raise CorruptLogError(self.fault or "the message holds no other")
+        first = self._data[:8].view(">i8").astype(np.int64)
+        # In an array the sum wraps around, as Java's does.
+        return int((first + self.section.base_offset)[0])
+
+
+class Decompressor(Protocol):
+    """Decompresses records within a bound."""
+
+    def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
+        """Decompress records, as `kafka_index.core.records.decompression.decompress` does."""
+
+
+def open_records(
+    batch: Bytes, decompressor: Decompressor, *, verify_crc: bool = False
+) -> BatchRecords:
+    """Open the records of one entry of a log: a batch of magic 2 or above, or an older message.
+
+    The entry is whole, header included, and its checksum is the caller's to verify. The calling
+    thread must hold nothing of the decompressor's budget. `verify_crc` verifies the checksums of
+    messages inside a compressed message, as the consumer does and Kafka's iteration does not.
+    Raises `CorruptLogError`, which names no position, if Kafka throws before it returns any record,
+    and `TooLargeError` if the records alone need more than the budget has.
+    """
+    if len(batch) < _MIN_ENTRY_BYTES:
+        raise CorruptLogError("the entry is shorter than any", found=f"{len(batch)} bytes")
+    if _magic(batch) >= MAGIC_RECORD_BATCH:
+        return _open_batch(batch, decompressor)
+    return _open_message(batch, decompressor, verify_crc=verify_crc)
+
+
+def first_offset(batch: Bytes, decompressor: Decompressor) -> int:
+    """Return the first offset of an entry (``RecordBatch.baseOffset``).
+
+    A batch of magic 2 has it in its header. Older entries have the last one there; if they are
+    compressed, the first is that of the first message inside, and `CorruptLogError` is raised if it
+    cannot be read. Parameters are those of `open_records`.
+    """
+    if len(batch) >= _MIN_ENTRY_BYTES and _magic(batch) >= MAGIC_RECORD_BATCH:
+        return int.from_bytes(batch[:8].tobytes(), "big", signed=True)
+    with open_records(batch, decompressor) as records:
+        return records.first_offset
+
+
+def _magic(batch: Bytes) -> int:
+    return int(batch[MAGIC_POSITION].view(np.int8))
+
+
+def record_fault(decoded: int, count: int, code: int) -> str:
+    """Return why the record after so many of a batch cannot be read."""
+    return f"record {decoded + 1} of {count} cannot be read: {_FAULTS[code]}"
+
+
+def _span(data: Bytes) -> tuple[np.uint64, np.uint64]:
+    start = data.ctypes.data
+    return np.uint64(start), np.uint64(start + len(data))
+
+
+def _open_batch(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
+    if len(batch) < RECORD_BATCH_OVERHEAD_BYTES:
+        raise CorruptLogError("the batch is shorter than its header", found=f"{len(batch)} bytes")
+    header = batch[:RECORD_BATCH_OVERHEAD_BYTES].view(RECORD_BATCH_HEADER)[0]
+    count = int(header["record_count"])
+    if count == 0:
+        # Whatever the codec is, and whatever follows.
+        return BatchRecords(EMPTY_SECTION, _NO_BYTES)
+    codec = int(header["attributes"]) & COMPRESSION_MASK
+    data = batch[RECORD_BATCH_OVERHEAD_BYTES:]
+    decompressed = decompressor.decompress(codec, data) if codec else None
+    if decompressed is not None:
+        data = decompressed.data
+    section = RecordSection(
+        *_span(data),
+        count,
+        int(header["base_offset"]),
+        int(header["base_timestamp_ms"]),
+        int(header["max_timestamp_ms"]),
+        int(header["attributes"]) & TIMESTAMP_TYPE_MASK,
+        0,
+    )
+    records = BatchRecords(section, data, decompressed)
+    fault = None
+    if count < 0:
+        fault = CorruptLogError("the batch has a negative record count", found=count)
+    elif codec:
+        sound, code = check_records(tuple(section))
+        if code != RECORD_SOUND:
+            fault = CorruptLogError(record_fault(int(sound), count, int(code)))
+    if fault is not None:
+        records.close()
+        raise fault
+    return records
+
+
+def _open_message(batch: Bytes, decompressor: Decompressor, *, verify_crc: bool) -> BatchRecords:
+    offset, _, magic, attributes, timestamp = _MESSAGE.unpack_from(batch.data)
+    codec = attributes & COMPRESSION_MASK
+    if codec >= len(COMPRESSION_NAMES):
+        raise CorruptLogError("unknown codec", expected="0..4", found=codec)
+    if codec == 0:
+        return BatchRecords(RecordSection(*_span(batch), 1, 0, 0, 0, 0, 1), batch)
+    if magic < 0 or codec == _ZSTD:
+        raise CorruptLogError(f"a message of magic {magic} cannot be compressed with codec {codec}")
+    packed = _message_value(batch, _V0_KEY if magic == 0 else _V1_KEY)
+    decompressed = decompressor.decompress(codec, packed, magic=magic)
+    try:
+        return _inner_messages(
+            decompressed, magic, offset, attributes, timestamp, verify_crc=verify_crc
+        )
+    except CorruptLogError:
+        decompressed.close()
+        raise
+
+
+def _message_value(data: Bytes, key_position: int) -> Bytes:
+    try:
+        (key_bytes,) = _INT32.unpack_from(data.data, key_position)
+        value_position = key_position + _INT32.size + max(key_bytes, 0)
+        (value_bytes,) = _INT32.unpack_from(data.data, value_position)
+    except struct.error as error:
+        raise CorruptLogError("the message ends before its value") from error
+    start = value_position + _INT32.size
+    if value_bytes < 0:
+        raise CorruptLogError("a compressed message without a value")
+    if value_bytes > len(data) - start:
+        raise CorruptLogError("the message ends before its value does")
+    return data[start : start + value_bytes]
+
+
+def _inner_messages(
+    decompressed: DecompressedRecords,
+    magic: int,
+    offset: int,
+    attributes: int,
+    timestamp: int,
+    *,
+    verify_crc: bool,
+) -> BatchRecords:
+    """Open the messages in a compressed one (``DeepRecordsIterator``)."""
+    start, end = _span(decompressed.data)
+    count, plain, last_offset, code, address = measure_messages(start, end, verify_crc)
+    if code == MESSAGES_BAD_LENGTH:
+        (length,) = _INT32.unpack_from(decompressed.data.data, int(address) - int(start) + 8)
+        raise CorruptLogError("a message in a compressed one has a wrong length", found=length)
+    if not count:
+        raise CorruptLogError("a compressed message holds no other")
+    base_offset = 0
+    if magic == 1:
+        if offset != 0 and offset < last_offset:
+            raise CorruptLogError("a compressed message has a lower offset than one in it")
+        # Inner offsets count from any number, and the wrapper's is that of the last. A librdkafka
+        # left it at 0: then the inner ones are absolute. In an array the difference wraps around,
+        # as Java's does.
+        if offset != 0:
+            base_offset = int((np.array([offset], np.int64) - last_offset)[0])
+    section = RecordSection(
+        start,
+        np.uint64(address),
+        int(plain),
+        base_offset,
+        0,
+        timestamp if magic == 1 else 0,
+        attributes & TIMESTAMP_TYPE_MASK if magic == 1 else 0,
+        1,
+    )
+    fault = None
+    if plain < count:
+        what = "is compressed too" if code == MESSAGES_NESTED else "has a wrong checksum"
+        fault = f"message {plain + 1} of {count} in a compressed one {what}"
+    return BatchRecords(section, decompressed.data, decompressed, fault)

@@ -1,0 +1,257 @@
+"""The table of records: its columns, and the making of them from decoded chunks.
+
+The first eight columns have the names and types of Spark's Kafka source. A column that is not asked
+for is not made, and the bytes that it would hold are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.records import NO_SEQUENCE, TIMESTAMP_TYPE_MASK
+from kafka_index.core.format.strings import decode_utf8
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.kernels.headers import (
+    CONTROL_MESSAGE,
+    HEADER_BASE_SEQUENCE,
+    HEADER_COLUMNS,
+    HEADER_MAGIC,
+    HEADER_PRODUCER_EPOCH,
+    read_headers,
+)
+from kafka_index.core.kernels.producer_state import fill_last_sequences
+from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+
+#: ``TimestampType``: what the timestamps of a batch are.
+NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
+
+#: The column that holds what is wrong, in the rows that stand for damage.
+CORRUPT_RECORD = "_corrupt_record"
+
+_HEADERS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]),
+        nullable=False,
+    )
+)
+_TIMESTAMP = pa.timestamp("ms", tz="UTC")
+
+#: All columns, those of Spark's Kafka source first.
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", _TIMESTAMP),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", _HEADERS),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("producer_epoch", pa.int16()),
+        pa.field("sequence", pa.int32()),
+        pa.field("batch_base_offset", pa.int64()),
+        pa.field("position_bytes", pa.int64()),
+        pa.field("is_control", pa.bool_()),
+        pa.field("is_aborted", pa.bool_()),
+    ]
+)
+#: The columns that are given unless others are asked for.
+DEFAULT_COLUMNS = tuple(RECORD_SCHEMA.names[:8])
+
+_PARTS = {
+    "key": RecordParts.KEYS,
+    "value": RecordParts.VALUES,
+    "headers": RecordParts.HEADERS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBatches:
+    """Batches of a window that begins at `position_bytes` of the log, and which are aborted."""
+
+    window: Bytes
+    position_bytes: int
+    batches: BatchColumns
+    is_aborted: NDArray[np.bool_] | None = None
+
+    def select(self, rows: NDArray[np.bool_] | Longs) -> WindowBatches:
+        """Return some of the batches, by a mask or by ascending numbers."""
+        batches = BatchColumns(*(column[rows] for column in self.batches))
+        is_aborted = None if self.is_aborted is None else self.is_aborted[rows]
+        return WindowBatches(self.window, self.position_bytes, batches, is_aborted)
+
+    def read_headers(self) -> Longs:
+        """Return the further fields of their headers, as `kafka_index.core.kernels.headers` has them."""
+        columns = np.empty((HEADER_COLUMNS, self.batches.rows), np.int64)
+        read_headers(self.window, self.position_bytes, self.batches.position_bytes, columns)
+        return columns
+
+
+class RecordTable:
+    """Makes record batches of Arrow from the chunks of one partition.
+
+    The columns are names in `RECORD_SCHEMA`, in the order of the result; an unknown name raises
+    `InputError`.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, columns: Sequence[str] = DEFAULT_COLUMNS
+    ) -> None:
+        self.schema = record_schema(columns)
+        #: What has to be decoded for these columns.
+        self.parts = RecordParts.NONE
+        for name in columns:
+            self.parts |= _PARTS.get(name, RecordParts.NONE)
+        self._topic = topic
+        self._partition = partition
+        self._constants: dict[tuple[str, object], pa.Array] = {}
+
+    def convert(self, chunk: RecordChunk, source: WindowBatches) -> pa.RecordBatch:
+        """Return the records of a chunk."""
+        arrays = [self._column(name, chunk, source) for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _column(  # noqa: PLR0911, PLR0912, C901, because each column is one exit
+        self, name: str, chunk: RecordChunk, source: WindowBatches
+    ) -> pa.Array:
+        batches = source.batches
+        match name:
+            case "key":
+                return chunk.keys
+            case "value":
+                return chunk.values
+            case "headers":
+                # Null for no headers, as Spark's Kafka source has it.
+                none = self._constant(name, None, len(chunk))
+                return _headers(chunk) if chunk.has_headers else none
+            case "offset":
+                return _numbers(chunk.offsets, pa.int64())
+            case "timestamp":
+                return _numbers(chunk.timestamps_ms, _TIMESTAMP)
+            case "topic":
+                return self._constant(name, self._topic, len(chunk))
+            case "partition":
+                return self._constant(name, self._partition, len(chunk))
+            case "timestampType":
+                return self._of_batches(name, chunk, timestamp_types(source))
+            case "leader_epoch":
+                return self._of_batches(name, chunk, batches.leader_epoch)
+            case "producer_id":
+                return self._of_batches(name, chunk, batches.producer_id)
+            case "position_bytes":
+                return self._of_batches(name, chunk, batches.position_bytes)
+            case "batch_base_offset":
+                return self._of_batches(name, chunk, _base_offsets(chunk, batches))
+            case "is_control":
+                return self._of_batches(name, chunk, batches.is_control)
+            case "is_aborted":
+                none = np.zeros(batches.rows, np.bool_)
+                aborted = none if source.is_aborted is None else source.is_aborted
+                return self._of_batches(name, chunk, aborted)
+            case "producer_epoch":
+                epochs = source.read_headers()[HEADER_PRODUCER_EPOCH]
+                return self._of_batches(name, chunk, epochs)
+        return pa.array(_sequences(chunk, source)).cast(pa.int32())
+
+    def _of_batches(self, name: str, chunk: RecordChunk, values: NDArray[np.generic]) -> pa.Array:
+        """Return the value of its batch for each record."""
+        own = values[chunk.first_batch : chunk.first_batch + len(chunk.batch_ends)]
+        if (own == own[0]).all():
+            return self._constant(name, own[0].item(), len(chunk))
+        kind = self.schema.field(name).type
+        return pa.array(chunk.of_batches(values).astype(kind.to_pandas_dtype()), kind)
+
+    def _constant(self, name: str, value: object, count: int) -> pa.Array:
+        """Return a column of one value, mostly a part of an earlier column."""
+        whole = self._constants.get((name, value))
+        if whole is None or len(whole) < count:
+            kind = self.schema.field(name).type
+            whole = pa.repeat(pa.scalar(value, kind), count + count // 4)
+            # Few values come again, and such values stay the same for long.
+            if len(self._constants) > len(self.schema):
+                self._constants.clear()
+            self._constants[name, value] = whole
+        return whole[:count]
+
+
+def record_schema(columns: Collection[str]) -> pa.Schema:
+    """Return the schema of some columns of `RECORD_SCHEMA`, in their order.
+
+    Raises `InputError` for a column that is unknown or named twice.
+    """
+    for name in columns:
+        if name not in RECORD_SCHEMA.names:
+            raise InputError(
+                "there is no such column", expected=", ".join(RECORD_SCHEMA.names), found=name
+            )
+    if len(set(columns)) < len(columns):
+        raise InputError("a column is named twice", found=", ".join(columns))
+    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+
+
+def timestamp_types(source: WindowBatches) -> Longs:
+    """Return the timestamp type of each batch (``RecordBatch.timestampType``)."""
+    batches = source.batches
+    types = np.where(batches.attributes & TIMESTAMP_TYPE_MASK, LOG_APPEND_TIME, CREATE_TIME)
+    if (batches.control_type == CONTROL_MESSAGE).any():
+        types[source.read_headers()[HEADER_MAGIC] == 0] = NO_TIMESTAMP_TYPE
+    return types
+
+
+def _base_offsets(chunk: RecordChunk, batches: BatchColumns) -> Longs:
+    base_offsets = batches.base_offset
+    if chunk.inner_offsets:
+        base_offsets = base_offsets.copy()
+        for number, offset in chunk.inner_offsets.items():
+            base_offsets[number] = offset
+    return base_offsets
+
+
+def _sequences(chunk: RecordChunk, source: WindowBatches) -> Longs:
+    """Return the sequences of records; 0 follows 2^31 - 1 (``incrementSequence``)."""
+    base = chunk.of_batches(source.read_headers()[HEADER_BASE_SEQUENCE])
+    sequences = np.full(len(chunk), NO_SEQUENCE, np.int64)
+    numbered = base >= 0
+    if numbered.any():
+        deltas = chunk.offsets - chunk.of_batches(source.batches.base_offset)
+        found = sequences[numbered]
+        fill_last_sequences(base[numbered], deltas[numbered], found)
+        sequences[numbered] = found
+    return sequences
+
+
+def _numbers(values: Longs, kind: pa.DataType) -> pa.Array:
+    """Return numbers as they lie in memory."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
+
+
+def _headers(chunk: RecordChunk) -> pa.Array:
+    """Return the headers of each record; null for none."""
+    counts = chunk.header_counts()
+    names, values = chunk.header_columns()
+    pairs = pa.StructArray.from_arrays([_text(names), values], fields=list(_HEADERS.value_type))
+    ends = np.zeros(len(chunk) + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    present = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
+    return pa.Array.from_buffers(
+        _HEADERS, len(chunk), [present, pa.py_buffer(ends)], children=[pairs]
+    )
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Return names as text; what is not UTF-8 is replaced, as in Kafka's ``RecordHeader.key``."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([decode_utf8(name) for name in names.to_pylist()], pa.string())

@@ -1,0 +1,228 @@
+"""The conditions of a start besides the directories: the settings of a broker, and the metadata."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.config import LogConfig, parse_integer
+from kafka_index.core.format.names import METADATA_LOG, TopicPartition
+from kafka_index.core.log.append.log_segment_writer import Clock, system_clock
+from kafka_index.core.log.missing_offsets import MissingRange
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.startup.identity import metadata_directory_of, started_directories
+from kafka_index.core.startup.metadata_log import read_started_cluster
+
+#: Ranges of offsets, both ends included; without an end where damage hid it.
+OffsetRanges = Sequence[tuple[int, int | None]]
+KnownLosses = Mapping[TopicPartition, OffsetRanges]
+
+_COLUMNS = ("topic", "partition", "status", "first_offset", "last_offset")
+_FORMATS = {".parquet": "parquet", ".json": "json", ".csv": "csv", ".arrow": "ipc"}
+
+
+def read_known_losses(path: str) -> KnownLosses:
+    """Read the rows of lost offsets in a restore report.
+
+    Raises `InputError` if the file cannot be read, or is not a restore report.
+    """
+    kind = _FORMATS.get(os.path.splitext(path)[1])
+    if kind is None:
+        endings = "a restore report that ends in .parquet, .json, .csv or .arrow"
+        raise InputError("not a table of lost offsets", path=path, expected=endings)
+    # Slow to import, as pandas comes along.
+    import pyarrow.dataset as pads  # noqa: PLC0415
+
+    try:
+        table = pads.dataset(path, format=kind).to_table(columns=list(_COLUMNS))
+    except (OSError, pa.ArrowException) as error:
+        text = str(error).partition("\n")[0]
+        raise InputError(f"cannot read the restore report: {text}", path=path) from error
+    known: dict[TopicPartition, list[tuple[int, int | None]]] = {}
+    for row in table.to_pylist():
+        if row["status"] == "lost" and row["first_offset"] is not None:
+            partition = TopicPartition(row["topic"], row["partition"])
+            known.setdefault(partition, []).append((row["first_offset"], row["last_offset"]))
+    return known
+
+
+def is_known(missing: MissingRange, known: OffsetRanges) -> bool:
+    """Return whether all missing offsets are known to be lost."""
+    next_offset = missing.first_offset
+    for first, last in sorted(known, key=lambda each: each[0]):
+        if last is None:
+            if first == missing.first_offset:
+                return True
+        elif first <= next_offset:
+            next_offset = max(next_offset, last + 1)
+    return next_offset >= missing.end_offset
+
+
+def known_notes(missing: Iterable[MissingRange]) -> list[str]:
+    """Return a note for each range that a restore reported as lost."""
+    return [
+        f"offsets {each.first_offset} to {each.last_offset} are lost, as the restore reported"
+        for each in missing
+    ]
+
+
+_RETENTION_MS, _RETENTION_BYTES = "retention.ms", "retention.bytes"
+# The first of them that is there counts (AbstractKafkaConfig.logRetentionTimeMillis).
+_BROKER_RETENTION = (
+    ("log.retention.ms", 1),
+    ("log.retention.minutes", 60_000),
+    ("log.retention.hours", 3_600_000),
+)
+_DEFAULT_RETENTION_MS = 168 * 3_600_000
+_DEFAULT_POLICY = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The limits up to which a broker keeps a log: negative for no limit, None for not known.
+
+    `malformed` are the settings that are not numbers, because of which it is not known:
+    ``name=value``.
+    """
+
+    retention_ms: int | None
+    retention_bytes: int | None
+    malformed: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both limits are known."""
+        return self.retention_ms is not None and self.retention_bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StartConditions:
+    """The conditions of a start, besides the directories.
+
+    `config` has the broker's settings of indexes, and those of topics that they name. Without the
+    metadata (`cluster`) nobody knows which partitions are stray. `clock` returns the time in ms.
+    `properties` are all of the broker's settings, as in its ``server.properties``; without them,
+    retention is known of topics only that have settings of their own. The directory of the metadata
+    log is by default that of the settings, if it is here, or the data directory that has one.
+    `metadata_fault` is the reason why the metadata are not known that a broker has then, because
+    the metadata log is damaged. `without_marker`: the marker of a clean shutdown does not count.
+    `known_losses` are the offsets that a restore reported as lost.
+    """
+
+    config: LogConfig
+    cluster: ClusterImage | None = None
+    clock: Clock = system_clock
+    properties: Mapping[str, str] | None = None
+    metadata_directory: str | None = None
+    metadata_fault: str | None = None
+    without_marker: bool = False
+    known_losses: KnownLosses = field(default_factory=dict)
+
+    def cleanup_policy(self, topic: str, node_id: int | None) -> str | None:
+        """Return ``cleanup.policy`` of a topic at a broker; None where it is not known."""
+        if self.cluster is None:
+            return None
+        policy = self.cluster.cleanup_policy(topic, self.properties, node_id)
+        if policy is None and self.properties is not None:
+            return _DEFAULT_POLICY
+        return policy
+
+    def knows(self, topic: str) -> bool:
+        """Return whether the metadata has a topic."""
+        return self.cluster is not None and self.cluster.topic_named(topic) is not None
+
+    def why_stray(
+        self, partition: TopicPartition, topic_id: str | None, node_id: int | None
+    ) -> str | None:
+        """Return why a partition is stray; None where it is not, or that is not known."""
+        if topic_id is None:
+            return "stray: it has no partition.metadata; an empty log takes its place"
+        if self.cluster is None:
+            return None
+        return self.cluster.why_stray(partition.partition, topic_id, node_id)
+
+    def why_unreachable(self, topic: str, topic_id: str | None) -> str | None:
+        """Return why a partition that is loaded is not the one of its topic."""
+        name = None if self.cluster is None else self.cluster.other_name(topic_id or "", topic)
+        if name is None:
+            return None
+        return (
+            f"its topic id {topic_id} is that of {name}: an InconsistentTopicId, over which "
+            "the broker serves neither it nor others"
+        )
+
+    def directory_id(self, topic_id: str | None, partition: int, node_id: int | None) -> str | None:
+        """Return the id of the directory in which the metadata places a partition at a broker."""
+        topic = None if self.cluster is None else self.cluster.topics.get(topic_id or "")
+        image = None if topic is None else topic.partitions.get(partition)
+        return None if image is None else image.directory_at(node_id)
+
+    def retention(self, topic: str, node_id: int | None) -> Retention:
+        """Return up to where a broker keeps a log of a topic."""
+        if self.cluster is None:
+            return Retention(None, None)
+        configs = self.cluster.topic_configs(topic)
+        is_remote = configs.get("remote.storage.enable") == "true"
+        policy = self.cleanup_policy(topic, node_id)
+        if is_remote or (policy is not None and "delete" not in policy):
+            # Of tiered topics only what was uploaded is deleted here.
+            return Retention(-1, -1)
+        if policy is None:
+            return Retention(None, None)
+        broker = self.cluster.broker_settings(self.properties, node_id)
+        is_known = self.properties is not None
+        malformed: list[str] = []
+
+        def limit(*names: tuple[Mapping[str, str], str, int], default: int) -> int | None:
+            for settings, name, factor in names:
+                if name in settings:
+                    number = parse_integer(settings[name].strip())
+                    if number is None:
+                        malformed.append(f"{name}={settings[name]}")
+                        return None
+                    return number * factor
+            return default if is_known else None
+
+        times = ((broker, name, factor) for name, factor in _BROKER_RETENTION)
+        return Retention(
+            limit((configs, _RETENTION_MS, 1), *times, default=_DEFAULT_RETENTION_MS),
+            limit((configs, _RETENTION_BYTES, 1), (broker, "log.retention.bytes", 1), default=-1),
+            tuple(malformed),
+        )
+
+
+def start_conditions(
+    directories: Sequence[str],
+    metadata: str | None,
+    properties: Mapping[str, str] | None,
+    config: LogConfig,
+    max_decompressed_bytes: int,
+    known_losses: str | None = None,
+) -> StartConditions:
+    """Return the conditions of a start, with the metadata that is given or lies in the directories.
+
+    `properties` are all settings of the broker, None where they are not known; `known_losses` is
+    the path of a restore report.
+    """
+    losses = {} if known_losses is None else read_known_losses(known_losses)
+    directories = started_directories(directories, properties)
+    directory = metadata_directory_of(directories, properties, metadata)
+    path = directory if metadata is None else metadata
+    cluster, fault = None, None
+    is_there = metadata is not None or os.path.isdir(os.path.join(path or "", METADATA_LOG))
+    if path is not None and is_there:
+        budget = shared_budget(max_decompressed_bytes)
+        cluster, fault = read_started_cluster(path, properties, budget)
+    return StartConditions(
+        config,
+        cluster,
+        properties=properties,
+        metadata_directory=directory,
+        metadata_fault=fault,
+        known_losses=losses,
+    )

@@ -1,1 +1,0 @@
-"""Records that are dropped from logs: which they are, and the logs without them."""

@@ -1,1 +1,0 @@
-"""A dump: data directories and their root files, partitions and their copies, missing offsets."""

@@ -1,1 +1,0 @@
-"""Records exported to Parquet or JSON lines, in folders by topic and partition; incremental."""

@@ -1,1 +1,0 @@
-"""On-disk layouts: dtypes and field tables, limits, sentinels, names and checkpoint texts."""

@@ -1,1 +1,0 @@
-"""Restoring dumps: data directories that a broker mounts at once, from logs that are only read."""

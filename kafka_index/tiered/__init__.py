@@ -1,1 +1,0 @@
-"""Tiered partitions: remote segments, their states, and their union with local ones."""

@@ -1,1 +1,0 @@
-"""Tables to logs, and dumps to dumps without some of their records."""

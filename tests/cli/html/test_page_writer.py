@@ -1,0 +1,101 @@
+"""The text of a page without its scripts: the verdict, the counts, the omissions."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kafka_index.cli.build import build_page
+from kafka_index.cli.html import page_writer
+from kafka_index.core.log.recovery.report import FILE_SCHEMA
+from kafka_index.core.output.report_file import ReportFile
+from tests.support.browser import write_rows
+from tests.support.command_line import DUMP, run_here
+from tests.support.restoring import copy_dump
+
+
+def test_the_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    write_rows(report, {"status": ["built", "truncated", "unchanged"]}, 3)
+    text = report.read_text(encoding="utf-8")
+    assert '<h1 id="verdict">1 segment of 3 damaged</h1>' in text
+    assert "valid up to a position, nothing after it is indexed" in text
+
+
+def test_what_is_bad_is_counted_first(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    write_rows(report, {"status": ["built"] * 3 + ["truncated", "unchanged", "failed"]}, 6)
+    found = re.findall(r'data-found="(\w+)"', report.read_text(encoding="utf-8"))
+    assert found == ["truncated", "failed", "built", "unchanged"]
+
+
+def test_the_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump", "payments-0", "payments-1")
+    for file in dump.glob(f"payments-0/{532:020d}.*"):
+        file.unlink()
+    log = dump / "payments-1" / f"{0:020d}.log"
+    os.truncate(log, log.stat().st_size - 1000)
+    report = tmp_path / "report.html"
+    assert run_here("verify", "--input", dump, "--report", report).returncode == 1
+    lost = (1056 - 532) + (528 - 516)
+    text = f"; {lost} offsets missing, or in a log after its damage</h1>"
+    assert text in report.read_text(encoding="utf-8")
+    # What a log at the end of its partition lost is not known without checkpoints.
+    for checkpoint in dump.glob("*-checkpoint"):
+        checkpoint.unlink()
+    last = max(dump.glob("payments-1/*.log"))
+    os.truncate(last, last.stat().st_size - 100)
+    assert run_here("verify", "--input", dump, "--report", report).returncode == 1
+    assert f"; at least {lost} offsets missing" in report.read_text(encoding="utf-8")
+
+
+def test_a_page_with_too_many_rows_keeps_what_wants_attention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_writer, "MAX_ROWS", 2)
+    report = tmp_path / "report.html"
+    write_rows(report, {"status": ["built"] * 5 + ["truncated"]}, 6)
+    text = report.read_text(encoding="utf-8")
+    assert "1 segment of 6 damaged" in text
+    assert "This page has 1 of 6 rows" in text
+
+
+def test_a_run_that_is_interrupted_leaves_a_page_that_says_so(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    whole = tmp_path / "whole.html"
+    write_rows(whole, {}, 1)
+
+    def interrupted() -> None:
+        with ReportFile(str(report), FILE_SCHEMA, build_page(lambda: 0)) as file:
+            row = {"status": "built", "kind": "segment"}
+            schema = pa.schema([(field.name, field.type) for field in FILE_SCHEMA])
+            file.write_table(pa.Table.from_pylist([row], schema=schema))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "interrupted; so far: 1 segment built" in report.read_text(encoding="utf-8")
+    assert "interrupted" not in whole.read_text(encoding="utf-8")
+
+
+def test_without_the_library_the_extra_is_named_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    done = run_here("build", "--input", DUMP, "--output", tmp_path, "--report", tmp_path / "a.html")
+    assert done.returncode == 2
+    assert "pip install 'kafka-index[html]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_without_a_page_refuses_one(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run_here("export", "--input", DUMP, "--output", out, "--report", tmp_path / "a.html")
+    assert done.returncode == 2
+    assert "found .html" in done.stderr
+    assert "written by build, verify, predict, restore and lookup" in done.stderr

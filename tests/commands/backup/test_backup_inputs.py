@@ -1,0 +1,408 @@
+"""Every command and function reads a run of a backup as it reads the directory it is of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import kafka_index
+from kafka_index.core.errors import InputError
+from kafka_index.core.fs.backup.backup_paths import parse_run_path
+from kafka_index.core.fs.backup.manifest import run_name
+from kafka_index.core.fs.registry import store_of
+from tests.commands.backup.repositories import earlier_dump, take_run
+from tests.support.command_line import DUMP, ROOT, run_here
+
+# In milliseconds, of the runs of the repository.
+EARLIER, LATER = 1_763_000_000_000, 1_763_000_060_500
+# Where the earlier run ends `payments-0`.
+CUT_AT = 699
+#: Columns that say where in a file something is, as files of a backup are other ones.
+PLACES = {
+    "position_bytes",
+    "segment_base_offset",
+    "entry_offset",
+    "entry_position_bytes",
+    "entry_timestamp_ms",
+    "batch_position_bytes",
+    "path",
+    "log_path",
+}
+
+
+@contextmanager
+def repository_of_dump(root: str, scratch: Path) -> Iterator[str]:
+    """Take two runs of the example; the input that names the repository."""
+    earlier = earlier_dump(scratch / "earlier", "payments-0", CUT_AT)
+    take_run(root, earlier, time_ms=EARLIER)
+    take_run(root, DUMP, time_ms=LATER)
+    yield f"backup:{root}"
+
+
+@pytest.fixture(scope="module", params=["local", "s3"])
+def backup(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A repository with two runs, as an input."""
+    scratch = tmp_path_factory.mktemp("backup")
+    if request.param == "local":
+        root = str(scratch / "repo@home" / "kafka")
+    else:
+        root = f"{request.getfixturevalue('module_bucket')}/backups/kafka"
+    with repository_of_dump(root, scratch) as given:
+        yield given
+
+
+def without_places(rows: Any) -> list[str]:
+    """Return rows as sorted texts, without the places of what they tell of."""
+    if isinstance(rows, pa.Table):
+        rows = [
+            dict(zip(rows.column_names, values, strict=True))
+            for values in zip(*(_plain(column) for column in rows.columns), strict=True)
+        ]
+    kept = ({name: value for name, value in row.items() if name not in PLACES} for row in rows)
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in kept)
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    # Timestamps of the example are outside Python's.
+    is_time = pa.types.is_timestamp(column.type)
+    return list((column.cast(pa.int64()) if is_time else column).to_pylist())
+
+
+def in_order(records: pa.Table) -> pa.Table:
+    """Return records by topic, partition and offset."""
+    ascending = [(name, "ascending") for name in ("topic", "partition", "offset")]
+    return records.sort_by(ascending).combine_chunks()
+
+
+def printed(command: str, *arguments: object) -> list[str]:
+    """Run a command that prints JSON lines; what it printed, without places."""
+    done = run_here(command, *map(str, arguments))
+    assert done.returncode == 0, done.stderr
+    assert "no_index" not in done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows
+    return without_places(rows)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda given: printed("cat", "payments", "--input", given, "--format", "json"),
+        lambda given: printed(
+            "cat", "imported-history", "-p", 1, "--input", given, "--format", "json"
+        ),
+        lambda given: printed("find", "--input", given, "--key-regex", ".*7.*", "--json"),
+        lambda given: printed("metadata", given, "--what", "partitions", "--json"),
+        lambda given: printed("metadata", given, "--what", "groups", "--json"),
+        lambda given: printed("metadata", given, "--what", "lag", "--json"),
+        lambda given: printed("metadata", given, "--what", "transactions", "--json"),
+        lambda given: printed("metadata", given, "--what", "producers", "--json"),
+    ],
+    ids=[
+        "cat",
+        "cat-old-format",
+        "find",
+        "partitions",
+        "groups",
+        "lag",
+        "transactions",
+        "producers",
+    ],
+)
+def test_a_command_prints_the_same(run: Callable[[object], list[str]], backup: str) -> None:
+    assert run(backup) == run(DUMP)
+
+
+def test_records_are_the_same(backup: str) -> None:
+    columns = [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "headers",
+        "leader_epoch",
+    ]
+    found, expected = (
+        kafka_index.read_records(each, columns=columns, isolation="read_committed").read_all()
+        for each in (backup, DUMP)
+    )
+    assert expected.num_rows > 50_000
+    assert in_order(found).equals(in_order(expected))
+
+
+def test_answers_are_the_same(backup: str) -> None:
+    draw = random.Random(7)
+    names = [
+        ("payments", 0),
+        ("customer-profiles", 0),
+        ("shipments.tracking", 0),
+        ("reserved-for.later", 1),
+    ]
+    queries = [
+        {"topic": topic, "partition": partition, "offset": draw.randrange(-3, 3000)}
+        for topic, partition in names
+        for _ in range(40)
+    ]
+    found, expected = (
+        kafka_index.lookup_offsets(each, queries, resolve="record") for each in (backup, DUMP)
+    )
+    assert without_places(pa.table(found)) == without_places(pa.table(expected))
+
+    times = kafka_index.read_records(DUMP, topics="payments|page-views").read_all()
+    moments = times.column("timestamp").cast(pa.int64()).to_pylist()
+    asked = [
+        {
+            "topic": topic,
+            "partition": partition,
+            "timestamp": draw.choice(moments) // 1000 + nudge,
+        }
+        for topic, partition in [*names, ("page-views", 1)]
+        for nudge in (-1, 0, 1)
+        for _ in range(10)
+    ]
+    found, expected = (
+        kafka_index.lookup_timestamps(each, asked, resolve="record") for each in (backup, DUMP)
+    )
+    assert without_places(pa.table(found)) == without_places(pa.table(expected))
+
+
+def test_verify_finds_every_log_sound(backup: str) -> None:
+    found, expected = kafka_index.verify(backup), kafka_index.verify(DUMP)
+    assert found.ok
+    # Snapshots and index files are none of a backup, and whether they are there is no damage.
+    logs = [
+        sorted(
+            {
+                (row["topic"], row["partition"], row["class"])
+                for row in each.to_arrow().to_pylist()
+                if row["kind"] in ("log", "partition")
+            }
+        )
+        for each in (found, expected)
+    ]
+    assert logs[0] == logs[1]
+    copies = run_here("verify", "--input", DUMP, "--against", backup)
+    assert copies.returncode == 0
+    assert "25 partitions compared, 0 with harmful differences" in copies.stdout
+
+
+def test_an_export_is_the_same(backup: str, tmp_path: Path) -> None:
+    for name, given in (("backup", backup), ("dump", DUMP)):
+        assert kafka_index.export_records(given, tmp_path / name, topics="payments|app-logs").ok
+    found, expected = (pq.read_table(tmp_path / name) for name in ("backup", "dump"))
+    assert without_places(found) == without_places(expected)
+    # The export of a later run, or of the directory itself, goes on where that of a run ended.
+    early = tmp_path / "early"
+    first = kafka_index.export_records(
+        f"{backup}@{run_name(EARLIER)}", early, topics="payments|app-logs"
+    )
+    assert first.ok
+    assert kafka_index.export_records(backup, early, topics="payments|app-logs").ok
+    assert without_places(pq.read_table(early)) == without_places(expected)
+
+
+def test_a_restored_run_has_the_records_and_is_safe_to_start(backup: str, tmp_path: Path) -> None:
+    output = tmp_path / "restored"
+    assert kafka_index.restore_dump(backup, output).ok
+    # All topics but the metadata log, which is a new one.
+    found, expected = (
+        kafka_index.read_records(each, topics="(?!__cluster).*").read_all()
+        for each in (output, DUMP)
+    )
+    assert in_order(found).equals(in_order(expected))
+    assert kafka_index.verify(output).ok
+    assert kafka_index.predict(output).verdict == "safe"
+
+
+def test_logs_and_files_of_a_run_are_dumped_by_their_paths(backup: str) -> None:
+    run = f"{backup}@{run_name(LATER)}"
+    found = printed("dump", f"{run}/payments-0/*.log", "--records", "--json")
+    expected = printed("dump", *sorted(DUMP.glob("payments-0/*.log")), "--records", "--json")
+    assert found == expected
+    checkpoint = run_here("dump", f"{run}/replication-offset-checkpoint")
+    assert "payments" in checkpoint.stdout
+    one = kafka_index.read_records(f"{run}/payments-0").read_all()
+    assert one.num_rows == kafka_index.read_records(DUMP / "payments-0").read_all().num_rows
+
+
+def test_a_log_comes_back_by_cat_alone(tmp_path: Path) -> None:
+    root = str(tmp_path / "repo")
+    with repository_of_dump(root, tmp_path):
+        pass
+    page = (ROOT / "docs" / "backup.md").read_text(encoding="utf-8")
+    (script,) = (each for each in re.findall(r"```sh\n(.+?)```", page, re.DOTALL) if "jq" in each)
+    for given, own in (
+        ("20261120T120000.000Z", run_name(LATER)),
+        ('"orders"', '"payments"'),
+        ("data/orders-0-*", "data/payments-0-*"),
+        ("> 0000", f"> {tmp_path}/0000"),
+    ):
+        assert given in script
+        script = script.replace(given, own)
+    if any(shutil.which(name) is None for name in ("zstd", "jq", "xxd", "base64")):
+        pytest.skip("zstd, jq and xxd are not installed")
+    subprocess.run(["sh", "-c", script], check=True, cwd=root)
+    logs = sorted((DUMP / "payments-0").glob("*.log"))
+    expected = b"".join(log.read_bytes() for log in logs)
+    assert (tmp_path / "00000000000000000000.log").read_bytes() == expected
+
+
+def test_indexes_are_built_of_a_run(backup: str, tmp_path: Path) -> None:
+    assert kafka_index.build_indexes(backup, tmp_path / "indexes", topics="payments").ok
+    with kafka_index.PartitionLog.open(
+        f"{backup}/@{run_name(LATER)}/payments-0", indexes=tmp_path / "indexes"
+    ) as log:
+        assert log.end_offset == 1574
+
+
+@pytest.mark.parametrize(
+    ("selector", "end"),
+    [
+        ("", 1574),
+        (f"@{run_name(EARLIER)}", CUT_AT),
+        (f"@ms:{EARLIER}", CUT_AT),
+        (f"@ms:{LATER - 1}", CUT_AT),
+        ("@2025-11-13T02:14:20.5Z", 1574),
+        ("@now", 1574),
+    ],
+)
+def test_a_run_is_chosen(selector: str, end: int, backup: str) -> None:
+    run = kafka_index.read_records(
+        f"{backup}{selector}", topics="payments", partitions={"payments": [0]}
+    )
+    assert end - 50 < max(run.read_all().column("offset").to_pylist()) < end
+    line = run_here(
+        "lookup", "--input", f"{backup}{selector}", "--topics", "payments", "--at", "now"
+    )
+    assert f" {end} " in line.stdout
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        (f"@ms:{EARLIER - 1}", "no complete run is at or before 2025-11-13T02:13:19.999Z"),
+        ("@20200101T000000.000Z", "the repository has no run 20200101T000000.000Z"),
+        ("@some-day", "'some-day' is neither milliseconds nor a time"),
+        ("/elsewhere", "not a repository of backups"),
+    ],
+)
+def test_a_run_that_is_not_there(selector: str, message: str, backup: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kafka_index.read_records(f"{backup}{selector}")
+    done = run_here("verify", "--input", f"{backup}{selector}")
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_run_is_not_rewritten_as_its_transactions_are_not_whole(
+    backup: str, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("nobody\n")
+    asked = ("rewrite", "--input", backup, "--drop-keys", keys)
+    done = run_here(*asked, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert "restore the run, and rewrite what is restored" in done.stderr
+    assert not (tmp_path / "out").exists()
+    assert "no record matches" in run_here(*asked, "--dry-run").stderr
+
+
+def test_nothing_is_written_into_a_run(backup: str) -> None:
+    done = run_here("build", "--input", backup, "--in-place")
+    assert done.returncode == 2
+    assert "is in a store: give --output" in done.stderr
+    root = backup.removeprefix("backup:")
+    done = run_here("build", "--input", backup, "--output", f"{root}/indexes")
+    assert done.returncode == 2
+    assert "lies inside the input" in done.stderr
+    assert run_here("predict", "--input", backup).returncode == 2
+
+
+def damaged(backup: str, tmp_path: Path, change: Callable[[str, bytes], None]) -> tuple[str, str]:
+    """Change the first object of `payments-0` in a repository of one run; its input and path."""
+    root = str(tmp_path / "repo")
+    if backup.startswith("backup:s3"):
+        root = (
+            f"{backup.removeprefix('backup:')}-{hashlib.sha256(str(tmp_path).encode()).hexdigest()}"
+        )
+    cut = take_run(root, DUMP, time_ms=EARLIER)
+    partition = next(each for each in cut.partitions if each.topic == "payments")
+    path = f"{root}/{partition.folder}/{partition.pieces[0].object_name}"
+    change(path, store_of(path).read(path))
+    return f"backup:{root}", path
+
+
+def cut_object(path: str, data: bytes) -> None:
+    """Cut an object."""
+    store_of(path).put(path, data[:-10])
+
+
+def alter_object(path: str, data: bytes) -> None:
+    """Alter a byte within a record, whose batch then has a wrong checksum."""
+    store_of(path).put(path, data[:-10] + bytes([data[-10] ^ 1]) + data[-9:])
+
+
+def remove_object(path: str, _: bytes) -> None:
+    """Remove an object."""
+    store_of(path).delete([path])
+
+
+MISSING = r"an object of run 20251113T021320\.000Z is missing "
+ALTERED = r"an object of run 20251113T021320\.000Z is altered "
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            remove_object,
+            MISSING + r"\(expected \d+ bytes, found no object",
+        ),
+        (cut_object, ALTERED + r"\(expected \d+ bytes, found \d+ bytes"),
+        (
+            alter_object,
+            ALTERED + r"\(expected \w{8} as CRC-32, found \w{8} as CRC-32",
+        ),
+    ],
+    ids=["missing", "cut", "altered"],
+)
+def test_a_missing_or_altered_object_is_named(
+    change: Callable[[str, bytes], None], message: str, backup: str, tmp_path: Path
+) -> None:
+    given, path = damaged(backup, tmp_path, change)
+    found = kafka_index.verify(given, topics="payments")
+    assert not found.ok
+    told = [str(row) for row in found.to_arrow().to_pylist() if row["harmful"]]
+    assert any(path in each for each in told), told
+    restored = kafka_index.restore_dump(given, tmp_path / "out", topics="payments")
+    told = [row["reason"] or "" for row in restored.to_arrow().to_pylist()]
+    assert any(path in each and re.search(message, each) for each in told), told
+    # Other partitions are read.
+    assert kafka_index.read_records(given, topics="app-logs").read_all().num_rows
+
+
+def test_paths_of_runs_are_paths() -> None:
+    parsed = parse_run_path("backup+s3://bucket/a/@20251113T021320.000Z/t-0/00.log")
+    assert parsed == ("s3://bucket/a", "20251113T021320.000Z", "t-0/00.log")
+    assert parse_run_path("backup:///a@b/@20251113T021320.000Z") == (
+        "/a@b",
+        "20251113T021320.000Z",
+        "",
+    )
+    assert parse_run_path("backup:///a@b/t-0") is None

@@ -1,0 +1,199 @@
+"""The ends of logs, over drawn histories of transactions that were cut at known moments."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from kafka_index.core.cluster.transaction_boundary import RunLog, clamp_ends
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.records.decompression import shared_budget
+from tests.support.campaign import drawn
+from tests.support.transaction_histories import PARTITIONS, Append, History
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kafka_index.core.format.names import TopicPartition
+
+_SEEDS = drawn(3000, one_in=40)
+_NEVER = 1 << 60
+
+
+class _Run:
+    """A history, cut: states first, each at a moment of its own, then the partitions.
+
+    With `apart` the moments at which states are cut are far apart.
+    """
+
+    def __init__(self, seed: int, root: Path, *, apart: int = 1) -> None:
+        rng = random.Random(seed)
+        history = self.history = History(rng)
+        history.run(rng.randrange(100))
+        if rng.random() < 0.3:
+            history.expire()
+        history.run(rng.randrange(20, 300))
+        settled = history.moment
+        history.now_ms += 1
+        self.begun_ms = history.now_ms
+        history.run(1 + rng.randrange(apart))
+        self.cuts = {each: rng.randrange(settled, history.moment + 1) for each in history.states}
+        first = max(self.cuts.values())
+        history.run(rng.randrange(80))
+        self.cuts |= {each: rng.randrange(first, history.moment + 1) for each in PARTITIONS}
+        history.run(20)
+        self.directories = dict(history.write(root, self.cuts))
+        self._settled = settled
+        self._parts = random.Random(seed)
+
+    def drawn_ends(self, rng: random.Random) -> dict[TopicPartition, int]:
+        """Ends of all logs, each at a moment of its own, as clocks that differ give them."""
+        found = {
+            partition: self._offset(partition, rng.randrange(self._settled, self.history.moment))
+            for partition in self.cuts
+        }
+        return {
+            partition: end
+            for partition, end in found.items()
+            if any(each.offset >= end for each in self.history.cut(partition, self.cuts[partition]))
+        }
+
+    def logs(self, ends: Mapping[TopicPartition, int]) -> list[RunLog]:
+        """The logs, joined out of drawn parts, with ends that are asked for."""
+        return [
+            RunLog(
+                partition,
+                list_dump([str(directory)], topics=None).segments,
+                self._offset(partition, self._settled),
+                self._drawn_parts(partition),
+                ends.get(partition, INT64_MAX),
+            )
+            for partition, directory in self.directories.items()
+        ]
+
+    def _offset(self, partition: TopicPartition, moment: int) -> int:
+        later = [each.offset for each in self.history.logs[partition] if each.moment >= moment]
+        return later[0] if later else _NEVER
+
+    def _drawn_parts(self, partition: TopicPartition) -> list[tuple[int, int]]:
+        """Parts that begin where segments do, and between."""
+        begin = {int(path.stem) for path in self.directories[partition].iterdir()}
+        parts: list[tuple[int, int]] = []
+        for each in self.history.cut(partition, self.cuts[partition]):
+            if not parts or each.offset in begin or self._parts.random() < 0.3:
+                parts.append((each.offset, 0))
+            parts[-1] = parts[-1][0], parts[-1][1] + len(each.data)
+        return parts
+
+    def clamped(
+        self, ends: Mapping[TopicPartition, int] | None = None
+    ) -> Mapping[TopicPartition, int]:
+        """The ends of the logs; they end nowhere later than is asked for."""
+        found = clamp_ends(self.logs(ends or {}), self.begun_ms, shared_budget(1 << 24))
+        assert not found.faults
+        return found.ends
+
+    def with_ends(self, ends: Mapping[TopicPartition, int]) -> Kept:
+        """The run with these ends."""
+        cuts = dict(self.cuts)
+        for partition in cuts:
+            if partition in ends and partition not in PARTITIONS:
+                (append,) = [
+                    each for each in self.history.logs[partition] if each.offset == ends[partition]
+                ]
+                cuts[partition] = append.moment
+        kept = {
+            partition: [
+                each
+                for each in self.history.cut(partition, self.cuts[partition])
+                if each.offset < ends.get(partition, _NEVER)
+            ]
+            for partition in PARTITIONS
+        }
+        return Kept(self.history, cuts, kept)
+
+
+class Kept:
+    """The rest of a history: moments at which coordinators were cut, and batches of logs."""
+
+    def __init__(
+        self,
+        history: History,
+        cuts: Mapping[TopicPartition, int],
+        kept: Mapping[TopicPartition, list[Append]],
+    ) -> None:
+        self._history = history
+        self._cuts = cuts
+        self.kept = kept
+
+    def knows(self, partition: TopicPartition, append: Append) -> bool:
+        """Whether the coordinator of a batch had logged what led to it, when it was cut."""
+        transaction = append.transaction
+        if transaction is None:
+            return True
+        at = transaction.prepared_at if append.is_marker else transaction.listed_at[partition]
+        return at is not None and at < self._cuts[transaction.home]
+
+    def torn(self) -> list[tuple[int, TopicPartition, str]]:
+        """Transactions that coordinators do not make whole if they go on from here."""
+        found = []
+        for transaction in self._history.transactions:
+            cut = self._cuts[transaction.home]
+            is_decided = transaction.prepared_at is not None and transaction.prepared_at < cut
+            is_over = transaction.completed_at is not None and transaction.completed_at < cut
+            for partition, listed_at in transaction.listed_at.items():
+                own = [each for each in self.kept[partition] if each.transaction is transaction]
+                records = [each for each in own if not each.is_marker]
+                has_marker = len(records) < len(own)
+                written = transaction.written_at.get(partition, ())
+                place = (transaction.number, partition)
+                if has_marker and not is_decided:
+                    found.append((*place, "ended by a marker that its coordinator will not write"))
+                if is_decided and len(records) != len(written):
+                    found.append((*place, "records are missing"))
+                if is_over and not has_marker:
+                    found.append((*place, "open for ever"))
+                if records and not has_marker and listed_at >= cut:
+                    found.append((*place, "open where no coordinator knows"))
+        return found
+
+
+def test_every_transaction_is_in_all_logs_or_in_none(tmp_path: Path) -> None:
+    clamped = states_cut = 0
+    for seed in range(_SEEDS):
+        run = _Run(seed, tmp_path / str(seed), apart=300 if seed % 2 else 1)
+        found = run.clamped()
+        left = run.with_ends(found)
+        assert left.torn() == [], seed
+        _check_ends(run, left, found, seed)
+        clamped += bool(found)
+        states_cut += any(each in found for each in run.history.states)
+    assert clamped > _SEEDS / 4
+    assert states_cut > _SEEDS / 100
+
+
+def test_logs_that_end_where_they_are_asked_to_are_cut_until_transactions_are_whole(
+    tmp_path: Path,
+) -> None:
+    cut_more = 0
+    for seed in range(_SEEDS):
+        run = _Run(seed, tmp_path / str(seed), apart=60)
+        ends = run.drawn_ends(random.Random(seed))
+        found = run.clamped(ends)
+        assert run.with_ends(found).torn() == [], seed
+        assert all(found[partition] <= end for partition, end in ends.items()), seed
+        cut_more += found != ends
+    assert cut_more > _SEEDS / 4
+
+
+def _check_ends(run: _Run, left: Kept, found: Mapping[TopicPartition, int], seed: int) -> None:
+    """No log has a batch that is not known, none ends early, and states only where they have to."""
+    for partition in PARTITIONS:
+        every = run.history.cut(partition, run.cuts[partition])
+        unknown = [each.offset for each in every if not left.knows(partition, each)]
+        assert found.get(partition) == (unknown[0] if unknown else None), (seed, partition)
+    at_once = run.with_ends({each: at for each, at in found.items() if each in PARTITIONS})
+    if any(each in found for each in run.history.states):
+        assert at_once.torn(), seed

@@ -1,0 +1,204 @@
+"""Backups in an object store that fails: it is as before, or has one more whole run.
+
+A request is refused, or dropped before the store sees it, or done and not answered, or cut in its
+answer: a fifth of all requests, or the n-th one, or all from the n-th one on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import kafka_index
+from kafka_index.commands.backup.repository_check import verify_backup
+from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.registry import store_of
+from tests.commands.backup.hasty_rules import HastyRules
+from tests.commands.backup.stand_in import PARTITIONS, StoppedBroker
+from tests.servers.faults import MANY, NONE, FaultProxy, fault_proxy
+from tests.servers.s3 import S3Server
+from tests.support.campaign import drawn
+from tests.support.command_line import SETTINGS, Argument
+from tests.support.killed_runs import Ended, Failure, KilledRuns
+from tests.support.remote import new_bucket
+from tests.support.restoring import contents
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+_DONE, _ENVIRONMENT = 0, 3
+_FAULTS = ("unavailable", "dropped", "unanswered", "cut")
+_BACKUPS = ("first", "next", "two")
+_OTHERS = ("list", "verify", "expire", "restore", "read")
+_KEEP = ("--keep-last", 2, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthly", 0)
+_ROUNDS = drawn(60, one_in=60)
+_STEPS = drawn(240, one_in=40)
+_PREPARED = ("tests.commands.backup.hasty_rules", "tests.servers.no_waits")
+#: Objects are deleted, too, once there were rounds for a minute.
+_RULES = HastyRules(longest_run=30, clocks=10, settled=0.3)
+
+
+@dataclass
+class _Faulty:
+    """Two brokers, and processes that run commands on a bucket behind a proxy."""
+
+    proxy: FaultProxy
+    bucket: str
+    folder: Path
+    brokers: tuple[StoppedBroker, ...]
+    processes: tuple[KilledRuns, ...]
+    root: str = ""
+    #: Requests of each command without faults.
+    requests: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+    complaints: list[str] = field(default_factory=list)
+
+    def run(self, *arguments: Argument, process: int = 0) -> Ended:
+        """Run a command, which ends by itself, and fails at most for its environment."""
+        limit = int(TIMEOUT_SECONDS * 100)
+        ended = self.processes[process].failing(Path("/"), limit, Failure.TIME, *arguments)
+        assert ended.code in (_DONE, _ENVIRONMENT), ended
+        return ended
+
+    def back_up(self, *nodes: int) -> list[int]:
+        """Back up brokers at once; return the exit codes."""
+        names = ",".join(map(str, nodes))
+
+        def run(node: int) -> int:
+            command = self.brokers[node - 1].command(self.root, names)
+            ended = self.run(*command, process=node - 1)
+            self.complaints.append(ended.stderr)
+            return ended.code
+
+        with ThreadPoolExecutor() as pool:
+            return [*pool.map(run, nodes)]
+
+    def act(self, name: str) -> tuple[bool, object]:
+        """Run the command of a name; return whether all went well, and what it put out."""
+        self.count += 1
+        if name == "first":
+            self.root = f"{self.bucket}/{self.count}"
+        if name in _BACKUPS:
+            nodes = (1, 2) if name == "two" else (1,)
+            return self.back_up(*nodes) == [_DONE] * len(nodes), None
+        if name in ("list", "verify", "expire"):
+            more = _KEEP if name == "expire" else ()
+            return self.run("backups", name, self.root, *more).code == _DONE, None
+        run = ("--input", f"backup:{self.root}")
+        if name == "read":
+            ended = self.run("cat", "orders", *run)
+            return ended.code == _DONE, ended.stdout
+        output = self.folder / f"restored-{self.count}"
+        ended = self.run("restore", *run, "--output", output, "--config", SETTINGS)
+        logs = {name: data for name, data in contents(output).items() if name.endswith(".log")}
+        return ended.code == _DONE, logs
+
+    def change(self) -> None:
+        for each in self.brokers:
+            each.change()
+
+    def checked(self) -> dict[str, tuple[int, ...]]:
+        """Return the runs with their brokers, all of which are sound."""
+        assert verify_backup(self.root).ok
+        return repository_of(self.root).brokers_of_runs()
+
+    def next_takes_all(self) -> None:
+        """Check that a backup of each broker takes what it has."""
+        for broker in self.brokers:
+            assert self.back_up(broker.node_id) == [_DONE], self.complaints[-1]
+            run = kafka_index.open_backup(self.root).rows["run"].to_pylist()[-1]
+            found = repository_of(self.root).manifest(run, broker.node_id)
+            for each in found.partitions:
+                data = b"".join(
+                    store_of(self.root).read(f"{self.root}/{each.folder}/{piece.object_name}")
+                    for piece in each.pieces
+                )
+                assert data == broker.stand_in.logs[each.topic_partition.directory_name]
+            assert len(found.partitions) == len(PARTITIONS)
+
+
+@pytest.fixture(scope="module")
+def faulty(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Faulty]:
+    folder = tmp_path_factory.mktemp("faulty")
+    brokers = tuple(StoppedBroker(folder / f"{n}", n, random.Random(n)) for n in (1, 2))
+    warm_up = brokers[0].command(folder / "warm-up", "1")
+    with (
+        _RULES.apply(),
+        fault_proxy(s3.endpoint) as proxy,
+        new_bucket(s3.through(proxy.endpoint)) as bucket,
+        ExitStack() as stack,
+        ThreadPoolExecutor() as pool,
+    ):
+        processes = tuple(
+            stack.enter_context(each)
+            for each in pool.map(lambda _: KilledRuns(*warm_up, prepared=_PREPARED), brokers)
+        )
+        found = _Faulty(proxy, bucket, folder, brokers, processes)
+        for name in (*_BACKUPS, *_OTHERS):
+            found.change()
+            proxy.clear()
+            is_done, _ = found.act(name)
+            assert is_done
+            found.requests[name] = len(proxy.requests)
+        yield found
+
+
+def _is_done(faulty: _Faulty, name: str, begin_faults: Callable[[], None]) -> bool:
+    """Run a command under faults and check the repository; return whether the command was done."""
+    before = {} if name == "first" else faulty.checked()
+    expected = faulty.act(name)[1] if name in ("restore", "read") else None
+    faulty.change()
+    begin_faults()
+    try:
+        is_done, found = faulty.act(name)
+    finally:
+        faulty.proxy.draw(NONE)
+    assert found == expected or not is_done
+    if name == "first" and not is_done and not store_of(faulty.root).list_directory(faulty.root):
+        return False
+    after = faulty.checked()
+    if name == "expire":
+        assert {*[*before][-1:]} <= {*after} <= {*before}
+        return is_done
+    assert before.items() <= after.items()
+    more = [own for run, own in after.items() if run not in before]
+    if name not in _BACKUPS:
+        assert not more
+    elif name != "two":
+        assert more == [(1,)] or (not is_done and not more)
+    else:
+        # Each is in the run of both, or opened one of its own where it came too late.
+        nodes = sorted(node for own in more for node in own)
+        assert nodes == [1, 2] or (not is_done and nodes in ([], [1], [2]))
+    return is_done
+
+
+@pytest.mark.parametrize("seed", range(_ROUNDS))
+def test_a_fifth_of_all_requests_fails(faulty: _Faulty, seed: int) -> None:
+    faulty.proxy.clear()
+    done = [
+        _is_done(faulty, name, partial(faulty.proxy.draw, MANY)) for name in (*_BACKUPS, *_OTHERS)
+    ]
+    # The library retries more often than a request fails in a row.
+    assert sum(done) >= len(done) - 1, seed
+    faulty.next_takes_all()
+    assert {request.fault for request in faulty.proxy.requests} > {None, "dropped"}
+
+
+@pytest.mark.parametrize("number", range(_STEPS))
+def test_a_request_fails_or_all_from_one_on(faulty: _Faulty, number: int) -> None:
+    draw = random.Random(number)
+    fault = _FAULTS[number % len(_FAULTS)]
+    # Backups more often.
+    name = draw.choice((*_BACKUPS, *_BACKUPS, *_OTHERS))
+    first = draw.randrange(1, faulty.requests[name] + 1)
+    for_good = draw.randrange(2)
+    numbers = range(first, 1_000_000 if for_good else first + 1)
+    is_done = _is_done(faulty, name, lambda: faulty.proxy.plan(fault, numbers))
+    assert is_done or for_good, (name, fault, first, faulty.complaints[-2:])
+    faulty.next_takes_all()

@@ -1,0 +1,718 @@
+"""Listing, verifying and expiring the runs of a repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import kafka_index
+from kafka_index.commands.backup import expiration
+from kafka_index.commands.backup.expiration import Retention, expire_backup
+from kafka_index.core.errors import CorruptObjectError, InputError, PublishError
+from kafka_index.core.format.times import now_ms
+from kafka_index.core.fs.backup import repository as rules
+from kafka_index.core.fs.backup.manifest import (
+    HEADS_FOLDER,
+    RUNS_FOLDER,
+    Manifest,
+    Missed,
+    Piece,
+    content_of,
+    encode,
+    manifest_path,
+    parse_manifest,
+    run_name,
+    run_time,
+)
+from kafka_index.core.fs.backup.repository import Repository
+from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.registry import store_of
+from tests.commands.backup.repositories import cluster_id_of, take_run
+from tests.commands.backup.test_manifest import manifest
+from tests.support.command_line import DUMP, run_here
+from tests.support.restoring import copy_dump
+
+DAY_MS = 86_400_000
+NOON = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.fixture(params=["local", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a repository."""
+    if request.param == "local":
+        return str(tmp_path / "repo")
+    return f"{request.getfixturevalue('bucket')}/backups/kafka"
+
+
+@pytest.fixture
+def repository(root: str) -> Repository:
+    """A repository of the cluster of the example, without runs."""
+    return repository_of(root).create(cluster_id_of(DUMP))
+
+
+def data_of(time_ms: int) -> tuple[bytes, bytes]:
+    """Return the bytes of the objects of a run."""
+    return b"of all runs", f"of {time_ms}".encode()
+
+
+def put_run(
+    repository: Repository,
+    time_ms: int,
+    node_id: int = 1,
+    brokers: tuple[int, ...] = (1,),
+    opened_ms: int | None = None,
+) -> Manifest:
+    """Put a manifest with an object of its own, and another that all runs share.
+
+    The time is that of its cut, at which the run was opened, too, if nothing else is said. No
+    backup makes it: of brokers that have no directories, at any time, and of bytes that are no
+    batches.
+    """
+    found = repository_of(repository.root)
+    found.newest(node_id)
+    partition = manifest().partitions[0]
+    pieces = []
+    for offset, data in zip((0, 10), data_of(time_ms), strict=True):
+        piece = Piece(offset, offset + 9, *content_of(data))
+        path = f"{partition.folder}/{piece.object_name}"
+        if piece.object_name not in found.names(partition.folder):
+            assert found.put(path, data)
+        pieces.append(piece)
+    cut = msgspec.structs.replace(
+        manifest().cut, begun_ms=time_ms, coordinators_cut_ms=time_ms, others_begun_ms=time_ms + 1
+    )
+    written = msgspec.structs.replace(
+        manifest(pieces=tuple(pieces)),
+        run=run_name(time_ms if opened_ms is None else opened_ms),
+        node_id=node_id,
+        brokers=brokers,
+        cut=cut,
+        new_bytes=len(f"of {time_ms}"),
+    )
+    found.put_manifest(written)
+    return written
+
+
+def delete_manifest(root: str, own: Manifest) -> None:
+    """Delete a manifest with its head, as if it had never been put."""
+    folders = RUNS_FOLDER, HEADS_FOLDER
+    store_of(root).delete([manifest_path(root, own.run, own.node_id, each) for each in folders])
+
+
+def below(root: str, folder: str) -> list[str]:
+    """Return the objects below a folder of a repository."""
+    pages = store_of(root).list_tree(f"{root}/{folder}")
+    return [path for page in pages for path in page["path"].to_pylist()]
+
+
+def listed(root: str, *arguments: str) -> list[dict[str, object]]:
+    """Return what ``backups list --json`` prints."""
+    done = run_here("backups", "list", root, "--json", *arguments)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# ---------------------------------------------------------------------------------------- list
+
+
+def test_runs_are_listed(repository: Repository) -> None:
+    root = repository.root
+    now = int(time.time() * 1000)
+    put_run(repository, now - 7_200_000)
+    put_run(repository, now - 3_600_000)
+    put_run(repository, now - 60_000, brokers=(1, 2))
+    rows = listed(root)
+    assert [row["status"] for row in rows] == ["complete", "complete", "incomplete"]
+    assert [row["missing_brokers"] for row in rows] == [[], [], [2]]
+    assert [row["gap_ms"] for row in rows] == [None, 3_600_000, None]
+    assert [row["new_bytes"] for row in rows] == [16, 16, 16]
+    assert [row["bytes"] for row in rows] == [27, 27, 27]
+    assert rows[2]["reason"] == "no manifest of broker 2"
+    text = run_here("backups", "list", root).stdout
+    assert "3 runs; a restore now loses the last 1 h 0 min" in text
+    assert "1 h 00 min" in text
+    last = run_here("backups", "list", root, "--last", 1)
+    assert "3 runs, none of them complete" in last.stdout
+    backup = kafka_index.open_backup(root)
+    assert backup.counts == {"runs": 3, "incomplete": 1, "inconsistent": 0, "damaged": 0}
+    assert backup.at().endswith(f"/@{run_name(now - 3_600_000)}")
+    assert backup.at(now - 5_000_000).endswith(f"/@{run_name(now - 7_200_000)}")
+    assert backup.newest is not None
+    assert backup.newest["cut"] == now - 3_600_000
+
+
+def test_times_are_those_of_the_cut(repository: Repository) -> None:
+    now = int(time.time() * 1000)
+    put_run(repository, now - 3_600_000, opened_ms=now - 3_650_000)
+    put_run(repository, now - 60_000, opened_ms=now - 130_000)
+    rows = listed(repository.root)
+    assert [row["gap_ms"] for row in rows] == [None, 3_540_000]
+    for row, age_ms in zip(rows, (3_600_000, 60_000), strict=True):
+        age = row["age_ms"]
+        assert isinstance(age, int)
+        assert age_ms <= age < age_ms + 60_000
+    backup = kafka_index.open_backup(repository.root)
+    assert backup.at(now - 60_001).endswith(f"/@{run_name(now - 3_650_000)}")
+    assert backup.at(now - 60_000).endswith(f"/@{run_name(now - 130_000)}")
+
+
+def test_brokers_that_did_not_cut_together_and_missed_partitions_are_told(
+    repository: Repository,
+) -> None:
+    root = repository.root
+    for node_id, later in ((1, 0), (2, 90_000)):
+        own = put_run(repository_of(root), NOON + later, node_id, (1, 2))
+        delete_manifest(root, own)
+        missed = Missed(topic="new", partition=0, topic_id=None, reason="it has no id yet", runs=1)
+        repository.put_manifest(msgspec.structs.replace(own, run=run_name(NOON), missed=(missed,)))
+    (row,) = listed(root)
+    assert row["status"] == "inconsistent"
+    assert row["missed_partitions"] == 1
+    assert "and 1 partition that it could not take" in run_here("backups", "list", root).stdout
+
+
+def test_a_damaged_manifest_is_told_and_others_are_listed(repository: Repository) -> None:
+    root = repository.root
+    put_run(repository, NOON - 1)
+    put_run(repository, NOON)
+    path = manifest_path(root, run_name(NOON), 1)
+    store_of(root).put(path, store_of(root).read(path)[:-5])
+    done = run_here("backups", "list", root, "--json")
+    assert done.returncode == 1
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["status"] for row in rows] == ["complete", "damaged"]
+    assert str(rows[1]["reason"]).startswith(path)
+    with pytest.raises(CorruptObjectError, match="nothing expires while"):
+        expire_backup(root, Retention())
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 1
+
+
+def test_deleted_manifest_is_reported_by_its_head(
+    repository: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = repository.root
+    put_run(repository, NOON - 1)
+    put_run(repository, NOON)
+    newest = manifest_path(root, run_name(NOON), 1)
+    store_of(root).delete([newest])
+
+    assert [row["status"] for row in listed(root)] == ["complete", "damaged"]
+    done = run_here("backups", "verify", root, "--sample", 0)
+    assert done.returncode == 1
+    assert f"{newest}" in done.stdout
+    with pytest.raises(CorruptObjectError, match="nothing expires while") as raised:
+        expire_backup(root, Retention())
+    assert f"{HEADS_FOLDER}/{run_name(NOON)}" in str(raised.value)
+    assert repository.find_run() == run_name(NOON - 1)
+    assert f"run {run_name(NOON)} was deleted" in caplog.text
+    caplog.clear()
+    assert repository.find_run(f"ms:{NOON - 1}") == run_name(NOON - 1)
+    assert not caplog.text
+
+    store_of(root).delete([manifest_path(root, run_name(NOON), 1, HEADS_FOLDER)])
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+
+
+def test_manifest_different_from_its_head_is_reported_as_altered(repository: Repository) -> None:
+    root = repository.root
+    put_run(repository, NOON)
+    path = manifest_path(root, run_name(NOON), 1)
+    other = msgspec.structs.replace(parse_manifest(store_of(root).read(path), path), new_bytes=1)
+    store_of(root).put(path, encode(other))
+    done = run_here("backups", "verify", root, "--sample", 0, "--json")
+    assert done.returncode == 1
+    (row,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (row["status"], row["path"]) == ("altered", path)
+
+
+def test_repository_without_head_files_is_valid(repository: Repository) -> None:
+    root = repository.root
+    put_run(repository, NOON)
+    store_of(root).delete([manifest_path(root, run_name(NOON), 1, HEADS_FOLDER)])
+    assert [row["status"] for row in listed(root)] == ["complete"]
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+
+
+def test_expiration_killed_before_deleting_a_manifest_reports_no_loss(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = local
+    for time_ms in (NOON - 1, NOON):
+        put_run(repository_of(root), time_ms)
+
+    def delete(_store: object, paths: Iterable[str]) -> None:
+        for path in paths:
+            if "/runs/" in path:
+                raise PublishError("killed", path=path)
+            os.unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka_index.core.fs.local_store.LocalStore.delete", delete)
+        with pytest.raises(PublishError, match="killed"):
+            expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    assert sorted(below(root, "heads")) == [f"{run_name(NOON)}/1.json.zst"]
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+    expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    assert repository_of(root).runs() == [run_name(NOON)]
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "expire"])
+def test_a_folder_that_is_not_a_repository(command: str, tmp_path: Path) -> None:
+    done = run_here("backups", command, tmp_path)
+    assert done.returncode == 2
+    assert "not a repository of backups" in done.stderr
+    with pytest.raises(InputError, match="not a repository of backups"):
+        kafka_index.open_backup(tmp_path)
+
+
+# -------------------------------------------------------------------------------------- verify
+
+
+@pytest.fixture
+def stored(repository: Repository) -> Manifest:
+    """A run of a part of the example in the repository."""
+    return take_run(repository.root, DUMP, time_ms=NOON, topics="payments")
+
+
+def verified(root: str, tmp_path: Path, *arguments: object) -> tuple[int, list[dict[str, object]]]:
+    """Return the exit code and the report of ``backups verify``."""
+    report = tmp_path / "report.json"
+    done = run_here("backups", "verify", root, "--report", report, *map(str, arguments))
+    return done.returncode, [json.loads(line) for line in report.read_text().splitlines()]
+
+
+def test_what_is_stored_is_sound(stored: Manifest, repository: Repository, tmp_path: Path) -> None:
+    code, rows = verified(repository.root, tmp_path)
+    assert code == 0
+    assert {row["status"] for row in rows} == {"sound"}
+    sizes = [each.size_bytes for one in stored.partitions for each in one.pieces]
+    sizes += [each.size_bytes for one in stored.partitions for each in one.files]
+    assert len(rows) == len(sizes)
+    summary = run_here("backups", "verify", repository.root, "--summary", "-").stdout
+    assert json.loads(summary)["bytes"]["read"] == sum(sizes)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"), [("alter", "altered"), ("cut", "altered"), ("delete", "missing")]
+)
+def test_what_is_missing_or_altered_is_named(
+    change: str, status: str, stored: Manifest, repository: Repository, tmp_path: Path
+) -> None:
+    root = repository.root
+    own = next(each for each in stored.partitions if each.topic == "payments")
+    path = f"{root}/{own.folder}/{own.pieces[1].object_name}"
+    data = store_of(path).read(path)
+    if change == "delete":
+        store_of(path).delete([path])
+    else:
+        store_of(path).put(path, data[:-1] + (b"" if change == "cut" else b"?"))
+    code, rows = verified(root, tmp_path)
+    assert code == 1
+    (fault,) = (row for row in rows if row["status"] != "sound")
+    assert (fault["path"], fault["status"]) == (path, status)
+    assert fault["expected"]
+    assert path in run_here("backups", "verify", root).stdout
+    # What a listing shows is found without reading an object.
+    code, rows = verified(root, tmp_path, "--sample", 0)
+    assert not any(row["is_read"] for row in rows)
+    assert code == (0 if change == "alter" else 1)
+
+
+def test_no_more_is_read_than_asked_for(
+    stored: Manifest, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = repository.root
+    read: list[str] = []
+    store = store_of(root)
+    kept = type(store).read
+
+    def counted(self: object, path: str, *arguments: int) -> bytes:
+        read.append(path)
+        return kept(self, path, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(store), "read", counted)
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+    assert not [path for path in read if "/data/" in path]
+    read.clear()
+    assert run_here("backups", "verify", root, "--sample", 40).returncode == 0
+    some = [path for path in read if "/data/" in path]
+    every = sum(len(each.pieces) + len(each.files) for each in stored.partitions)
+    assert 0 < len(some) == len(set(some)) < every
+
+
+def test_a_piece_with_a_wrong_batch_is_damaged_though_its_hash_is_right(
+    repository: Repository, tmp_path: Path
+) -> None:
+    # As if whoever cut it had not looked.
+    put_run(repository, NOON)
+    code, rows = verified(repository.root, tmp_path)
+    assert code == 1
+    assert {row["status"] for row in rows} == {"damaged"}
+    assert "at byte 0" in str(rows[0]["reason"])
+
+
+def test_a_checksum_that_reads_would_refuse_is_named(
+    repository: Repository, tmp_path: Path
+) -> None:
+    written = put_run(repository, NOON)
+    partition = written.partitions[0]
+    first = msgspec.structs.replace(partition.pieces[0], crc32=1)
+    altered = msgspec.structs.replace(partition, pieces=(first, *partition.pieces[1:]))
+    repository.put_manifest(
+        msgspec.structs.replace(written, run=run_name(NOON + 1), partitions=(altered,))
+    )
+    code, rows = verified(repository.root, tmp_path, "--run", run_name(NOON + 1))
+    assert code == 1
+    assert (rows[0]["status"], rows[0]["expected"]) == ("altered", "00000001")
+
+
+def test_one_run_is_verified(repository: Repository, tmp_path: Path) -> None:
+    put_run(repository, NOON)
+    put_run(repository, NOON + 1)
+    _, rows = verified(repository.root, tmp_path, "--run", run_name(NOON))
+    assert len(rows) == 2
+    _, rows = verified(repository.root, tmp_path)
+    assert sorted(str(row["runs"]) for row in rows) == ["1", "1", "2"]
+    done = run_here("backups", "verify", repository.root, "--run", "20200101T000000.000Z")
+    assert done.returncode == 2
+
+
+# -------------------------------------------------------------------------------------- expire
+
+
+def drawn_runs(seed: int) -> list[str]:
+    """Return runs at drawn times of some months."""
+    draw = random.Random(seed)
+    return sorted({run_name(NOON - draw.randrange(150 * DAY_MS)) for _ in range(200)})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
+    runs = drawn_runs(seed)
+    kept = Retention(last=3, daily=7, weekly=4, monthly=12).reasons(
+        {run: run_time(run) for run in runs}
+    )
+    days = sorted({run[:8] for run in runs})
+    expected = {*runs[-3:]}
+    for day in days[-7:]:
+        expected.add(max(run for run in runs if run[:8] == day))
+    weeks: dict[tuple[int, int], str] = {}
+    for run in runs:
+        weeks[datetime.fromtimestamp(run_time(run) / 1000, UTC).isocalendar()[:2]] = run
+    expected.update(weeks[week] for week in sorted(weeks)[-4:])
+    months: dict[str, str] = {}
+    for run in runs:
+        months[run[:6]] = run
+    expected.update(months[month] for month in sorted(months)[-12:])
+    assert set(kept) == expected
+
+
+def test_a_run_is_of_the_day_of_its_cut(local: str) -> None:
+    repository = repository_of(local)
+    midnight = NOON + DAY_MS // 2
+    evening, night, noon = midnight - 60_000, midnight + 20_000, midnight + DAY_MS // 2
+    put_run(repository, evening - 60_000)
+    put_run(repository, evening)
+    put_run(repository, night, opened_ms=midnight - 10_000)
+    put_run(repository, noon)
+    none = ("--keep-last", 0, "--keep-weekly", 0, "--keep-monthly", 0)
+    done = run_here("backups", "expire", local, *none, "--keep-daily", 2)
+    assert done.returncode == 0, done.stderr
+    assert repository.runs() == [run_name(evening), run_name(noon)]
+
+
+def test_the_newest_run_is_kept_whatever_is_asked_for() -> None:
+    runs = {run: run_time(run) for run in drawn_runs(1)}
+    kept = Retention(last=0, daily=0, weekly=0, monthly=0).reasons(runs)
+    assert kept == {max(drawn_runs(1)): "the newest complete run"}
+
+
+def aged(root: str, seconds: float) -> None:
+    """Make every object of a local repository older."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            moment = os.stat(path).st_mtime - seconds
+            os.utime(path, (moment, moment))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> str:
+    """A repository in a folder, whose objects can be made older."""
+    return repository_of(str(tmp_path)).create(cluster_id_of(DUMP)).root
+
+
+@pytest.fixture
+def orphans(local: str) -> Manifest:
+    """A run that was killed long ago, before its manifest was there, in that repository."""
+    own = put_run(repository_of(local), NOON - 2)
+    delete_manifest(local, own)
+    aged(local, 3 * rules.SPARED_S)
+    return own
+
+
+def put_back(repository: Repository, own: Manifest) -> None:
+    """Put the objects of a run again."""
+    partition = own.partitions[0]
+    for piece, data in zip(partition.pieces, data_of(NOON - 2), strict=True):
+        assert repository.put(f"{partition.folder}/{piece.object_name}", data)
+
+
+def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(local: str) -> None:
+    root, repository = local, repository_of(local)
+    for hours in (3, 2, 1):
+        put_run(repository, NOON - hours * 3_600_000)
+    repository.put("data/t-0-AAAAAAAAAAAAAAAAAAAAAQ/orphan.log", b"of a killed run")
+    aged(root, rules.SPARED_S + 60)
+    repository.put("data/t-0-AAAAAAAAAAAAAAAAAAAAAQ/young.log", b"of a run under way")
+    before = sorted(below(root, ""))
+
+    dry = run_here("backups", "expire", root, "--keep-daily", 1, "--dry-run")
+    assert "2 runs would be expired, 1 kept" in dry.stdout
+    assert sorted(below(root, "")) == before
+
+    done = run_here("backups", "expire", root, "--keep-daily", 1)
+    assert done.returncode == 0
+    assert "2 runs expired, 1 kept; 1 object of 15 bytes deleted" in done.stdout
+    assert repository.runs() == [run_name(NOON - 3_600_000)]
+    assert len(below(root, "expired")) == 2
+    # Whoever reads an expired run reads on.
+    old = f"backup:{root}@{run_name(NOON - 3 * 3_600_000)}"
+    assert store_of(kafka_index.open_backup(root).at()).list_directory(
+        f"backup://{root}/@{run_name(NOON - 3 * 3_600_000)}"
+    )
+    assert run_here("cat", "orders", "--input", old).returncode == 1  # they are no batches
+    assert len(below(root, "data")) == 5
+
+    aged(root, rules.LONGEST_RUN_S + 60)
+    done = run_here("backups", "expire", root, "--keep-daily", 1)
+    assert "0 runs expired, 1 kept; 2 objects of 32 bytes deleted" in done.stdout
+    assert not below(root, "expired")
+    assert len(below(root, "data")) == 3
+    assert kafka_index.open_backup(root).counts["runs"] == 1
+    aged(root, rules.SPARED_S)
+    expire_backup(root, Retention())
+    assert len(below(root, "data")) == 2
+    assert expire_backup(root, Retention()).deleted_objects == 0
+
+
+def test_incomplete_runs_are_kept_where_no_complete_one_is_newer(repository: Repository) -> None:
+    root = repository.root
+    put_run(repository, NOON - 3 * DAY_MS, 1, (1, 2))
+    put_run(repository, NOON - 2 * DAY_MS, 1, (1, 2))
+    put_run(repository, NOON - 2 * DAY_MS, 2, (1, 2))
+    put_run(repository, NOON - 1 * DAY_MS, 3, (1, 2, 3))
+    put_run(repository, NOON, 1, (1, 2))
+    found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    status = {str(row["run"]): row["status"] for row in found.to_arrow().to_pylist()}
+    assert status == {
+        run_name(NOON - 3 * DAY_MS): "expired",
+        run_name(NOON - 2 * DAY_MS): "kept",
+        run_name(NOON - DAY_MS): "kept",
+        run_name(NOON): "kept",
+    }
+    assert [run for run in repository.runs() if status[run] == "expired"] == []
+
+
+def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(local: str) -> None:
+    root = local
+    own = put_run(repository_of(root), NOON - 2)
+    aged(root, 3 * rules.SPARED_S)
+    slow = repository_of(root)
+    assert slow.newest(1) == own
+    put_run(repository_of(root), NOON - 1)
+    for _ in range(2):
+        expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    assert repository_of(root).runs() == [run_name(NOON - 1)]
+    slow.put_manifest(msgspec.structs.replace(own, run=run_name(NOON)))
+    expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+    assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
+    assert len(below(root, "data")) == 3
+
+
+def test_an_old_object_that_comes_back_stays(local: str, orphans: Manifest) -> None:
+    again = repository_of(local)
+    assert again.newest(1) is None
+    folder = orphans.partitions[0].folder
+    assert again.names(folder) == set()
+    put_back(again, orphans)
+    assert expire_backup(local, Retention()).deleted_objects == 0
+    assert len(again.names(folder)) == 2
+
+
+def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
+    local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, own = local, orphans
+    monkeypatch.setattr(rules, "SETTLED_S", 0.1)
+    killed, again = repository_of(root), repository_of(root)
+    folder = own.partitions[0].folder
+    path = f"{folder}/{own.partitions[0].pieces[0].object_name}"
+    store = type(store_of(root))
+    kept = store.delete
+
+    def put_again_first(self: object, paths: list[str]) -> None:
+        # An expiring has looked, and has not deleted yet. The run that puts it again is killed, and
+        # the next one finds a young object.
+        if f"{root}/{path}" in paths:
+            killed.put(path, b"of all runs")
+            assert path.rpartition("/")[2] in again.names(folder)
+        kept(self, paths)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", put_again_first)
+        assert expire_backup(root, Retention()).deleted_objects == 2
+    for each in (killed, again):
+        with pytest.raises(PublishError, match="deleted an object as it was put again, or found"):
+            each.put_manifest(own)
+    assert again.runs() == []
+
+
+def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = local
+    own = put_run(repository_of(root), NOON - 2)
+    path = manifest_path(root, own.run, 1)
+    data = store_of(root).read(path)
+    delete_manifest(root, own)
+    aged(root, rules.SPARED_S - 60)
+    listings = iter(range(9))
+    brokers_of_runs = Repository.brokers_of_runs
+
+    def then_wait(self: Repository, folder: str = RUNS_FOLDER) -> dict[str, tuple[int, ...]]:
+        found = brokers_of_runs(self, folder)
+        if folder == RUNS_FOLDER and next(listings) == 1:
+            store_of(root).put(path, data)
+            now = now_ms() + 120_000
+            monkeypatch.setattr(expiration, "now_ms", lambda: now)
+        return found
+
+    monkeypatch.setattr(Repository, "brokers_of_runs", then_wait)
+    assert expire_backup(root, Retention()).deleted_objects == 0
+
+
+def test_what_comes_back_before_it_is_looked_at_again_stays(
+    local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = repository_of(local)
+    announce = Repository.announce
+
+    def commit_first(self: Repository, names: Mapping[str, Iterable[str]]) -> None:
+        # An expiring has found old objects, and has not announced them yet.
+        monkeypatch.undo()
+        put_back(again, orphans)
+        again.put_manifest(orphans)
+        announce(self, names)
+
+    monkeypatch.setattr(Repository, "announce", commit_first)
+    assert expire_backup(local, Retention()).deleted_objects == 0
+    assert run_here("backups", "verify", local, "--sample", 0).returncode == 0
+
+
+def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(local: str) -> None:
+    root = local
+    put_run(repository_of(root), NOON - 2)
+    put_run(repository_of(root), NOON - 1)
+    # It has put the manifest there, and not deleted it here.
+    repository_of(root).expire(run_name(NOON - 2), 1)
+    aged(root, 3 * rules.SPARED_S)
+    reading = f"backup:{root}@{run_name(NOON - 2)}"
+    for _ in range(2):
+        found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+        assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
+        assert run_here("cat", "orders", "--input", reading).returncode == 1  # no batches
+    aged(root, rules.LONGEST_RUN_S + 60)
+    assert expire_backup(root, Retention()).deleted_objects == 1
+    done = run_here("cat", "orders", "--input", reading)
+    assert f"the repository has no run {run_name(NOON - 2)}" in done.stderr
+
+
+@pytest.mark.parametrize("was_killed_before", [False, True])
+def test_what_another_expiring_moves_meanwhile_stays(
+    local: str, monkeypatch: pytest.MonkeyPatch, *, was_killed_before: bool
+) -> None:
+    root = local
+    put_run(repository_of(root), NOON - 2)
+    put_run(repository_of(root), NOON - 1)
+    if was_killed_before:
+        repository_of(root).expire(run_name(NOON - 2), 1)
+    aged(root, 3 * rules.SPARED_S)
+    listings = iter(range(9))
+    brokers_of_runs = Repository.brokers_of_runs
+
+    def after_another(self: Repository, folder: str = RUNS_FOLDER) -> dict[str, tuple[int, ...]]:
+        # It has listed what has expired, and lists the runs now.
+        if folder == RUNS_FOLDER and next(listings) == 1:
+            monkeypatch.undo()
+            found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+            assert found.counts["expired"] == 1
+        return brokers_of_runs(self, folder)
+
+    monkeypatch.setattr(Repository, "brokers_of_runs", after_another)
+    found = expire_backup(root, Retention(last=9))
+    assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
+    assert len(below(root, "data")) == 3
+
+
+# --------------------------------------------------------------------------------------- repair
+
+
+@pytest.mark.parametrize("is_flipped", [True, False])
+def test_next_backup_stores_marked_objects_again(
+    root: str,
+    tmp_path: Path,
+    is_flipped: bool,  # noqa: FBT001
+) -> None:
+    data = copy_dump(tmp_path / "data", "payments-0", "__consumer_offsets-0")
+    first = take_run(root, data, time_ms=NOON)
+    pieces = {
+        f"{root}/{partition.folder}/{piece.object_name}"
+        for partition in first.partitions
+        for piece in (*partition.pieces[:1], *partition.pieces[-1:])
+    }
+    whole = {path: store_of(root).read(path) for path in sorted(pieces)}
+    for path, content in whole.items():
+        if is_flipped:
+            store_of(root).put(path, bytes([content[0] ^ 1]) + content[1:])
+        else:
+            store_of(root).delete([path])
+    take_run(root, data, time_ms=NOON + 1)
+    assert run_here("backups", "verify", root).returncode == 1
+    assert not below(root, "damaged")
+    assert run_here("backups", "verify", root, "--repair").returncode == 1
+    assert len(below(root, "damaged")) == len(whole)
+
+    take_run(root, data, time_ms=NOON + 2)
+    assert {path: store_of(root).read(path) for path in whole} == whole
+    assert not below(root, "damaged")
+    done = run_here("backups", "verify", root)
+    assert done.returncode == 0, done.stdout
+    # Nothing is read again then.
+    last = take_run(root, data, time_ms=NOON + 3)
+    assert last.new_bytes == 0
+
+
+def test_damaged_object_without_a_log_stays_marked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = str(tmp_path / "repository")
+    data = copy_dump(tmp_path / "data", "payments-0")
+    (partition,) = take_run(root, data, time_ms=NOON).partitions
+    name = partition.pieces[0].object_name
+    os.unlink(f"{root}/{partition.folder}/{name}")
+    run_here("backups", "verify", root, "--repair")
+    log = min((data / "payments-0").glob("*.log"))
+    log.write_bytes(bytes(100) + log.read_bytes()[100:])
+    take_run(root, data, time_ms=NOON + 1)
+    assert below(root, "damaged") == [f"{partition.folder.removeprefix('data/')}/{name}"]
+    assert f"{name} is damaged, and the log no longer contains its batches" in caplog.text
+    expire_backup(root, Retention())
+    assert below(root, "damaged")

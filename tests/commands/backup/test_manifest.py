@@ -1,0 +1,141 @@
+"""Manifests of backups, and the names of objects in a repository."""
+
+import msgspec
+import pytest
+
+from kafka_index.core.errors import CorruptObjectError, InputError
+from kafka_index.core.fs.backup.manifest import (
+    FORMAT,
+    Cut,
+    DataDirectory,
+    KeptFile,
+    Manifest,
+    PartitionBackup,
+    Piece,
+    RepositoryFile,
+    encode,
+    hash_of,
+    is_consistent,
+    is_run_name,
+    parse_manifest,
+    parse_repository_file,
+    run_name,
+    run_time,
+)
+
+HASH = hash_of(b"batches")
+
+
+def manifest(**changes: object) -> Manifest:
+    """Return a manifest of one partition with two pieces; `changes` are of the partition."""
+    partition = PartitionBackup(
+        topic="orders",
+        partition=0,
+        topic_id="AAAAAAAAAAAAAAAAAAAAAQ",
+        directory=0,
+        is_leader=True,
+        is_compacted=False,
+        start_offset=3,
+        end_offset=20,
+        high_watermark=21,
+        settled_offset=10,
+        epochs=((0, 0),),
+        pieces=(Piece(0, 9, 700, HASH, 1), Piece(10, 19, 700, HASH, 1)),
+    )
+    return Manifest(
+        run=run_name(1_763_000_000_123),
+        cluster_id="cluster",
+        node_id=1,
+        brokers=(1,),
+        cut=Cut(
+            begun_ms=1,
+            coordinators_cut_ms=2,
+            others_begun_ms=3,
+            ended_ms=4,
+            high_watermarks_ms=5,
+            high_watermarks_from="checkpoint",
+        ),
+        directories=(DataDirectory(path="/kafka", meta_properties="version=1\n"),),
+        partitions=(msgspec.structs.replace(partition, **changes),),
+    )
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    written = manifest()
+    assert parse_manifest(encode(written), "m") == written
+
+
+def test_the_file_of_a_repository_is_read_as_it_was_written() -> None:
+    written = RepositoryFile(cluster_id="cluster", brokers=(1, 2))
+    assert parse_repository_file(encode(written), "r") == written
+
+
+def test_names_of_objects() -> None:
+    piece = Piece(78, 99, 700, HASH, 1)
+    assert piece.object_name == "00000000000000000078-" + piece.object_name[21:43] + ".log"
+    assert len(piece.object_name) == 20 + 1 + 22 + 4
+    kept = KeptFile("00000000000000000100-0000000001.checkpoint", 10, HASH, 1)
+    assert kept.object_name.startswith("00000000000000000100-0000000001-")
+    assert kept.object_name.endswith(".checkpoint")
+    assert KeptFile("quorum-state", 10, HASH, 1).object_name.startswith("quorum-state-")
+
+
+@pytest.mark.parametrize("time_ms", [0, 999, 1_763_000_000_123])
+def test_the_name_of_a_run_has_its_time(time_ms: int) -> None:
+    assert is_run_name(run_name(time_ms))
+    assert run_time(run_name(time_ms)) == time_ms
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"pieces": (Piece(10, 19, 7, HASH, 1), Piece(0, 9, 7, HASH, 1))}, "do not ascend"),
+        ({"pieces": (Piece(0, 9, 7, HASH, 1), Piece(9, 19, 7, HASH, 1))}, "do not ascend"),
+        ({"pieces": (Piece(9, 8, 7, HASH, 1),)}, "do not ascend"),
+        ({"end_offset": 19}, "end before its pieces"),
+        ({"start_offset": 21}, "before they begin"),
+        ({"directory": 1}, "directory is not in the manifest"),
+        ({"directory": -1}, "directory is not in the manifest"),
+    ],
+)
+def test_a_manifest_that_cannot_be(changes: dict[str, object], expected: str) -> None:
+    with pytest.raises(CorruptObjectError, match=expected):
+        parse_manifest(encode(manifest(**changes)), "m")
+
+
+def test_each_cut_of_a_manifest_is_damage() -> None:
+    data = encode(manifest())
+    for size in range(len(data)):
+        with pytest.raises(CorruptObjectError):
+            parse_manifest(data[:size], "m")
+
+
+def test_another_format_is_not_read() -> None:
+    with pytest.raises(InputError, match="another format"):
+        parse_manifest(encode(msgspec.structs.replace(manifest(), format=FORMAT + 1)), "m")
+
+
+def cut_at(node_id: int, first_ms: int, others_ms: int, met: tuple[int, ...] = ()) -> Manifest:
+    found = manifest()
+    times = {"coordinators_cut_ms": first_ms, "others_begun_ms": others_ms, "met": met}
+    cut = msgspec.structs.replace(found.cut, **times)
+    return msgspec.structs.replace(found, node_id=node_id, brokers=(1, 2), cut=cut)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_kept"),
+    [
+        (cut_at(1, 5, 8), cut_at(2, 7, 9), True),
+        (cut_at(1, 5, 8), cut_at(2, 8, 9), False),
+        (cut_at(1, 5, 8, (1, 2)), cut_at(2, 90, 91, (1, 2)), True),
+        (cut_at(1, 5, 8, (1, 2)), cut_at(2, 90, 91, (2,)), False),
+    ],
+)
+def test_brokers_met_or_their_clocks_show_the_order_of_their_cuts(
+    first: Manifest,
+    second: Manifest,
+    is_kept: bool,  # noqa: FBT001
+) -> None:
+    assert is_consistent([first, second]) is is_kept
+    assert is_consistent([second, first]) is is_kept
+    assert is_consistent([first])

@@ -1,0 +1,711 @@
+"""A run of a broker whose logs change at any moment, scripted on the file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import struct
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_index.commands.backup import captured_log, partition_inspector
+from kafka_index.commands.backup.capture import Cutting
+from kafka_index.commands.backup.result import BackupStatus
+from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
+from kafka_index.core.fs.backup.manifest import Manifest
+from kafka_index.core.fs.backup.repository import Repository
+from kafka_index.core.fs.local_store import LocalStore
+from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.job.result import RunOutcome
+from tests.commands.backup.stand_in import (
+    IDS,
+    RECORDS,
+    StandIn,
+    back_up,
+    bytes_of,
+    partition_in,
+    states_of,
+)
+from tests.support.segments import batch
+
+ORDERS = "orders-0"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Any:
+    with StandIn(tmp_path, 2) as found:
+        found.create(ORDERS)
+        found.append(ORDERS, 5)
+        yield found
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+def has(repository: Path, manifest: Manifest, name: str, expected: bytes) -> bool:
+    """Return whether a run has these bytes of a partition; a difference would fill screens."""
+    return bytes_of(repository, manifest, name) == expected
+
+
+# ------------------------------------------------------------------------------- appended logs
+
+
+def test_a_run_has_what_is_new_since_the_one_before(broker: StandIn, repository: Path) -> None:
+    first, _ = back_up(broker, repository)
+    appended = broker.append(ORDERS, 2)
+    second, manifest = back_up(broker, repository)
+    assert first.sizes_bytes["new"] + len(appended) == len(broker.logs[ORDERS])
+    assert second.sizes_bytes["new"] == second.sizes_bytes["log_read"] == len(appended)
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+    found = partition_in(manifest, ORDERS)
+    assert (found.start_offset, found.end_offset, len(found.pieces)) == (0, 21, 2)
+    assert second.high_watermarks_from == "checkpoint"
+
+
+def test_an_unchanged_directory_is_not_read(broker: StandIn, repository: Path) -> None:
+    back_up(broker, repository)
+    names = set(repository.rglob("*.log"))
+    result, manifest = back_up(broker, repository)
+    assert set(repository.rglob("*.log")) == names
+    assert (result.sizes_bytes["new"], result.sizes_bytes["log_read"]) == (0, 0)
+    assert result.high_watermarks_from == "earlier run"
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+def test_a_torn_tail_is_taken_when_it_is_whole(broker: StandIn, repository: Path) -> None:
+    whole = broker.logs[ORDERS]
+    torn = batch(15, RECORDS)
+    log = broker.last_log(ORDERS)
+    log.write_bytes(whole + torn[:70])
+    broker.high_watermarks[ORDERS] = 18
+    _, manifest = back_up(
+        broker, repository, before={"store": lambda: log.write_bytes(whole + torn)}
+    )
+    assert has(repository, manifest, ORDERS, whole)
+    _, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, whole + torn)
+
+
+def test_a_preallocated_log_may_shrink_while_it_is_read(broker: StandIn, repository: Path) -> None:
+    log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
+    os.truncate(log, 1 << 20)
+    _, manifest = back_up(
+        broker, repository, before={"store": lambda: os.truncate(log, len(whole))}
+    )
+    assert has(repository, manifest, ORDERS, whole)
+    os.truncate(log, 1 << 20)
+    _, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, whole)
+    result, _ = back_up(broker, repository)
+    assert result.sizes_bytes["log_read"] == 0
+
+
+def test_a_preallocated_log_ends_where_it_was_cut(broker: StandIn, repository: Path) -> None:
+    log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
+    os.truncate(log, 1 << 20)
+    later = [batch(15, RECORDS), batch(18, RECORDS)]
+    written = [*whole]
+
+    def write() -> None:
+        data = later[len(written) > len(whole)]
+        with log.open("r+b") as file:
+            file.seek(len(written))
+            file.write(data)
+        written.extend(data)
+
+    broker.high_watermarks[ORDERS] = 21
+    # Both, most times, within a tick of the clock: then neither size nor times tell them apart.
+    before = {"cut_others": write, "await_high_watermarks": write}
+    _, manifest = back_up(broker, repository, before=before)
+    found = partition_in(manifest, ORDERS)
+    assert (found.settled_offset, found.end_offset) == (15, 18)
+    assert has(repository, manifest, ORDERS, whole + later[0])
+    _, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, bytes(written))
+    os.truncate(log, len(written))
+    result, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, bytes(written))
+    assert result.sizes_bytes["new"] == 0
+
+
+def test_a_roll_goes_on_in_the_next_log(broker: StandIn, repository: Path) -> None:
+    before = broker.logs[ORDERS]
+    _, manifest = back_up(
+        broker,
+        repository,
+        before={
+            "cut_others": lambda: (broker.roll(ORDERS), broker.append(ORDERS)),
+            "store": lambda: broker.append(ORDERS, 4),
+        },
+    )
+    found = partition_in(manifest, ORDERS)
+    assert found.settled_offset == 15
+    assert found.end_offset == 18
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS][: len(before) * 6 // 5])
+    _, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+def test_an_empty_last_log_says_where_the_log_ends(broker: StandIn, repository: Path) -> None:
+    (broker.path_of(ORDERS) / f"{0:020d}.log").unlink()
+    broker.roll(ORDERS)
+    _, manifest = back_up(broker, repository)
+    found = partition_in(manifest, ORDERS)
+    assert (found.start_offset, found.end_offset, found.pieces) == (15, 15, ())
+
+
+def test_only_what_is_below_the_high_watermark_is_taken(broker: StandIn, repository: Path) -> None:
+    broker.high_watermarks[ORDERS] = 9
+    _, manifest = back_up(broker, repository)
+    assert partition_in(manifest, ORDERS).end_offset == 9
+    del broker.high_watermarks[ORDERS]
+    _, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+def test_pieces_are_bounded_and_a_larger_batch_is_one(
+    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_index.commands.backup.chunks.MAX_PIECE_BYTES", 4000)
+    broker.append(ORDERS, 2, value_size=5000)
+    broker.append(ORDERS, 40, value_size=100)
+    _, manifest = back_up(broker, repository)
+    sizes = [piece.size_bytes for piece in partition_in(manifest, ORDERS).pieces]
+    assert sum(size > 4000 for size in sizes) == 2
+    assert max(sizes[3:]) <= 4000
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+# --------------------------------------------------------------------- what brokers delete
+
+
+def delete_first(broker: StandIn) -> None:
+    """Retention deletes the first log: it is renamed, and gone later."""
+    log = min(broker.path_of(ORDERS).glob("*.log"))
+    log.rename(f"{log}.deleted").unlink()
+
+
+def test_small_pieces_become_large_ones(broker: StandIn, repository: Path) -> None:
+    counts, new = [], 0
+    for _ in range(40):
+        broker.append(ORDERS, 1)
+        taken, manifest = back_up(broker, repository)
+        found = partition_in(manifest, ORDERS)
+        counts.append(len(found.pieces))
+        new += taken.sizes_bytes["new"]
+        assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+    assert max(counts) < 20
+    assert new < 3 * len(broker.logs[ORDERS])
+    assert [piece.base_offset for piece in found.pieces[1:]] == [
+        piece.last_offset + 1 for piece in found.pieces[:-1]
+    ]
+
+
+def test_small_pieces_stay_that_the_log_no_longer_holds(broker: StandIn, repository: Path) -> None:
+    for _ in range(16):
+        broker.append(ORDERS, 1)
+        _, manifest = back_up(broker, repository)
+    before = partition_in(manifest, ORDERS).pieces
+    expected = broker.logs[ORDERS]
+    log = broker.last_log(ORDERS)
+    with log.open("r+b") as file:
+        file.seek(before[3].size_bytes * 3 + before[0].size_bytes)
+        file.write(b"damaged")
+    appended = broker.append(ORDERS, 1)
+    _, manifest = back_up(broker, repository)
+    assert partition_in(manifest, ORDERS).pieces[:-1] == before
+    assert has(repository, manifest, ORDERS, expected + appended)
+
+
+def test_a_log_that_is_deleted_after_the_cut_is_read(broker: StandIn, repository: Path) -> None:
+    broker.roll(ORDERS)
+    broker.append(ORDERS)
+    _, manifest = back_up(broker, repository, before={"store": lambda: delete_first(broker)})
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+    _, manifest = back_up(broker, repository)
+    found = partition_in(manifest, ORDERS)
+    assert (found.start_offset, len(found.pieces)) == (15, 1)
+
+
+def test_a_log_that_is_deleted_before_the_cut_is_not_in_it(
+    broker: StandIn, repository: Path
+) -> None:
+    broker.roll(ORDERS)
+    data = broker.append(ORDERS)
+    _, manifest = back_up(broker, repository, before={"cut_others": lambda: delete_first(broker)})
+    assert has(repository, manifest, ORDERS, data)
+    assert partition_in(manifest, ORDERS).start_offset == 15
+
+
+def test_logs_beyond_the_limit_of_open_files_are_opened_when_they_are_read(
+    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured_log, "_FREE_DESCRIPTORS", 1 << 40)
+    broker.roll(ORDERS)
+    broker.append(ORDERS)
+
+    def rename() -> None:
+        log = min(broker.path_of(ORDERS).glob("*.log"))
+        log.rename(f"{log}.deleted")
+
+    _, manifest = back_up(broker, repository, before={"store": rename})
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+    broker.append(ORDERS)
+    _, manifest = back_up(broker, repository)
+    assert partition_in(manifest, ORDERS).end_offset == 21
+    shutil.rmtree(repository)
+    result, _ = back_up(broker, repository, before={"store": lambda: delete_first(broker)})
+    assert [row.reason for row in result.missed if "deleted or replaced" in (row.reason or "")]
+
+
+def test_a_log_start_is_that_from_before_the_cut(broker: StandIn, repository: Path) -> None:
+    def delete_records(offset: int) -> None:
+        broker.checkpoint("log-start-offset-checkpoint", {ORDERS: offset})
+
+    delete_records(7)
+    _, manifest = back_up(broker, repository, before={"cut_others": lambda: delete_records(13)})
+    assert partition_in(manifest, ORDERS).start_offset == 7
+    _, manifest = back_up(broker, repository)
+    assert partition_in(manifest, ORDERS).start_offset == 13
+    delete_records(99)
+    _, manifest = back_up(broker, repository)
+    found = partition_in(manifest, ORDERS)
+    assert found.start_offset == found.end_offset == 15
+
+
+def recreate(broker: StandIn, topic_id: int, batches: int) -> None:
+    """Delete the topic, and create another one of its name."""
+    path = broker.path_of(ORDERS)
+    path.rename(path.with_name(f"orders-0.{'0' * 32}-delete"))
+    broker.create(ORDERS, topic_id)
+    broker.append(ORDERS, batches, value_size=50)
+
+
+@pytest.mark.parametrize("step", ["look", "cut_coordinators", "cut_others"])
+def test_a_topic_that_is_back_before_the_cut_has_its_own_records(
+    broker: StandIn, repository: Path, step: str
+) -> None:
+    back_up(broker, repository)
+    _, manifest = back_up(broker, repository, before={step: lambda: recreate(broker, 2, 3)})
+    found = partition_in(manifest, ORDERS)
+    assert (found.topic_id, found.end_offset) == (IDS[2], 9)
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+@pytest.mark.parametrize("step", ["await_high_watermarks", "store"])
+def test_a_topic_that_is_deleted_after_the_cut_is_not_mixed_with_the_next(
+    broker: StandIn, repository: Path, step: str
+) -> None:
+    result, manifest = back_up(broker, repository, before={step: lambda: recreate(broker, 2, 30)})
+    assert [each.topic_id for each in manifest.partitions] == []
+    assert result.missed == []
+    _, manifest = back_up(broker, repository)
+    assert partition_in(manifest, ORDERS).topic_id == IDS[2]
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+def test_a_log_start_of_an_earlier_topic_of_that_name_does_not_count(
+    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.checkpoint("log-start-offset-checkpoint", {ORDERS: 12})
+    recreate(broker, 2, 5)
+    monkeypatch.setattr("kafka_index.commands.backup.broker_backup.is_held", lambda _: True)
+    _, manifest = back_up(broker, repository)
+    assert partition_in(manifest, ORDERS).start_offset == 0
+
+
+# ------------------------------------------------------------------------- what is missed
+
+
+def test_a_partition_without_an_id_is_missed_and_taken_later(
+    broker: StandIn, repository: Path
+) -> None:
+    metadata = broker.path_of(ORDERS) / "partition.metadata"
+    text = metadata.read_text()
+    metadata.unlink()
+    outcomes = []
+    for runs in (1, 2, 3):
+        result, manifest = back_up(broker, repository)
+        assert [(each.topic, each.runs) for each in manifest.missed] == [("orders", runs)]
+        assert "no topic id" in manifest.missed[0].reason
+        outcomes.append(result.outcome)
+    assert outcomes == [RunOutcome.DONE, RunOutcome.DONE, RunOutcome.DAMAGE]
+    metadata.write_text(text)
+    result, manifest = back_up(broker, repository)
+    assert (result.ok, manifest.missed) == (True, ())
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+def test_a_partition_without_a_high_watermark_is_missed(broker: StandIn, repository: Path) -> None:
+    broker.high_watermarks[ORDERS] = None
+    result, _ = back_up(broker, repository)
+    assert [row.reason for row in result.missed] == ["it has no high watermark yet"]
+    assert result.ok
+
+
+def test_damage_below_the_high_watermark_is_a_fault_at_once(
+    broker: StandIn, repository: Path
+) -> None:
+    broker.create("payments-0", 2)
+    broker.append("payments-0", 3)
+    log = broker.last_log(ORDERS)
+    data = bytearray(log.read_bytes())
+    data[200] ^= 1
+    log.write_bytes(data)
+    result, manifest = back_up(broker, repository)
+    assert [row.status for row in result.missed] == [BackupStatus.UNREADABLE]
+    assert f"{log}: at byte" in (result.missed[0].reason or "")
+    assert result.outcome is RunOutcome.DAMAGE
+    assert has(repository, manifest, "payments-0", broker.logs["payments-0"])
+
+
+def test_a_log_that_the_disk_does_not_give_is_a_fault(
+    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", fail)
+        result, _ = back_up(broker, repository)
+    assert "Input/output error" in (result.missed[0].reason or "")
+    assert result.outcome is RunOutcome.DAMAGE
+
+
+def test_logs_that_overlap_are_missed(broker: StandIn, repository: Path) -> None:
+    shutil.copy(broker.last_log(ORDERS), broker.path_of(ORDERS) / f"{9:020d}.log")
+    result, _ = back_up(broker, repository)
+    assert "overlap" in (result.missed[0].reason or "")
+
+
+# ----------------------------------------------------------------------------- cleaned logs
+
+
+def fill_cleaned(broker: StandIn) -> list[bytes]:
+    """Give the topic two logs of many batches; return those of the first."""
+    broker.append(ORDERS, 300, value_size=700)
+    broker.roll(ORDERS)
+    broker.append(ORDERS, 3)
+    data = min(broker.path_of(ORDERS).glob("*.log")).read_bytes()
+    batches = []
+    while data:
+        size = 12 + struct.unpack(">i", data[8:12])[0]
+        batches.append(data[:size])
+        data = data[size:]
+    return batches
+
+
+def clean(broker: StandIn, batches: list[bytes]) -> None:
+    """Replace the first log as a cleaner does: with its time of modification."""
+    log = min(broker.path_of(ORDERS).glob("*.log"))
+    before = log.stat()
+    scratch = log.with_name(f"{log.name}.swap")
+    scratch.write_bytes(b"".join(batches))
+    os.utime(scratch, ns=(before.st_atime_ns, before.st_mtime_ns))
+    log.rename(f"{log}.deleted").unlink()
+    scratch.rename(log)
+
+
+def test_a_cleaned_log_is_another_one_whose_equal_batches_are_not_put_again(
+    broker: StandIn, repository: Path
+) -> None:
+    batches = fill_cleaned(broker)
+    broker.checkpoint("cleaner-offset-checkpoint", {ORDERS: 0})
+    _, before = back_up(broker, repository)
+    assert partition_in(before, ORDERS).is_compacted
+    kept = [*batches[:100], *batches[105:]]
+    clean(broker, kept)
+    result, manifest = back_up(broker, repository)
+    tail = broker.last_log(ORDERS).read_bytes()
+    assert has(repository, manifest, ORDERS, b"".join(kept) + tail)
+    assert result.sizes_bytes["log_read"] == len(b"".join(kept))
+    assert 0 < result.sizes_bytes["new"] < len(b"".join(kept)) * 0.8
+
+
+def test_a_cleaned_log_of_the_same_size_and_time_is_seen(broker: StandIn, repository: Path) -> None:
+    batches = fill_cleaned(broker)
+    broker.checkpoint("cleaner-offset-checkpoint", {ORDERS: 0})
+    back_up(broker, repository)
+    batches[50] = batch(150, RECORDS, len(batches[50]) // 3 - 29, attributes=0x40)
+    batches[50] = (
+        batches[50] if len(batches[50]) == len(batches[51]) else batch(150, 3, 700, attributes=0x40)
+    )
+    clean(broker, batches)
+    _, manifest = back_up(broker, repository)
+    tail = broker.last_log(ORDERS).read_bytes()
+    assert has(repository, manifest, ORDERS, b"".join(batches) + tail)
+
+
+def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
+    batches = fill_cleaned(broker)
+    log = min(broker.path_of(ORDERS).glob("*.log"))
+    swap = log.with_name(f"{log.name}.swap")
+    swap.write_bytes(b"".join(batches[5:]))
+    looks: list[None] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def finish(_seconds: float) -> None:
+            partition_inspector.append(None)
+            if len(partition_inspector) == 3:
+                log.unlink()
+                swap.rename(log)
+
+        patch.setattr("kafka_index.commands.backup.partition_inspector.time.sleep", finish)
+        with closing(Cutting([str(broker.paths[0])], lambda _: True, {})) as found:
+            found.cut(others_than=["__x"])
+            sizes = [log.size_bytes for log in next(iter(found.partitions.values())).logs]
+            assert len(partition_inspector) == 3
+            assert sizes[0] == len(b"".join(batches[5:]))
+
+
+def test_a_replacement_that_does_not_end_is_missed(
+    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_inspector, "_BETWEEN_LOOKS_S", 0)
+    broker.last_log(ORDERS).with_name(f"{0:020d}.log.swap").touch()
+    result, _ = back_up(broker, repository)
+    assert "about to replace others" in (result.missed[0].reason or "")
+
+
+# ----------------------------------------------------- moves, other histories, other copies
+
+
+def test_a_partition_that_moves_is_taken_once_and_its_pieces_are_used_again(
+    broker: StandIn, repository: Path
+) -> None:
+    back_up(broker, repository)
+    source = broker.path_of(ORDERS)
+    target = broker.paths[1] / ORDERS
+
+    def move() -> None:
+        shutil.copytree(source, target)
+        source.rename(source.with_name(f"orders-0.{'0' * 32}-delete"))
+
+    broker.append(ORDERS)
+    result, manifest = back_up(broker, repository, before={"cut_others": move})
+    assert partition_in(manifest, ORDERS).directory == 1
+    assert result.sizes_bytes["new"] == len(broker.logs[ORDERS]) // 6
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+def test_a_partition_in_two_directories_is_waited_for(
+    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = broker.path_of(ORDERS)
+    shutil.copytree(source, broker.paths[1] / ORDERS)
+    monkeypatch.setattr(partition_inspector, "_BETWEEN_LOOKS_S", 0)
+    result, _ = back_up(broker, repository)
+    assert [row.reason for row in result.missed] == ["it was created or moved meanwhile"]
+    shutil.rmtree(source)
+    _, manifest = back_up(broker, repository)
+    assert partition_in(manifest, ORDERS).directory == 1
+
+
+def test_a_truncated_log_has_a_new_history_from_there_on(broker: StandIn, repository: Path) -> None:
+    for _ in range(3):
+        back_up(broker, repository)
+        broker.append(ORDERS, 4)
+    _, before = back_up(broker, repository)
+    log = broker.last_log(ORDERS)
+    kept = len(broker.logs[ORDERS]) // 17 * 11
+    os.truncate(log, kept)
+    broker.logs[ORDERS], broker.ends[ORDERS] = broker.logs[ORDERS][:kept], 33
+    broker.append(ORDERS, 6, epoch=1)
+    result, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+    first, second = (partition_in(each, ORDERS).pieces for each in (before, manifest))
+    # Two were whole in the log still, the last of which is longer now.
+    assert first[:1] == second[:1]
+    assert result.sizes_bytes["new"] == len(broker.logs[ORDERS]) - first[0].size_bytes
+
+
+def test_another_history_whose_log_shrinks_before_it_is_read(
+    broker: StandIn, repository: Path
+) -> None:
+    back_up(broker, repository)
+    log, kept = broker.last_log(ORDERS), len(broker.logs[ORDERS]) // 5 * 2
+    os.truncate(log, kept)
+    os.truncate(log, 1 << 20)
+    broker.logs[ORDERS], broker.ends[ORDERS] = broker.logs[ORDERS][:kept], 2 * RECORDS
+    _, manifest = back_up(broker, repository, before={"store": lambda: os.truncate(log, kept)})
+    assert partition_in(manifest, ORDERS).end_offset == 2 * RECORDS
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+# --------------------------------------------------------------------- where it ends, and when
+
+
+def test_the_second_replacement_of_every_directory_counts(
+    broker: StandIn, repository: Path
+) -> None:
+    broker.is_paused = True
+    broker.create("payments-0", 2, directory=1)
+    broker.append("payments-0", 4)
+    broker.checkpoint("replication-offset-checkpoint", {ORDERS: 3}, 0)
+    broker.checkpoint("replication-offset-checkpoint", {"payments-0": 3}, 1)
+
+    def write(orders: int, payments: int) -> None:
+        broker.checkpoint("replication-offset-checkpoint", {ORDERS: orders}, 0)
+        broker.checkpoint("replication-offset-checkpoint", {"payments-0": payments}, 1)
+
+    steps = [lambda: write(6, 6), lambda: write(9, 12)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "kafka_index.commands.backup.high_watermarks.time.sleep",
+            lambda _: steps.pop(0)() if steps else None,
+        )
+        result, manifest = back_up(broker, repository)
+    assert result.high_watermarks_from == "checkpoint"
+    assert [partition_in(manifest, name).end_offset for name in (ORDERS, "payments-0")] == [9, 12]
+
+
+def test_a_stopped_broker_is_not_waited_for(broker: StandIn, repository: Path) -> None:
+    broker.is_paused = True
+    for path in broker.paths:
+        (path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":5}')
+    result, manifest = back_up(broker, repository)
+    assert result.high_watermarks_from == "log end"
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+def test_a_broker_that_was_killed_has_what_it_had_written(
+    broker: StandIn, repository: Path
+) -> None:
+    broker.is_paused = True
+    broker.checkpoint("replication-offset-checkpoint", {ORDERS: 12})
+    properties = {"replica.high.watermark.checkpoint.interval.ms": "50"}
+    result, manifest = back_up(broker, repository, properties=properties)
+    assert result.high_watermarks_from == "old checkpoint"
+    assert partition_in(manifest, ORDERS).end_offset == 12
+
+
+def test_what_was_there_before_anything_was_cut_is_settled(
+    broker: StandIn, repository: Path
+) -> None:
+    _, manifest = back_up(
+        broker, repository, before={"cut_others": lambda: broker.append(ORDERS, 2)}
+    )
+    found = partition_in(manifest, ORDERS)
+    assert (found.settled_offset, found.end_offset) == (15, 21)
+    broker.append(ORDERS)
+    _, manifest = back_up(
+        broker, repository, before={"cut_others": lambda: broker.append(ORDERS, 2)}
+    )
+    found = partition_in(manifest, ORDERS)
+    assert (found.settled_offset, found.end_offset) == (24, 30)
+
+
+def test_coordinators_are_cut_first_and_the_metadata_log_last(
+    broker: StandIn, repository: Path
+) -> None:
+    topics = ["__transaction_state-0", "__consumer_offsets-3", "zebra-0", "__cluster_metadata-0"]
+    for name in topics:
+        broker.create(name, 2)
+        broker.append(name)
+    order: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        again = partition_inspector.PartitionInspector.again
+
+        def note(self: Any, partition: Any, *more: Any) -> Any:
+            order.append(partition.directory_name)
+            return again(self, partition, *more)
+
+        patch.setattr(partition_inspector.PartitionInspector, "again", note)
+        _, manifest = back_up(broker, repository, topics=re.compile("nothing"))
+    assert order == [topics[0], topics[1], topics[3]] * 2  # the look, and the cut
+    assert {each.topic for each in manifest.partitions} == {name[:-2] for name in topics} - {
+        "zebra"
+    }
+    found = manifest.cut
+    assert found.begun_ms <= found.coordinators_cut_ms <= found.others_begun_ms <= found.ended_ms
+
+
+# ------------------------------------------------------------------- nothing of it is touched
+
+
+def test_nothing_in_the_directories_is_changed(broker: StandIn, repository: Path) -> None:
+    broker.is_paused = True
+    for path in broker.paths:
+        (path / ".kafka_cleanshutdown").touch()
+    before = {path: states_of(path) for path in broker.paths}
+    back_up(broker, repository)
+    back_up(broker, repository)
+    assert {path: states_of(path) for path in broker.paths} == before
+
+
+def test_the_repository_may_not_lie_in_the_directories(broker: StandIn) -> None:
+    with pytest.raises(InputError, match="lies inside the input"):
+        back_up(broker, broker.paths[0] / "backups")
+
+
+# --------------------------------------------------------------------------- killed and failed
+
+
+def test_what_a_killed_run_has_put_is_used(broker: StandIn, repository: Path) -> None:
+    broker.append(ORDERS, 2000, value_size=500)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        back_up(broker, repository, before={"commit": die})
+    assert repository_of(str(repository)).newest(1) is None
+    put: list[str] = []
+
+    def note(_: Repository, path: str, __: bytes) -> bool:
+        put.append(path)
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Repository, "put", note)
+        patch.setattr(Repository, "put_manifest", lambda *_: None)
+        result, _ = back_up(broker, repository)
+    assert (put, result.sizes_bytes["new"]) == ([], 0)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_store_that_fails_leaves_the_repository_as_it_was(
+    broker: StandIn, repository: Path, number: int
+) -> None:
+    broker.create("payments-0", 2)
+    broker.append("payments-0", 3)
+    _, first = back_up(broker, repository)
+    broker.append(ORDERS)
+    broker.append("payments-0")
+    calls: list[str] = []
+    put = LocalStore.put
+
+    def fail(self: LocalStore, path: str, data: bytes, *, if_absent: bool = False) -> bool:
+        calls.append(path)
+        if len(calls) == number + 1:
+            raise PublishError("no space left on the target's file system", path=path)
+        return put(self, path, data, if_absent=if_absent)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "put", fail)
+        with pytest.raises(KafkaIndexError, match="no space"):
+            back_up(broker, repository)
+    newest = repository_of(str(repository)).newest(1)
+    assert (newest == first) is True
+    _, manifest = back_up(broker, repository)
+    assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
+
+
+def test_a_directory_that_is_gone_ends_the_run(broker: StandIn, repository: Path) -> None:
+    back_up(broker, repository)
+    runs = repository_of(str(repository)).runs()
+
+    def remove() -> None:
+        broker.is_paused = True
+        broker.paths[1].rename(broker.paths[1].with_name("gone"))
+
+    with pytest.raises(InputError, match="cannot read the directory"):
+        back_up(broker, repository, before={"cut_others": remove})
+    assert repository_of(str(repository)).runs() == runs

@@ -1,0 +1,292 @@
+"""Directories that are as an earlier run has seen them are not listed; all others are."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kafka_index.commands.backup import partition_inspector
+from kafka_index.commands.backup.agent import CompletedBackup, take
+from kafka_index.commands.backup.broker_backup import BrokerBackup
+from kafka_index.commands.backup.capture import Cutting
+from kafka_index.commands.backup.captured_log import CapturedLog
+from kafka_index.commands.backup.partition_inspector import Looked
+from kafka_index.commands.backup.request import BackupRequest
+from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC
+from kafka_index.core.fs.backup.manifest import PartitionBackup
+from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
+from tests.commands.backup.stand_in import RECORDS, StandIn
+from tests.support.command_line import DUMP
+from tests.support.segments import batch
+
+#: Longer than a directory that has changed may change again within the same mtime.
+SETTLED_S = 0.3
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    copied = shutil.copytree(DUMP, tmp_path / "data")
+    time.sleep(SETTLED_S)
+    return copied
+
+
+def back_up(data: Path) -> CompletedBackup:
+    return take(BackupRequest(inputs=[str(data)], output=str(data.with_name("repository"))))
+
+
+def partition(taken: CompletedBackup, topic: str) -> PartitionBackup:
+    return next(each for each in taken.manifest.partitions if each.topic == topic)
+
+
+def test_directories_that_are_as_they_were_are_not_listed(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = back_up(data)
+    listed: set[str] = set()
+    real = os.listdir
+
+    def listdir(path: int | str) -> list[str]:
+        if isinstance(path, int):
+            listed.add(os.path.basename(os.readlink(f"/proc/self/fd/{path}")))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    second = back_up(data)
+    assert listed == {"__cluster_metadata-0"}
+    assert second.manifest.new_bytes == 0
+    assert second.result.sizes_bytes["log_read"] == 0
+    assert [
+        each for each in second.manifest.partitions if each.topic != CLUSTER_METADATA_TOPIC
+    ] == [each for each in first.manifest.partitions if each.topic != CLUSTER_METADATA_TOPIC]
+
+
+def test_data_directories_are_listed_once_while_nothing_comes_or_goes(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(data)
+    listed = []
+    real = os.scandir
+
+    def scandir(path: int | str) -> object:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with BrokerBackup(BackupRequest(inputs=[str(data)], output=f"{data}-repository")) as taking:
+        listed.clear()
+        taking.look()
+        taking.cut_coordinators()
+        assert len(listed) == 1
+        shutil.copytree(data / "audit.trail-0", data / "created-0")
+        taking.cut_others()
+        assert len(listed) > 1
+        folders = [*taking.leaders]
+        for name in ("created", "audit.trail"):
+            assert any(each.startswith(f"data/{name}-0-") for each in folders)
+
+
+def test_what_is_appended_after_the_look_is_in_the_cut(data: Path) -> None:
+    first = partition(back_up(data), "audit.trail")
+    end = first.end_offset
+    batch = write_record_batch([Record(1, b"key", b"value")], end, BatchFields(leader_epoch=0))
+    request = BackupRequest(inputs=[str(data)], output=str(data.with_name("repository")))
+    with BrokerBackup(request) as taking:
+        taking.look()
+        with max((data / "audit.trail-0").glob("*.log")).open("ab") as log:
+            log.write(batch)
+        taking.cut_coordinators()
+        taking.cut_others()
+        taking.await_high_watermarks()
+        taking.store()
+        taking.commit("20991231T235959.000Z", taking.brokers)
+        found = next(each for each in taking.manifest.partitions if each.topic == "audit.trail")
+    assert (found.end_offset, found.settled_offset) == (end + 1, end)
+
+
+def test_what_is_appended_to_a_last_log_is_stored(data: Path) -> None:
+    first = partition(back_up(data), "audit.trail")
+    end = first.end_offset
+    batch = write_record_batch([Record(1, b"key", b"value")], end, BatchFields(leader_epoch=0))
+    with max((data / "audit.trail-0").glob("*.log")).open("ab") as log:
+        log.write(batch)
+    second = partition(back_up(data), "audit.trail")
+    assert second.end_offset == end + 1
+    assert second.pieces[:-1] == first.pieces
+    assert second.pieces[-1].size_bytes == len(batch)
+    assert partition(back_up(data), "audit.trail").pieces == second.pieces
+
+
+def test_a_log_that_is_replaced_is_looked_at(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = partition(back_up(data), "audit.trail")
+    log = sorted((data / "audit.trail-0").glob("*.log"))[1]
+    cleaned = log.with_suffix(".log.cleaned")
+    shutil.copy2(log, cleaned)
+    cleaned.rename(log)
+    with monkeypatch.context() as patch:
+        # However long this machine takes to get there.
+        patch.setattr(partition_inspector, "_TICK_NS", 600_000_000_000)
+        second = partition(back_up(data), "audit.trail")
+    assert second.segments[1].inode == log.stat().st_ino != first.segments[1].inode
+    assert second.seen_directory is None  # it has just changed
+    assert second.pieces == first.pieces
+    time.sleep(SETTLED_S)
+    assert partition(back_up(data), "audit.trail").seen_directory is not None
+
+
+def test_a_directory_of_that_name_with_another_topic_is_looked_at(data: Path) -> None:
+    back_up(data)
+    other = data / "orders.eu-west-0"
+    shutil.rmtree(data / "audit.trail-0")
+    shutil.copytree(other, data / "audit.trail-0")
+    second = partition(back_up(data), "audit.trail")
+    assert second.topic_id in (other / "partition.metadata").read_text()
+
+
+def looked_at(broker: StandIn, looked: Looked) -> tuple[Looked, list[int]]:
+    """Look at partitions and cut them; return them, and how many of their logs are open."""
+    paths = [str(path) for path in broker.paths]
+    with closing(Cutting(paths, lambda _: True, {}, looked)) as found:
+        found.look()
+        found.cut(others_than=["__x"])
+        counts = [
+            sum(log.descriptor >= 0 for log in each.logs)
+            for _, each in sorted(found.partitions.items())
+        ]
+        return found.partitions, counts
+
+
+def state(logs: list[CapturedLog]) -> list[tuple[object, ...]]:
+    return [msgspec.structs.astuple(log)[:-1] for log in logs]  # but the descriptors
+
+
+def replace_first(broker: StandIn, name: str) -> None:
+    """Replace the first log as a cleaner does that keeps all: size and time of modification."""
+    log = min(broker.path_of(name).glob("*.log"))
+    swap = log.with_suffix(".log.cleaned")
+    shutil.copy2(log, swap)
+    swap.replace(log)
+
+
+def hide_change(broker: StandIn, name: str) -> None:
+    """Roll, and set the directory's time of modification back."""
+    path = broker.path_of(name)
+    before = path.stat()
+    broker.roll(name)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def preallocate(broker: StandIn, name: str) -> None:
+    with broker.last_log(name).open("r+b") as log:
+        log.truncate(max(log.seek(0, os.SEEK_END), 1 << 16))
+
+
+def append(broker: StandIn, name: str) -> None:
+    """Append after the last batch, where a preallocated log has zeros."""
+    with broker.last_log(name).open("r+b") as log:
+        end = 0
+        while size := int.from_bytes(log.read(12)[8:], "big"):
+            end = log.seek(end + 12 + size)
+        log.seek(end)
+        log.write(batch(broker.ends[name], RECORDS))
+    broker.ends[name] += RECORDS
+
+
+def truncate(broker: StandIn, name: str) -> None:
+    os.truncate(broker.last_log(name), 0)
+
+
+def delete_first(broker: StandIn, name: str) -> None:
+    logs = sorted(broker.path_of(name).glob("*.log"))
+    if len(logs) > 1:
+        logs[0].unlink()
+
+
+def recreate(broker: StandIn, name: str) -> None:
+    shutil.rmtree(broker.path_of(name))
+    broker.create(name, 2)
+
+
+def move(broker: StandIn, name: str) -> None:
+    source = broker.path_of(name)
+    target = next(path for path in broker.paths if path != source.parent)
+    shutil.copytree(source, target / name)
+    shutil.rmtree(source)
+
+
+CHANGES: list[Callable[[StandIn, str], object]] = [
+    *(append, StandIn.roll, replace_first, hide_change, preallocate, truncate, delete_first),
+    *(recreate, move),
+]
+
+
+def test_another_look_finds_what_a_first_one_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever has changed since the look that a process remembers."""
+    monkeypatch.setattr(partition_inspector, "_TICK_NS", 10_000_000)
+    rng = random.Random(20261123)
+    broker = StandIn(tmp_path, 2)
+    names = [f"orders-{number}" for number in range(4)]
+    for name in names:
+        broker.create(name)
+    looked: Looked = {}
+    kept = 0
+    for _ in range(80):
+        for name in names:
+            if rng.random() < 0.5:
+                append(broker, name)
+            if rng.random() < 0.4:
+                rng.choice(CHANGES)(broker, name)
+        time.sleep(0.02)
+        before = {*map(id, looked.values())}
+        again, _ = looked_at(broker, looked)
+        first, _ = looked_at(broker, {})
+        assert [*again] == [*first]
+        for one, other in zip(again.values(), first.values(), strict=True):
+            assert state(one.logs) == state(other.logs)
+            assert (one.path, one.topic_id, one.id_ns) == (other.path, other.topic_id, other.id_ns)
+            assert (one.epochs, one.snapshot) == (other.epochs, other.snapshot)
+        kept += sum(id(each) in before for each in again.values())
+        looked = again
+    assert 30 < kept < 290
+
+
+def test_another_look_opens_last_logs_alone_but_all_that_are_cleaned(tmp_path: Path) -> None:
+    broker = StandIn(tmp_path)
+    for name in ("cleaned-0", "plain-0"):
+        broker.create(name)
+        for _ in range(3):
+            broker.append(name)
+            broker.roll(name)
+    time.sleep(SETTLED_S)
+    looked, counts = looked_at(broker, {})
+    assert counts == [4, 4]
+    next(each for each in looked.values() if each.partition.topic == "cleaned").is_cleaned = True
+    again, counts = looked_at(broker, looked)
+    assert counts == [4, 1]
+    assert [*map(id, again.values())] == [*map(id, looked.values())]
+    assert all(log.descriptor < 0 for each in again.values() for log in each.logs)
+
+
+def test_a_preallocated_log_that_looks_the_same_is_measured(tmp_path: Path) -> None:
+    broker = StandIn(tmp_path)
+    broker.create("orders-0")
+    preallocate(broker, "orders-0")
+    append(broker, "orders-0")
+    time.sleep(SETTLED_S)
+    looked, _ = looked_at(broker, {})
+    ((before, found),) = ((each.logs[0].end_bytes, each.logs[0]) for each in looked.values())
+    append(broker, "orders-0")
+    # As if both had been written between two ticks of the clock.
+    found.ctime_ns = broker.last_log("orders-0").stat().st_ctime_ns
+    again, _ = looked_at(broker, looked)
+    assert [*map(id, again.values())] == [*map(id, looked.values())]
+    assert (found.end_bytes, found.settled_bytes) == (2 * before, 2 * before)

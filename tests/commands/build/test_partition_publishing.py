@@ -1,0 +1,185 @@
+"""The files that a build of whole partitions writes: all that are asked for, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kafka_index.core.job.engine import new_run_id
+from kafka_index.core.log.recovery.report import SegmentReport
+from kafka_index.core.log.recovery.settings import BuildSettings, Output
+from kafka_index.core.log.state.partition_state import ProducerExpiration
+from kafka_index.core.logdir.listing import list_dump
+from tests.support.dumps import built_rows
+from tests.support.segments import batch
+from tests.support.transactional_logs import built_files, log_path, segments, write
+
+FOLDER = "pay.x-y-0"
+SUFFIXES = {
+    Output.INDEX: ".index",
+    Output.TIME_INDEX: ".timeindex",
+    Output.TXN_INDEX: ".txnindex",
+    Output.SNAPSHOT: ".snapshot",
+    Output.EPOCHS: "checkpoint",
+}
+_Files = dict[str, bytes]
+
+
+def build(data: Path, settings: BuildSettings) -> list[SegmentReport]:
+    """Build with both threads at work, as a run of its own; rows by partition and offset."""
+    settings = replace(settings, run_id=new_run_id())
+    rows = built_rows(list_dump([str(data)], topics=None).segments, settings)
+    return sorted(rows, key=lambda row: (row.topic, row.partition, row.segment_base_offset))
+
+
+def visible(root: Path) -> _Files:
+    return {name: data for name, data in built_files(root).items() if "/." not in name}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write(tmp_path / "data" / FOLDER, segments(4))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> BuildSettings:
+    return BuildSettings(target_root=str(tmp_path / "out"))
+
+
+OUTPUTS = [
+    *(frozenset([one]) for one in Output),
+    frozenset((Output.TXN_INDEX, Output.EPOCHS)),
+    frozenset((Output.TIME_INDEX, Output.SNAPSHOT)),
+    frozenset((Output.INDEX, Output.TXN_INDEX)),
+]
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
+@pytest.mark.parametrize("in_place", [False, True], ids=["output", "in place"])
+def test_what_is_asked_for_is_written_and_nothing_else(
+    data: Path,
+    tmp_path: Path,
+    settings: BuildSettings,
+    outputs: frozenset[Output],
+    *,
+    in_place: bool,
+) -> None:
+    build(data, settings)
+    suffixes = tuple(SUFFIXES[one] for one in outputs)
+    expected = {
+        name: content
+        for name, content in visible(tmp_path / "out").items()
+        if name.endswith(suffixes)
+    }
+    some = BuildSettings(target_root=None if in_place else str(tmp_path / "some"), outputs=outputs)
+
+    rows = build(data, some)
+
+    if in_place and Output.INDEX in outputs and Output.TXN_INDEX not in outputs:
+        # A broker that finds an .index never rebuilds what belongs beside it.
+        assert {row.status for row in rows} == {"failed"}
+        expected = {}
+    else:
+        assert {row.status for row in rows} == {"built"}
+    assert visible(data if in_place else tmp_path / "some") == expected
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
+def test_what_is_not_asked_for_is_left_as_it_is(
+    data: Path, tmp_path: Path, settings: BuildSettings, outputs: frozenset[Output]
+) -> None:
+    build(data, settings)
+    suffixes = tuple(SUFFIXES[one] for one in outputs)
+    whole = visible(tmp_path / "out")
+    for path in (tmp_path / "out" / FOLDER).iterdir():
+        if path.name[0] != ".":
+            path.write_bytes(b"wrong")
+
+    build(data, replace(settings, outputs=outputs))
+
+    assert visible(tmp_path / "out") == {
+        name: content if name.endswith(suffixes) else b"wrong" for name, content in whole.items()
+    }
+
+
+def test_behind_a_failed_segment_only_those_are_built_in_which_nothing_was_aborted(
+    data: Path, tmp_path: Path, settings: BuildSettings
+) -> None:
+    first, second, _, fourth = sorted(segments(4))
+    in_transaction = batch(second, 1, producer_id=9, producer_epoch=0, transactional=True)
+    refused = in_transaction + batch(second + 1, 1, producer_id=9, producer_epoch=0)
+    write(data / FOLDER, {second: refused, fourth: batch(fourth, 1)})
+    write(data / "other-0", segments(2))
+
+    rows = build(data, settings)
+
+    mine = [row for row in rows if row.topic == "pay.x-y"]
+    assert [row.status for row in mine] == ["built", "failed", "failed", "built"]
+    assert mine[1].reason == "not_transactional"
+    for text in (str(mine[2].reason), str(mine[3].note)):
+        assert text.startswith(f"state_unknown: segment {second} failed")
+    assert "it has aborted transactions" in str(mine[2].reason)
+    assert {row.status for row in rows if row.topic == "other"} == {"built"}
+    names = {
+        re.sub("^0+(?=[0-9])", "", path.name) for path in (tmp_path / "out" / FOLDER).iterdir()
+    }
+    assert {name for name in names if name[0] != "."} == {
+        *(f"{first}.{kind}" for kind in ("index", "timeindex", "txnindex")),
+        *(f"{fourth}.{kind}" for kind in ("index", "timeindex")),
+    }
+
+
+def test_a_malformed_checkpoint_fails_its_partition_and_no_other(
+    data: Path, tmp_path: Path, settings: BuildSettings
+) -> None:
+    write(data / "other-0", segments(2))
+    checkpoint = data / FOLDER / "leader-epoch-checkpoint"
+    checkpoint.write_text("0\n5\n0 0\n")
+
+    rows = build(data, settings)
+
+    for row in rows:
+        if row.topic == "other":
+            assert row.status == "built"
+        else:
+            assert row.status == "failed"
+            assert str(row.reason).startswith(f"{checkpoint}: the number of entries")
+    assert list((tmp_path / "out" / FOLDER).iterdir()) == []
+
+
+def test_a_producer_that_is_idle_when_a_broker_starts_is_in_no_snapshot(
+    data: Path, tmp_path: Path, settings: BuildSettings
+) -> None:
+    build(data, settings)
+    for_ever = visible(tmp_path / "out")
+    latest = 1_700_000_000_000 + 10_000
+    day_ms = 86_400_000
+
+    kept = build(data, replace(settings, expiration=ProducerExpiration(day_ms, latest)))
+
+    assert {row.status for row in kept} == {"unchanged"}
+    rows = build(data, replace(settings, expiration=ProducerExpiration(day_ms, latest + day_ms)))
+    changed = {
+        name for name, content in visible(tmp_path / "out").items() if content != for_ever[name]
+    }
+    assert changed
+    assert all(name.endswith(".snapshot") for name in changed)
+    assert [one.producers for one in rows] < [one.producers for one in kept]
+
+
+def test_an_empty_last_segment_has_the_snapshot_in_front_of_it(
+    data: Path, tmp_path: Path, settings: BuildSettings
+) -> None:
+    end = sorted(segments(5))[4]
+    build(data, settings)
+    before = visible(tmp_path / "out")
+    log_path(data / FOLDER, end).touch()
+
+    rows = build(data, settings)
+
+    assert [row.status for row in rows] == ["unchanged"] * 4 + ["built"]
+    added = {f"{FOLDER}/{end:020d}{suffix}": b"" for suffix in (".index", ".timeindex")}
+    assert visible(tmp_path / "out") == before | added

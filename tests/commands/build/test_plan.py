@@ -1,0 +1,69 @@
+"""Plans over the columns of partitions: every segment once, in groups and waves of bounded size."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.commands.build import job_stages as module
+from kafka_index.commands.build.job_stages import join_partitions, partition_groups, plan_waves
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
+
+
+def columns(number: int, count: int, size_bytes: int = 100) -> PartitionSegments:
+    """A partition of as many segments, of which there are no files."""
+    return PartitionSegments(
+        TopicPartition("t", number),
+        f"/dump/t-{number}",
+        np.arange(count, dtype=np.int64),
+        np.full(count, size_bytes, np.int64),
+        np.arange(count, dtype=np.int64),
+    )
+
+
+@given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12))
+def test_groups_hold_whole_partitions_in_their_order(lengths: list[int], most: int) -> None:
+    partitions = [[number] * length for number, length in enumerate(lengths)]
+
+    groups = join_partitions(partitions, max_segments=most)
+
+    assert [members for group in groups for members in group] == partitions
+    for group, following in pairwise(groups):
+        size = sum(map(len, group))
+        assert size <= most or len(group) == 1
+        assert size + len(following[0]) > most
+
+
+def test_waves_hold_whole_partitions_and_not_too_many_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WAVE_SEGMENTS", 1000)
+    table = SegmentTable([columns(number, 300) for number in range(40)])
+
+    waves = [wave.segments for wave in plan_waves(table)]
+
+    assert sum(map(len, waves)) == len(table)
+    assert max(map(len, waves)) < 1000 + 300
+    partitions = [each.partition for wave in waves for each in wave.partitions]
+    assert len(partitions) == len(set(partitions)) == 40
+
+
+def test_the_largest_partitions_come_first() -> None:
+    table = SegmentTable([columns(number, 2, size) for number, size in enumerate((5, 900, 70))])
+    groups = partition_groups(table, max_bytes=100, max_segments=1000)
+    assert [[each.partition.partition for each in group.partitions] for group in groups] == [
+        [1],
+        [2],
+        [0],
+    ]
+
+
+def test_planning_makes_no_segment_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = SegmentTable([columns(number, 1000) for number in range(100)])
+    monkeypatch.setattr(PartitionSegments, "files", lambda _: pytest.fail("objects were made"))
+    assert sum(len(wave.segments) for wave in plan_waves(table)) == len(table)

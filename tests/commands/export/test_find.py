@@ -1,0 +1,329 @@
+"""``find``: which records, in which order, and how they are printed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import kafka_index
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.query.matches import SplitMatches, find_matches, match_split
+from kafka_index.core.query.read_plan import RecordSplit
+from kafka_index.core.query.records import plan_read
+from kafka_index.core.query.settings import OnDamage, ReadSettings, RecordFilter
+from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.record_tables import batch_of, write_partition
+from tests.support.segments import PACKERS, batch, control_batch, record
+
+MAY = 1_714_521_600_000
+
+
+def find(code: int, *arguments: Argument) -> str:
+    done = run_here("find", "--input", *arguments)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stdout + done.stderr
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def dump() -> list[dict[str, Any]]:
+    columns = ("topic", "partition", "offset", "key", "value")
+    found: list[dict[str, Any]] = (
+        kafka_index.read_records(DUMP, columns=columns).read_all().to_pylist()
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "holds"),
+    [
+        (("--key", "order-1006"), lambda row: row["key"] == b"order-1006"),
+        (("--key-regex", "^order-1.*6$"), lambda row: _matches(row["key"], b"order-1", b"6")),
+        (("--value-contains", "nectar"), lambda row: b"nectar" in (row["value"] or b"")),
+        (
+            ("--key-regex", "7$", "--value-contains", "hex:666a"),
+            lambda row: _matches(row["key"], b"", b"7") and b"fj" in (row["value"] or b""),
+        ),
+    ],
+)
+def test_what_is_found_are_the_records_of_the_table(
+    dump: list[dict[str, Any]], options: tuple[str, ...], holds: Any
+) -> None:
+    found = rows(find(0, DUMP, *options, "--json"))
+    expected = [row for row in dump if holds(row)]
+    assert expected
+    assert [(row["topic"], row["partition"], row["offset"]) for row in found] == [
+        (row["topic"], row["partition"], row["offset"]) for row in expected
+    ]
+
+
+def _matches(key: bytes | None, start: bytes, end: bytes) -> bool:
+    return key is not None and key.startswith(start) and key.endswith(end)
+
+
+@pytest.mark.parametrize("codec", [0, *PACKERS])
+def test_a_record_is_found_in_any_codec_with_its_headers(tmp_path: Path, codec: int) -> None:
+    noise = batch_of(0, [(1000, b"other", b"x")] * 5, codec)
+    wanted = batch_of(5, [(1000, b"a", b"1"), (1000, b"k\xff", b"2"), (1000, None, b"3")], codec)
+    headers = batch(
+        8,
+        payload=record(0, 0, b"k\xff", None, ((b"h", b"v"),)),
+        record_count=1,
+        last_offset_delta=0,
+    )
+    write_partition(tmp_path, {0: noise + wanted + headers})
+    found = rows(find(0, tmp_path, "--key", "hex:6bff", "--json"))
+    assert [(row["offset"], row["key"], row["value"]) for row in found] == [
+        (6, {"hex": "6bff"}, "2"),
+        (8, {"hex": "6bff"}, None),
+    ]
+    assert found[1]["headers"] == [{"key": "h", "value": "v"}]
+    assert found[1]["position_bytes"] == len(noise + wanted)
+
+
+def test_records_are_a_table_for_people(tmp_path: Path) -> None:
+    write_partition(tmp_path, {0: batch_of(7, [(0, b"k", b"v"), (-1, b"k", None)])}, "a.b-3")
+    assert find(0, tmp_path, "--key", "k").splitlines() == [
+        "partition  offset  timestamp                 key  value",
+        'a.b-3      7       1970-01-01T00:00:00.000Z  "k"  "v"',
+        'a.b-3      8       -                         "k"  null',
+    ]
+
+
+def test_times_are_those_of_each_record(tmp_path: Path) -> None:
+    times = [50, 10, 40, 20, -1]
+    log = b"".join(batch_of(at, [(time, b"k", b"v")]) for at, time in enumerate(times))
+    write_partition(tmp_path, {0: log})
+    # A record without a timestamp is before no time.
+    for bounds, offsets in (
+        (("--from", "ms:20", "--to", "ms:50"), [2, 3]),
+        (("--to", "ms:50"), [1, 2, 3]),
+        ((), [0, 1, 2, 3, 4]),
+    ):
+        found = rows(find(0, tmp_path, "--key", "k", *bounds, "--json"))
+        assert [row["offset"] for row in found] == offsets
+
+
+def test_a_limit_is_kept_across_splits(tmp_path: Path) -> None:
+    for number in range(3):
+        log = b"".join(batch_of(at, [(1000, b"k", b"v")] * 3) for at in range(0, 30, 3))
+        write_partition(tmp_path, {0: log}, f"t-{number}")
+    found = rows(find(0, tmp_path, "--key", "k", "--limit", 35, "--json"))
+    expected = [(number, at) for number in range(3) for at in range(30)][:35]
+    assert [(row["partition"], row["offset"]) for row in found] == expected
+
+
+def test_many_matches_come_back_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 35_000, 7))
+    write_partition(tmp_path, {0: log}, indexed=True)
+    monkeypatch.setattr("kafka_index.core.query.matches.MATCHED_BYTES", 1 << 20)
+    settings = ReadSettings(
+        columns=("offset", "value"),
+        on_damage=OnDamage.DROP,
+        record_filter=RecordFilter(value_contains=b"\0"),
+    )
+    plan = plan_read(tmp_path, settings=settings, max_split_bytes=16 << 20)
+    assert (
+        match_split(plan.splits[0], "test", settings=settings, max_bytes=1 << 20).rest is not None
+    )
+    with ThreadEngine(2).start("find") as workers:
+        found = list(find_matches(workers, plan.splits, settings, limit=None))
+    assert all(sum(one.nbytes for one in matches.batches) < 8 << 20 for matches in found)
+    table = pa.Table.from_batches(one for matches in found for one in matches.batches)
+    assert table["offset"].to_pylist() == list(range(35_000))
+
+
+OF_K = ReadSettings(
+    columns=("offset", "value"),
+    on_damage=OnDamage.DROP,
+    record_filter=RecordFilter(key=b"k"),
+)
+
+
+def matches_of(split: RecordSplit, max_bytes: int) -> Iterator[SplitMatches]:
+    """Search a split for the key k, as often as it is to be resumed."""
+    rest: RecordSplit | None = split
+    while rest is not None:
+        matches = match_split(rest, "test", settings=OF_K, max_bytes=max_bytes)
+        yield matches
+        rest = matches.rest
+
+
+def offsets_of(matches: Iterable[SplitMatches]) -> list[int]:
+    return [at for one in matches for rows in one.batches for at in rows["offset"].to_pylist()]
+
+
+def test_what_comes_back_at_a_time_is_bounded(tmp_path: Path) -> None:
+    log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 3500, 7))
+    write_partition(tmp_path, {0: log})
+    (split,) = plan_read(tmp_path, settings=OF_K).splits
+    found = list(matches_of(split, 1 << 20))
+    assert all(len(pickle.dumps(matches)) < (1 << 20) + 10_000 for matches in found)
+    assert offsets_of(found) == list(range(3500))
+
+
+def test_a_split_is_resumed_where_its_last_match_is(tmp_path: Path) -> None:
+    segments = {
+        start: b"".join(
+            batch_of(at, [(1000, b"k", bytes(40_000))]) for at in range(start, start + 100)
+        )
+        for start in (0, 100)
+    }
+    write_partition(tmp_path, segments)
+    (split,) = plan_read(tmp_path, settings=OF_K).splits
+    found = list(matches_of(split, 1 << 20))
+    assert offsets_of(found) == list(range(200))
+    assert split.size_bytes > 8_000_000
+    assert found[-2].rest is not None
+    assert found[-2].rest.size_bytes < 3 << 20
+
+
+def test_a_record_larger_than_what_comes_back_at_a_time_is_found(tmp_path: Path) -> None:
+    log = b"".join(batch_of(at, [(1000, b"k", bytes(200_000))]) for at in range(3))
+    write_partition(tmp_path, {0: log})
+    (split,) = plan_read(tmp_path, settings=OF_K).splits
+    matches = next(matches_of(split, 1000))
+    assert [len(rows) for rows in matches.batches] == [1]
+    assert matches.rest is not None
+    assert matches.rest.first_offset == 1
+
+
+def test_damage_is_passed_over_and_reported(tmp_path: Path) -> None:
+    log = batch_of(0, [(1000, b"k", b"v")]) + batch(1, 1, crc=7) + batch_of(2, [(1000, b"k", None)])
+    write_partition(tmp_path, {0: log})
+    text = find(1, tmp_path, "--key", "k", "--json")
+    assert text.count('"key": "k"') == 2
+    assert "bad_crc" in text
+    # Without a match, it may be what is damaged.
+    assert "bad_crc" in find(1, tmp_path, "--key", "absent")
+
+
+def test_damage_is_reported_once_however_often_a_split_is_resumed(tmp_path: Path) -> None:
+    def segment(start: int) -> bytes:
+        bad = batch(start + 5, 1, crc=7)
+        sound = (batch_of(start + at, [(1000, b"k", bytes(200_000))]) for at in range(10))
+        return b"".join(bad if at == 5 else one for at, one in enumerate(sound))
+
+    folder = write_partition(tmp_path, {start: segment(start) for start in (0, 10)})
+    (split,) = plan_read(tmp_path, settings=OF_K).splits
+    found = list(matches_of(split, 1000))
+    assert offsets_of(found) == [at for at in range(20) if at % 10 != 5]
+    reported = [error.path for matches in found for error in matches.errors]
+    assert reported == [str(folder / f"{start:020d}.log") for start in (0, 10)]
+
+
+def outcome(tmp_path: Path, *arguments: Argument) -> tuple[int, str, dict[str, Any]]:
+    """Return exit code, stderr and summary of a search."""
+    path = tmp_path / "summary.json"
+    done = run_here("find", "--input", tmp_path / "dump", *arguments, "--summary", path)
+    return done.returncode, done.stderr, json.loads(path.read_text())
+
+
+def test_no_match_is_an_answer(tmp_path: Path) -> None:
+    write_partition(tmp_path / "dump", {0: batch_of(0, [(1000, b"k", b"v")])})
+    code, said, summary = outcome(tmp_path, "--key", "absent")
+    assert (code, summary["outcome"], summary["error"]) == (0, "done", None)
+    assert summary["counts"] == {
+        "matches": 0,
+        "records_found": 0,
+        "partitions": 1,
+        "damage": 0,
+        "skipped": 0,
+    }
+    assert said.splitlines() == ["no record matches in 70 B of 1 partition"]
+    code, _, summary = outcome(tmp_path, "--key", "absent", "--fail-if-none")
+    assert (code, summary["outcome"], summary["counts"]["matches"]) == (1, "no_match", 0)
+    code, said, summary = outcome(tmp_path, "--key", "k", "--fail-if-none")
+    assert (code, summary["outcome"], summary["counts"]["matches"]) == (0, "done", 1)
+    assert said.splitlines() == ["1 record matches in 70 B of 1 partition"]
+    assert outcome(tmp_path, "--key", "absent", "--quiet")[1] == ""
+    # A typo is another outcome.
+    assert outcome(tmp_path, "--kye", "absent")[2]["outcome"] == "usage"
+
+
+def test_no_match_in_a_damaged_log_is_not_a_clean_answer(tmp_path: Path) -> None:
+    data = bytearray(b"".join(batch_of(at, [(1000, b"k", b"v")]) for at in range(3)))
+    data[100] ^= 1
+    write_partition(tmp_path / "dump", {0: bytes(data)})
+    for more in ((), ("--fail-if-none",)):
+        code, said, summary = outcome(tmp_path, "--key", "absent", *more)
+        assert (code, summary["outcome"], summary["counts"]["damage"]) == (1, "damage", 1)
+        assert "no record matches in what can be read of" in said
+        assert "1 place of damage, or of a read that failed, passed over" in said
+        assert "at byte 70" in said
+
+
+def test_what_was_not_searched_is_named(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    log = b"".join(batch_of(at, [(MAY + at, b"k", b"v")]) for at in range(3))
+    folder = write_partition(dump, {0: log})
+    (folder / "00000000000000000007.log.deleted").write_bytes(log)
+    (dump / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
+    (dump / "log-start-offset-checkpoint").write_text("0\n1\ntopic 0 2\n")
+    _, said, summary = outcome(tmp_path, "--key", "absent", "--isolation", "read_committed")
+    assert "records before the log start of 1 partition were not searched" in said
+    assert "records of aborted and open transactions were not searched" in said
+    assert "skipped 2 entries" in said
+    assert "-delete: a partition marked for deletion" in said
+    assert summary["counts"]["skipped"] == 2
+    _, said, _ = outcome(tmp_path, "--key", "k", "--limit", 1, "--topics", "t.*")
+    (line,) = said.splitlines()
+    assert line.startswith("1 record matches (--limit): the rest of 1 partition of the topics")
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        (("--from", "2024-05-02"), "after all records of the input"),
+        (("--to", "2024-05-01"), "before the first record of the input"),
+        (("--from", MAY + 1, "--to", MAY + 2), "within the times of the input"),
+    ],
+)
+def test_a_range_without_a_match_is_said_with_the_times_there_are(
+    tmp_path: Path, given: Sequence[Argument], place: str
+) -> None:
+    log = b"".join(batch_of(at, [(MAY + at, b"k", b"v")]) for at in (0, 5))
+    write_partition(tmp_path / "dump", {0: log})
+    code, said, _ = outcome(tmp_path, "--key", "k", *given)
+    assert code == 0
+    assert f"is {place}: its first record is from 2024-05-01T00:00:00.000Z, its latest" in said
+    assert "from 2024-05-01T00:00:00.005Z" in said
+
+
+def test_records_of_kafkas_own_topics_are_printed_decoded() -> None:
+    text = find(0, DUMP, "--topics", "__cluster_metadata", "--value-contains", "Bootstrap")
+    assert '"type"' in text
+    assert "hex" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "no condition"),
+        (("--key", "a", "--key-regex", "b"), "mutually exclusive"),
+        (("--key-regex", "("), "not a regular expression"),
+        (("--key", "hex:0"), "malformed bytes"),
+        (("--key", "base64:?"), "malformed bytes"),
+        (("--key", "k", "--from", "soon"), "neither milliseconds nor a time"),
+    ],
+)
+def test_conditions_that_make_no_sense_are_refused(
+    tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    write_partition(tmp_path, {0: batch(0)})
+    assert reason in find(2, tmp_path, *options)
+
+
+def test_control_records_are_not_found(tmp_path: Path) -> None:
+    marker = control_batch(3, 5, 0, b"\0\0\0\1", b"\0\0\0\0\0\0")
+    write_partition(tmp_path, {0: batch(0) + marker})
+    assert find(0, tmp_path, "--key-regex", ".") == ""

@@ -1,0 +1,209 @@
+"""Queries in CSV files: every row is a query, in its place."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kafka_index.commands.lookup import text_queries
+from kafka_index.commands.lookup.queries import open_queries, read_split
+from kafka_index.core.errors import InputError
+from kafka_index.core.query.keys import By
+from tests.commands.lookup.building import asked, put
+
+HEADER = "topic,partition,offset,note\n"
+
+
+def cells(path: Path) -> list[tuple[Any, ...]]:
+    """The cells of all rows that pass through."""
+    return [
+        tuple(row.values())
+        for split in open_queries(str(path), By.OFFSET).splits
+        for batch in read_split(split)
+        for row in batch.rows.to_pylist()
+    ]
+
+
+def test_a_query_keeps_its_cells(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER + 't,0,5,"a, ""b"""\nu,1, 7 ,  x  \nu,+1,07,""\n')
+    assert asked(path) == [("t", 0, 5), ("u", 1, 7), ("u", 1, 7)]
+    assert cells(path) == [
+        ("t", "0", "5", 'a, "b"'),
+        ("u", "1", " 7 ", "  x  "),
+        ("u", "+1", "07", ""),
+    ]
+
+
+def test_the_columns_may_be_in_any_order(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", "note,offset,topic,partition\nx,5,t,0\n")
+    put(tmp_path / "b.csv", HEADER + "u,1,6,y\n")
+    assert asked(tmp_path) == [("t", 0, 5), ("u", 1, 6)]
+    assert cells(tmp_path) == [("x", "5", "t", "0"), ("y", "6", "u", "1")]
+
+
+def test_a_cell_without_a_key_is_an_invalid_query(tmp_path: Path) -> None:
+    rows = ["t,0,,", ",0,1,", "t,x,1,", "t,0,99999999999999999999,", "t,99999999999,1,"]
+    path = put(tmp_path / "q.csv", HEADER + "\n".join(rows))
+    assert asked(path) == [
+        ("t", 0, None),
+        (None, 0, 1),
+        ("t", None, 1),
+        ("t", 0, None),
+        ("t", 99_999_999_999, 1),
+    ]
+
+
+def test_a_row_of_a_wrong_width_is_an_invalid_query_in_its_place(tmp_path: Path) -> None:
+    rows = ['"t\nu",0', "t,0,1,a", "t,0,2", "t,0,3,a,b", "", "t,0,4,b", "t"]
+    path = put(tmp_path / "q.csv", HEADER + "\n".join(rows))
+    assert asked(path) == [
+        ("t\nu", 0, None),
+        ("t", 0, 1),
+        ("t", 0, None),
+        ("t", 0, None),
+        ("t", 0, 4),
+        ("t", None, None),
+    ]
+    assert cells(path)[2:4] == [("t", "0", "2", None), ("t", "0", "3", "a")]
+
+
+def test_line_ends_of_any_kind_and_empty_lines_are_no_queries(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", "\r\n" + HEADER + "\n\r\nt,0,1,a\r\n\n\nt,0,2,b\rt,0,3,c")
+    assert asked(path) == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
+
+
+def test_a_row_may_span_lines(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER + 't,0,1,"one\n\ntwo"\r\nt,0,2,"x\n"\n')
+    assert [row[3] for row in cells(path)] == ["one\n\ntwo", "x\n"]
+
+
+def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", b"\xef\xbb\xbf" + HEADER.encode() + b"t,0,1,\n")
+    assert asked(path) == [("t", 0, 1)]
+
+
+def test_names_may_be_quoted_and_shared_by_other_columns(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", '"topic","partition","offset","a\nb",x,x\nt,0,1,2,3,4\n')
+    (split,) = open_queries(str(path), By.OFFSET).splits
+    assert split.columns == ("topic", "partition", "offset", "a\nb", "x", "x")
+    assert asked(path) == [("t", 0, 1)]
+
+
+def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER.encode() + b"t,0,1,\xe4\nt\xff,0,2,x\nt,\xff\n")
+    assert asked(path) == [("t", 0, 1), ("t\ufffd", 0, 2), ("t", None, None)]
+    assert cells(path)[0][3] == "\ufffd"
+
+
+def test_a_compressed_file_is_read(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv.gz", gzip.compress((HEADER + "t,0,1,\n").encode()))
+    assert asked(path) == [("t", 0, 1)]
+
+
+def test_a_compressed_file_that_ends_early_is_refused(tmp_path: Path) -> None:
+    data = gzip.compress((HEADER + "t,0,1,\n" * 100_000).encode())
+    path = put(tmp_path / "q.csv.gz", data[: len(data) // 2])
+    with pytest.raises(InputError, match="cannot read the queries"):
+        asked(path)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", HEADER, HEADER.strip(), HEADER + "\n\r\n\n"])
+def test_a_file_without_queries_is_fine(tmp_path: Path, text: str) -> None:
+    assert asked(put(tmp_path / "q.csv", text)) == []
+
+
+def test_empty_files_among_others_have_any_columns(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", "")
+    put(tmp_path / "b.csv", HEADER + "t,0,1,\n")
+    assert asked(tmp_path) == [("t", 0, 1)]
+
+
+def test_times_are_read(tmp_path: Path) -> None:
+    text = "topic,partition,timestamp\nt,0,2024-05-01T00:00:00.0001Z\nt,0,17\nt,0,soon\n"
+    path = put(tmp_path / "q.csv", text)
+    assert [row[2] for row in asked(path, By.TIMESTAMP)] == [1_714_521_600_001, 17, None]
+
+
+def test_a_cell_of_megabytes_is_read_and_one_beyond_a_block_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER + f"t,0,1,{'x' * (8 << 20)}\nt,0,2,\n")
+    assert asked(path) == [("t", 0, 1), ("t", 0, 2)]
+    put(path, HEADER + f"t,0,1,{'x' * (40 << 20)}\n")
+    with pytest.raises(InputError, match="a row of more than 16777216 bytes"):
+        asked(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("topic;partition;offset\n", r"no column topic, partition, offset .*found topic;part"),
+        ("topic, partition,offset\n", r"no column partition .*found topic, ' partition', offset"),
+        ("topic,partition,offset,status\n", "named like those of answers: status"),
+        ("topic,topic,partition,offset\n", "more than one column topic"),
+        (HEADER.encode("utf-16"), "no column topic"),
+        (HEADER + 't,0,1,x\nt,0,1,"x\nt,0,1,y\n', "a quote is never closed"),
+        (HEADER + 't,0,1,"x', "a quote is never closed"),
+    ],
+)
+def test_what_is_not_csv_is_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = put(tmp_path / "q.csv", text)
+    with pytest.raises(InputError, match=message) as caught:
+        asked(path)
+    assert caught.value.path == str(path)
+
+
+def test_files_of_different_columns_are_refused(tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", HEADER)
+    put(tmp_path / "b.csv", "topic,partition,offset\n")
+    with pytest.raises(InputError, match=r"not the columns of .*a.csv: no note"):
+        asked(tmp_path)
+
+
+def test_a_file_that_grew_after_it_was_checked_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER + "t,0,1,x\n")
+    (split,) = open_queries(str(path), By.OFFSET).splits
+    put(path, HEADER + "t,0,1,x\n" * 2)
+    with pytest.raises(InputError, match="changed during the run"):
+        list(read_split(split))
+
+
+CELL = st.text(st.sampled_from('ab ,"\n;\\é'), max_size=6)
+
+
+@given(
+    rows=st.lists(st.lists(CELL, min_size=1, max_size=6).filter(any), max_size=12),
+    block_bytes=st.integers(150, 300),
+)
+@example(rows=[["é" * 6] * 6] * 6, block_bytes=150)
+def test_any_rows_come_through_blocks_of_any_size_in_their_order(
+    rows: list[list[str]], block_bytes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "q.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["topic", "partition", "offset", "note"])
+            writer.writerows(rows)
+        patch.setattr(text_queries, "_CSV_BLOCK_BYTES", block_bytes)
+        found = [tuple(cell or "" for cell in row) for row in cells(path)]
+    assert found == [tuple((row + [""] * 4)[:4]) for row in rows]
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_arrow_has_released_a_file_once_its_reader_is_closed(
+    tmp_path: Path, *, drained: bool
+) -> None:
+    path = tmp_path / "queries.csv"
+    path.write_text("topic,partition,offset\n" + "t,0,5\n" * 100_000)
+
+    with text_queries._CsvReader(str(path), (), []) as reader:
+        if drained:
+            assert sum(batch.num_rows for batch in reader) == 100_000
+
+    assert all(released.is_set() for released in reader._released)

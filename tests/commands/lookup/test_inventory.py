@@ -1,0 +1,150 @@
+"""The inventory: the logs as a lookup knows them before it opens any."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.query.inventory import (
+    PARTITION_SCHEMA,
+    SEGMENT_SCHEMA,
+    Inventory,
+    collect_inventory,
+)
+from tests.commands.lookup.building import DUMP, make_dump
+
+
+def put(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_segments_of_a_partition_are_those_of_the_listing() -> None:
+    inventory = collect_inventory([str(DUMP)])
+    listing = list_dump([str(DUMP)], topics=None)
+    assert inventory.segment_count == len(listing.segments)
+    assert inventory.partition_count == 25
+    for code in range(inventory.partition_count):
+        files = inventory.files_of(code)
+        assert files == inventory.files(*inventory.name_of(code))
+        assert list(files.segments) == [
+            one
+            for one in listing.segments
+            if (one.topic, one.partition) == (files.topic, files.partition)
+        ]
+
+
+def test_it_survives_pickling() -> None:
+    inventory = collect_inventory([str(DUMP)], upper_bound=UpperBound.HIGH_WATERMARK)
+    copy = pickle.loads(pickle.dumps(inventory))  # noqa: S301, our own
+    assert copy.partitions.equals(inventory.partitions)
+    assert copy.files("orders.eu-west", 2) == inventory.files("orders.eu-west", 2)
+
+
+def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
+    count, partitions = 1_000_000, 1_000
+    each = count // partitions
+    segments = pa.table(
+        [
+            np.tile(np.arange(each), partitions),
+            np.full(count, 1 << 30),
+            np.arange(count),
+            np.zeros(count, bool),
+            pa.repeat("", count),
+            pa.nulls(count, pa.string()),
+        ],
+        schema=SEGMENT_SCHEMA,
+    )
+    rows = [
+        (
+            f"topic-{n}",
+            0,
+            f"/data/topic-{n}-0",
+            None,
+            0,
+            None,
+            [4],
+            [0],
+            None,
+            None,
+            False,
+            0,
+            n * each,
+            each,
+        )
+        for n in range(partitions)
+    ]
+    columns = [
+        pa.array(column, field.type)
+        for column, field in zip(zip(*rows, strict=True), PARTITION_SCHEMA, strict=True)
+    ]
+    packed = pickle.dumps(Inventory(pa.table(columns, schema=PARTITION_SCHEMA), segments))
+    assert len(packed) < 30_000_000
+    files = pickle.loads(packed).files("topic-999", 0)  # noqa: S301, our own
+    assert [one.base_offset for one in files.segments[:2]] == [0, 1]
+
+
+def test_epochs_that_cannot_be_read_are_reported_and_do_not_end_the_run(tmp_path: Path) -> None:
+    make_dump(tmp_path, {"a-0": (0, 40)})
+    path = tmp_path / "a-0" / "leader-epoch-checkpoint"
+    put(path, "0\n1\nnonsense\n")
+    inventory = collect_inventory([str(tmp_path)])
+    assert inventory.files_of(0).epochs == ()
+    assert [(one.path, one.reason) for one in inventory.skipped] == [
+        (str(path), "no epochs: line 3 of a checkpoint is malformed")
+    ]
+
+
+def test_a_directory_without_segments_has_a_number_and_no_queries(tmp_path: Path) -> None:
+    make_dump(tmp_path, {"b-0": (0, 40)})
+    (tmp_path / "a-3").mkdir()
+    inventory = collect_inventory([str(tmp_path)])
+    assert inventory.partition_count == 1
+    assert inventory.files("a", 3) is None
+    codes = inventory.codes(pa.array(["a", "b", "a", None]), np.array([3, 0, 4, 0]))
+    assert codes.tolist() == [-1, 1, -1, -1]
+    assert inventory.name_of(1) == ("b", 0)
+
+
+def test_index_files_may_lie_elsewhere(tmp_path: Path) -> None:
+    make_dump(tmp_path / "logs", {"a-0": (0, 40)})
+    (tmp_path / "indexes").mkdir()
+    inventory = collect_inventory([str(tmp_path / "logs")], indexes=str(tmp_path / "indexes"))
+    assert inventory.files_of(0).index_directory == str(tmp_path / "indexes" / "a-0")
+
+
+def test_a_missing_folder_of_index_files_is_refused(tmp_path: Path) -> None:
+    make_dump(tmp_path)
+    with pytest.raises(InputError, match="folder of index files does not exist"):
+        collect_inventory([str(tmp_path)], indexes=str(tmp_path / "nowhere"))
+
+
+def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+    make_dump(tmp_path / "d1", {"a-0": (0, 40)})
+    make_dump(tmp_path / "d2", {"a-0": (40, 80)})
+    with pytest.raises(InputError, match="the partition a-0 is also in"):
+        collect_inventory([f"{tmp_path}/d?"])
+
+
+def test_topics_can_be_chosen(tmp_path: Path) -> None:
+    make_dump(tmp_path)
+    inventory = collect_inventory([str(tmp_path)], topics=re.compile("orders"))
+    assert [inventory.name_of(code) for code in range(inventory.partition_count)] == [
+        ("orders", 0),
+        ("orders", 1),
+    ]
+
+
+def test_a_swapped_log_keeps_its_name(tmp_path: Path) -> None:
+    make_dump(tmp_path, {"a-0": (0, 40)})
+    (tmp_path / "a-0" / f"{20:020d}.log").rename(tmp_path / "a-0" / f"{20:020d}.log.swap")
+    paths = [one.log_path for one in collect_inventory([str(tmp_path)]).files_of(0).segments]
+    assert [Path(path).name for path in paths] == [f"{0:020d}.log", f"{20:020d}.log.swap"]

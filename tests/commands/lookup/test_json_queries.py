@@ -1,0 +1,119 @@
+"""Queries in JSON lines: every line is a query, in its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kafka_index.commands.lookup import text_queries
+from kafka_index.core.errors import InputError
+from kafka_index.core.query.keys import By
+from tests.commands.lookup.building import asked, put
+
+GOOD = '{"topic":"t","partition":0,"offset":5}'
+
+
+def lines(tmp_path: Path, *texts: str) -> Path:
+    return put(tmp_path / "q.jsonl", "".join(f"{text}\n" for text in texts))
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "partition", "key"),
+    [
+        ('{ "x":[1],"topic":"\\u00e9ü", "partition":0 , "offset": 7,"y":1.50 }', "éü", 0, 7),
+        ('{"topic":null,"partition":0,"offset":1}', None, 0, 1),
+        ('{"topic":7,"partition":0,"offset":1}', None, 0, 1),
+        ('{"partition":0,"offset":1}', None, 0, 1),
+        ('{"topic":"t","offset":1}', "t", None, 1),
+        ('{"topic":"t","partition":"3","offset":1}', "t", 3, 1),
+        ('{"topic":"t","partition":true,"offset":1}', "t", None, 1),
+        ('{"topic":"t","partition":0,"offset":"12"}', "t", 0, 12),
+        ('{"topic":"t","partition":0,"offset":9007199254740993}', "t", 0, 2**53 + 1),
+        ('{"topic":"t","partition":0,"offset":1.5}', "t", 0, None),
+        ('{"topic":"t","partition":0,"offset":1.0}', "t", 0, None),
+        ('{"topic":"t","partition":0,"offset":99999999999999999999}', "t", 0, None),
+        ('{"topic":"t","partition":0,"offset":[1]}', "t", 0, None),
+        ('{"topic":"t","topic":"u","partition":0,"offset":1}', "u", 0, 1),
+        ('{"topic":"t","partition":0,"offset":1,"x":18446744073709551615}', "t", 0, 1),
+        ("{}", None, None, None),
+        (GOOD[:-1], None, None, None),
+        (GOOD + GOOD, None, None, None),
+        ("[1]", None, None, None),
+        ("topic,partition,offset", None, None, None),
+        ("[" * 100_000, None, None, None),
+        ("[{}", None, None, None),
+        ("{}]}", None, None, None),
+        ('{"topic":"t","partition":0,"offset":1,"x":NaN}', None, None, None),
+        ('{"topic":"\\ud800","partition":0,"offset":1}', None, None, None),
+        ('{"topic":"a\tb","partition":0,"offset":1}', None, None, None),
+        (f'{{"topic":"t","partition":0,"offset":{"9" * 5000}}}', None, None, None),
+    ],
+)
+def test_a_line_is_a_query_whatever_it_holds(
+    tmp_path: Path, text: str, topic: str | None, partition: int | None, key: int | None
+) -> None:
+    last = '{"topic":"","partition":1,"offset":9007199254740993}'
+    path = lines(tmp_path, GOOD, text, last)
+    assert asked(path) == [("t", 0, 5), (topic, partition, key), ("", 1, 9007199254740993)]
+
+
+def test_empty_lines_and_line_ends_are_no_queries(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.json", f"\n  {GOOD}  \r\n\r\n \n{GOOD}")
+    assert asked(path) == [("t", 0, 5)] * 2
+
+
+@pytest.mark.parametrize("text", ["", "\n \r\n", "\ufeff"])
+def test_a_file_without_queries_is_fine(tmp_path: Path, text: str) -> None:
+    assert asked(put(tmp_path / "q.json", text)) == []
+
+
+def test_a_byte_order_mark_and_bytes_that_are_not_utf8_are_no_abort(tmp_path: Path) -> None:
+    text = b"\xef\xbb\xbf" + GOOD.encode() + b"\n" + GOOD.replace("t", "\xe4").encode("latin-1")
+    found = asked(put(tmp_path / "q.json", text))
+    assert found[0] == ("t", 0, 5)
+    assert len(found) == 2
+
+
+def test_times_and_integers_may_be_mixed(tmp_path: Path) -> None:
+    stamps = ['"2024-05-01T00:00:00Z"', "-1", '"17"', '"soon"']
+    texts = [f'{{"topic":"t","partition":0,"timestamp":{stamp}}}' for stamp in stamps]
+    found = [key for _, _, key in asked(lines(tmp_path, *texts), By.TIMESTAMP)]
+    assert found == [1_714_521_600_000, -1, 17, None]
+
+
+def test_an_array_over_several_lines_is_not_json_lines(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.json", json.dumps([json.loads(GOOD)], indent=1))
+    with pytest.raises(InputError, match="no column topic"):
+        asked(path)
+
+
+def test_members_that_no_line_has_are_named(tmp_path: Path) -> None:
+    path = lines(tmp_path, '{"topik":"t","partition":0}', '{"partition":1,"offset":1}')
+    with pytest.raises(InputError, match=r"no column topic .*found topik, partition, offset"):
+        asked(path)
+
+
+def test_a_member_named_like_one_of_answers_is_refused_in_any_line(tmp_path: Path) -> None:
+    path = lines(tmp_path, *[GOOD] * 2000, GOOD[:-1] + ',"status":"x"}')
+    with pytest.raises(InputError, match="named like those of answers: status"):
+        asked(path)
+
+
+def test_lines_come_through_blocks_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f'{{"topic":"t","partition":0,"offset":{n},"x":"{"é" * n}"}}' for n in range(40)]
+    path = lines(tmp_path, *texts)
+    for block_bytes in (1, 7, 100, 1000):
+        monkeypatch.setattr(text_queries, "_JSON_BLOCK_BYTES", block_bytes)
+        assert asked(path) == [("t", 0, n) for n in range(40)]
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_queries, "_MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_queries, "_JSON_BLOCK_BYTES", 100)
+    path = put(tmp_path / "q.json", GOOD + "\n" + "x" * 2000)
+    with pytest.raises(InputError, match="a line of more than 1000 bytes"):
+        asked(path)

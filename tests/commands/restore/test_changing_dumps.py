@@ -1,0 +1,92 @@
+"""Dumps that change while they are restored: the partition is named, and there is no marker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.output_files import Link
+from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.restore_partition import restore_on
+from kafka_index.core.job.threads import ThreadEngine
+from tests.support.command_line import SETTINGS, run_program
+from tests.support.restoring import MARKER, copy_dump, logs, restore
+
+CHANGED, OTHER = "audit.trail-0", "payments-0"
+# The command line in a process that lets a log of the dump grow as soon as its copy is opened.
+_CHANGED = """
+import runpy, sys
+source, output, target = sys.argv[1:4]
+left = 1
+def hook(name, arguments):
+    global left
+    opened = str(arguments[0]) if name == "open" else ""
+    if left and opened.startswith(output) and opened.endswith(target):
+        left = 0
+        with open(source, "ab") as file:
+            file.write(b"more")
+sys.argv[:] = [sys.argv[0], *sys.argv[4:]]
+sys.addaudithook(hook)
+runpy.run_module("kafka_index", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "dump", CHANGED, OTHER)
+
+
+def cut_short(log: Path) -> None:
+    log.write_bytes(log.read_bytes()[:-1])
+
+
+def grown(log: Path) -> None:
+    log.write_bytes(log.read_bytes() + b"more")
+
+
+def removed(log: Path) -> None:
+    log.unlink()
+
+
+@pytest.mark.parametrize("link", [Link.COPY, Link.HARD])
+@pytest.mark.parametrize("change", [cut_short, grown, removed])
+def test_a_log_that_changes_before_it_is_read_fails_its_partition(
+    tmp_path: Path, dump: Path, link: Link, change: Callable[[Path], None]
+) -> None:
+    out = tmp_path / "out"
+    job = RestoreJob.prepare(RestoreRequest(inputs=[str(dump)], output=str(out), link=link))
+    log = logs(dump / CHANGED)[1]
+    change(log)
+
+    result = job.run(restore_on(ThreadEngine(2)), lambda _: None)
+
+    by_name = {each.partition.directory_name: each for each in result.partitions}
+    assert by_name[CHANGED].is_left_out
+    assert str(log) in (by_name[CHANGED].reason or "")
+    assert not by_name[OTHER].is_left_out
+    assert not (out / CHANGED).exists()
+    assert result.runbook is None
+    assert not (out / MARKER).exists()
+    assert not (out / "meta.properties").exists()
+
+
+def test_a_log_that_changes_while_it_is_copied_fails_its_partition(
+    tmp_path: Path, dump: Path
+) -> None:
+    out = tmp_path / "out"
+    log = logs(dump / CHANGED)[1]
+    options = ["restore", "--input", dump, "--output", out, "--config", SETTINGS, "--link", "copy"]
+    done = run_program(
+        sys.executable, "-c", _CHANGED, log, out, f"{CHANGED}/{log.name}", *map(str, options)
+    )
+
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"{CHANGED}: " in done.stdout
+    assert str(log) in done.stdout
+    assert not (out / MARKER).exists()
+    # What has changed is another plan.
+    assert restore(dump, out).code == 2

@@ -1,0 +1,41 @@
+"""Generated copies of partitions, damaged and restored in every order, against an oracle.
+
+``KAFKA_INDEX_DUMPS`` is the number of dumps, and ``KAFKA_INDEX_SEED`` draws others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kafka_index.commands.restore.restored_partition import Salvage
+from tests.commands.restore.generated_dumps import draw_and_judge, kept_batches, restore
+from tests.support.campaign import drawn
+from tests.support.missing_offsets import NAME, write_partition
+from tests.support.segments import WRAPPER_CODECS, message, wrapper
+
+DUMPS = int(os.environ.get("KAFKA_INDEX_DUMPS") or drawn(1000))
+SEED = os.environ.get("KAFKA_INDEX_SEED") or "0"
+#: A failure names the dumps of its part.
+PARTS = 10
+
+
+def test_a_message_whose_own_offset_is_far_from_those_inside_is_lost(tmp_path: Path) -> None:
+    far = wrapper(1 << 50, 0, [(0, 1)], WRAPPER_CODECS[0])
+    write_partition(tmp_path / "dump", {0: far + message(1, 0)})
+    found = restore((tmp_path / "dump",), tmp_path / "out", Salvage.BATCHES)
+    assert found.lost
+    assert kept_batches(tmp_path / "out" / NAME) == [message(1, 0)]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_batches_intact_in_any_copy_are_restored(tmp_path: Path, part: int) -> None:
+    faults = []
+    for number in range(part, DUMPS, PARTS):
+        root = tmp_path / str(number)
+        faults += draw_and_judge(root, f"{SEED}-{number}")
+        shutil.rmtree(root)
+    assert not faults, "\n".join(faults)

@@ -1,0 +1,277 @@
+"""Restores that are killed: no marker, and a second run completes what the first one began."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.plan import PartitionPlan, RestoreRequest
+from kafka_index.commands.restore.restore_partition import OnSettled, PartitionSettings, restore_on
+from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.job.threads import ThreadEngine
+from tests.support.campaign import drawn
+from tests.support.command_line import SETTINGS, Argument
+from tests.support.killed_runs import Failure, KilledRuns
+from tests.support.restoring import MARKER, contents, copy_dump, damage, logs, restore
+
+PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.later-0")
+#: The share of its calls that a restore has done when it is killed: all partitions are in place at
+#: the last one, and not the identity of the output.
+_SHARES = (0.01, 0.25, 0.9, 0.977)
+_IN_PARTITIONS, _AFTER_PARTITIONS = _SHARES[1], _SHARES[-1]
+_DRAWN = drawn(300, one_in=20)
+#: A step that no run reaches.
+_NEVER = 1_000_000
+
+
+class KillRestore(Protocol):
+    """Restores in a process that is killed at a share of its calls; whether it was."""
+
+    def __call__(self, dump: Path, output: Path, share: float, *more: Argument) -> bool: ...
+
+
+@pytest.fixture(scope="module")
+def killed_restore(whole: tuple[Path, dict[str, bytes]]) -> Iterator[KillRestore]:
+    def command(dump: Path, output: Path, *more: Argument) -> list[Argument]:
+        given = ("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet")
+        return [*given, *more, "--output", output]
+
+    def run(dump: Path, output: Path, share: float, *more: Argument) -> bool:
+        return runs.run(output, 1 + round(share * calls), *command(dump, output, *more))
+
+    dump, _ = whole
+    counted = dump.parent / "counted"
+    with KilledRuns(*command(dump, dump.parent / "warm-up")) as runs:
+        calls = runs.failing(counted, _NEVER, Failure.KILL, *command(dump, counted)).calls
+        yield run
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "dump", *PARTITIONS)
+
+
+@pytest.mark.parametrize("share", _SHARES)
+def test_a_killed_restore_has_no_marker_and_is_completed(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore, share: float
+) -> None:
+    restore(dump, tmp_path / "whole")
+    out = tmp_path / "out"
+
+    assert killed_restore(dump, out, share)
+    assert not (out / MARKER).exists()
+    assert not (out / "meta.properties").exists()
+    run = restore(dump, out)
+
+    assert run.code == 0, run.done.stderr
+    assert run.partitions("restored") == set(PARTITIONS)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """A dump, and the files of its restore."""
+    folder = tmp_path_factory.mktemp("killed")
+    dump = copy_dump(folder / "dump", *PARTITIONS)
+    restore(dump, folder / "whole")
+    return dump, contents(folder / "whole")
+
+
+@pytest.mark.parametrize("number", range(_DRAWN))
+def test_it_is_completed_wherever_it_was_killed(
+    tmp_path: Path,
+    whole: tuple[Path, dict[str, bytes]],
+    killed_restore: KillRestore,
+    number: int,
+) -> None:
+    dump, files = whole
+    out = tmp_path / "out"
+
+    killed = killed_restore(dump, out, number / _DRAWN)
+    made = contents(out) if (out / MARKER).exists() else {}
+    if made:
+        assert {name: made[name] for name in files} == files
+    if killed:
+        run = restore(dump, out)
+        assert run.code == 0, run.done.stderr
+        assert {name: contents(out)[name] for name in files} == files
+
+
+def finished(output: Path) -> list[str]:
+    """The partitions that the journal of an unfinished restore has."""
+    lines = (output / JOURNAL_FILE).read_text().splitlines()[1:]
+    found = [json.loads(line)["partition"] for line in lines]
+    return [f"{each['topic']}-{each['partition']}" for each in found]
+
+
+def test_what_was_finished_is_not_read_again(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore
+) -> None:
+    out = tmp_path / "out"
+    assert killed_restore(dump, out, _AFTER_PARTITIONS)
+    name = finished(out)[0]
+    before = {path.name: path.stat().st_ino for path in (out / name).iterdir()}
+
+    restore(dump, out)
+
+    assert {path.name: path.stat().st_ino for path in (out / name).iterdir()} == before
+
+
+def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path) -> None:
+    def half(
+        plans: Sequence[PartitionPlan], settings: PartitionSettings, on_settled: OnSettled
+    ) -> None:
+        restore_on(ThreadEngine(1))(plans[:2], settings, on_settled)
+        raise KeyboardInterrupt
+
+    restore(dump, tmp_path / "whole")
+    out = tmp_path / "out"
+    config = LogConfig.load(SETTINGS)
+    request = RestoreRequest(inputs=[str(dump)], output=str(out), config=config)
+    with pytest.raises(KeyboardInterrupt):
+        RestoreJob.prepare(request).run(half, lambda _: None)
+    before = {path: path.stat().st_ino for path in out.glob("*-[0-9]/*")}
+    assert len({path.parent for path in before}) == 2
+
+    RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)), lambda _: None)
+
+    assert {path: path.stat().st_ino for path in before} == before
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_another_plan_does_not_complete_it(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore
+) -> None:
+    out = tmp_path / "out"
+    assert killed_restore(dump, out, _IN_PARTITIONS)
+    before = contents(out)
+
+    run = restore(dump, out, "--topics", "payments")
+
+    assert run.code == 2
+    assert "another plan" in run.done.stderr
+    assert contents(out) == before
+
+
+def test_what_another_version_began_is_refused_with_what_to_do(tmp_path: Path, dump: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / JOURNAL_FILE).write_text('{"version": 1}')
+
+    run = restore(dump, out)
+
+    assert run.code == 2
+    assert "another version" in run.done.stderr
+    assert "restore to an empty --output" in run.done.stderr
+
+
+def test_copies_do_not_complete_hard_links(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore
+) -> None:
+    out = tmp_path / "out"
+    assert killed_restore(dump, out, _IN_PARTITIONS, "--link", "hard")
+
+    run = restore(dump, out, "--link", "copy")
+
+    assert run.code == 2
+    assert "another plan" in run.done.stderr
+    assert not (out / MARKER).exists()
+
+
+def test_a_restore_that_is_completed_has_no_marker_meanwhile(tmp_path: Path, dump: Path) -> None:
+    out = tmp_path / "out"
+    request = RestoreRequest(inputs=[str(dump)], output=str(out))
+    with pytest.raises(KeyboardInterrupt):
+        RestoreJob.prepare(request).run(_interrupted, lambda _: None)
+    # As after a kill after the last step.
+    (out / MARKER).write_text('{"version":0,"brokerEpoch":-2}')
+
+    with pytest.raises(KeyboardInterrupt):
+        RestoreJob.prepare(request).run(_interrupted, lambda _: None)
+
+    assert not (out / MARKER).exists()
+
+
+def test_restore_completed_by_a_concurrent_run_stays_unchanged(tmp_path: Path, dump: Path) -> None:
+    request = RestoreRequest(inputs=[str(dump)], output=str(tmp_path / "out"))
+    first, second = RestoreJob.prepare(request), RestoreJob.prepare(request)
+    first.run(restore_on(ThreadEngine(1)), lambda _: None)
+    before = contents(tmp_path / "out")
+
+    second.run(restore_on(ThreadEngine(1)), lambda _: None)
+
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_restore_that_another_run_has_begun_meanwhile_is_completed_with_its_ids(
+    tmp_path: Path, dump: Path
+) -> None:
+    for path in (*dump.glob("*/partition.metadata"), *dump.glob("__cluster_metadata-0/*")):
+        path.unlink()
+    out = tmp_path / "out"
+    request = RestoreRequest(inputs=[str(dump)], output=str(out), new_topic_ids=True)
+    job = RestoreJob.prepare(request)
+    prepared = job.plan.made_ids["payments"]
+    first = RestoreJob.prepare(request)
+    with pytest.raises(KeyboardInterrupt):
+        first.run(_interrupted, lambda _: None)
+
+    job.run(restore_on(ThreadEngine(1)), lambda _: None)
+
+    made = (out / "payments-0/partition.metadata").read_text()
+    assert prepared not in made
+    assert first.plan.made_ids["payments"] in made
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_output_that_was_used_meanwhile_is_refused(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore
+) -> None:
+    out = tmp_path / "out"
+    assert killed_restore(dump, out, _AFTER_PARTITIONS)
+    log = next((out / finished(out)[0]).glob("*.log"))
+    os.utime(log, ns=(0, 0))
+
+    run = restore(dump, out)
+
+    assert run.code == 2
+    assert "changed since" in run.done.stderr
+    assert not (out / MARKER).exists()
+
+
+def test_a_completed_restore_is_repeated_with_the_same_outcome(tmp_path: Path, dump: Path) -> None:
+    damage(logs(dump / PARTITIONS[0])[0])
+    first = restore(dump, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    inodes = {path: path.stat().st_ino for path in (tmp_path / "out").glob("*-[0-9]/*")}
+
+    second = restore(dump, tmp_path / "out")
+
+    assert first.code == second.code == 1
+    assert first.rows == second.rows
+    assert contents(tmp_path / "out") == before
+    assert {path: path.stat().st_ino for path in inodes} == inodes
+
+
+def test_a_completed_restore_that_a_broker_has_used_is_refused(tmp_path: Path, dump: Path) -> None:
+    restore(dump, tmp_path / "out")
+    log = logs(tmp_path / "out" / PARTITIONS[0])[-1]
+    log.write_bytes(log.read_bytes())
+    os.utime(log, ns=(0, 0))
+    before = contents(tmp_path / "out")
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 2
+    assert "changed since it was restored" in run.done.stderr
+    assert contents(tmp_path / "out") == before

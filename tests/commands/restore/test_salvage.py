@@ -1,0 +1,498 @@
+"""Damaged dumps: what is kept, and that what is lost is said."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pytest
+
+from kafka_index import restore_dump, verify
+from kafka_index.commands.restore.cluster import ClusterMode
+from kafka_index.commands.restore.output_files import Link
+from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.restored_partition import Salvage
+from kafka_index.core.errors import ConfigError
+from tests.support.command_line import Argument, run_here
+from tests.support.restoring import batches, contents, copy_dump, damage_batch, logs, restore
+
+PARTITION = "audit.trail-0"
+
+
+def places(log: Path) -> list[tuple[int, int, int]]:
+    """Position, size and number of records of each batch."""
+    rows = batches(log)
+    return [(row["position_bytes"], row["size_bytes"], row["record_count"]) for row in rows]
+
+
+def records(directory: Path) -> int:
+    return sum(count for log in logs(directory) for _, _, count in places(log))
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "dump", PARTITION)
+
+
+def test_the_prefix_of_a_damaged_segment_and_the_later_segments_are_kept(
+    tmp_path: Path, dump: Path
+) -> None:
+    before = records(dump / PARTITION)
+    second = logs(dump / PARTITION)[1]
+    lost_records = sum(count for _, _, count in places(second)[5:])
+    whole = second.read_bytes()
+    damage_batch(second, 5)
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert run.partitions("salvaged") == {PARTITION}
+    assert records(tmp_path / "out" / PARTITION) == before - lost_records
+    (lost,) = run.lost
+    assert lost["reason_code"] == "bad_crc"
+    assert lost["records"] == lost_records
+    kept = logs(tmp_path / "out" / PARTITION)[1].read_bytes()
+    assert whole.startswith(kept)
+    assert lost["size_bytes"] == len(whole) - len(kept)
+    assert lost["last_offset"] == int(logs(dump / PARTITION)[2].stem) - 1
+
+
+def test_the_runbook_says_how_much_more_a_prefix_loses(tmp_path: Path, dump: Path) -> None:
+    second = logs(dump / PARTITION)[1]
+    for number in (9, 5):
+        damage_batch(second, number)
+
+    prefix = restore(dump, tmp_path / "prefix")
+    kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
+
+    more = records(tmp_path / "batches" / PARTITION) - records(tmp_path / "prefix" / PARTITION)
+    line = f"{PARTITION}: --salvage prefix loses {more:,} offsets more than --salvage batches would"
+    assert line in prefix.done.stdout
+    assert "offsets more" not in kept.done.stdout
+
+
+def test_only_the_bad_batches_are_dropped_where_that_is_asked_for(
+    tmp_path: Path, dump: Path
+) -> None:
+    before = records(dump / PARTITION)
+    second = logs(dump / PARTITION)[1]
+    dropped = damage_batch(second, 9) + damage_batch(second, 5)
+
+    run = restore(dump, tmp_path / "out", "--salvage", "batches")
+
+    assert run.code == 1
+    assert [row["records"] for row in run.lost] == counts_at(second, 5, 9)
+    assert f"{dropped} records lost in 2 ranges" in run.done.stdout
+    assert records(tmp_path / "out" / PARTITION) == before - dropped
+    done = run_here("predict", "--input", tmp_path / "out")
+    assert "0 records lost or hidden, 24 offsets missing" in done.stdout
+
+
+@pytest.mark.parametrize("salvage", list(Salvage))
+def test_a_choice_means_the_same_as_text_and_as_member_of_its_enum(
+    tmp_path: Path, dump: Path, salvage: Salvage
+) -> None:
+    damage_batch(logs(dump / PARTITION)[1], 5)
+
+    kept = [
+        restore_dump(dump, tmp_path / str(number), salvage=given, link=link)
+        for number, (given, link) in enumerate([(salvage, Link.COPY), (salvage.value, "copy")])
+    ]
+
+    assert kept[0].partitions == kept[1].partitions
+    assert contents(tmp_path / "0") == contents(tmp_path / "1")
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"cluster": ClusterMode.SAME, "seeds": ["metadata"]},
+        {"cluster": ClusterMode.SAME, "renames": {"a": "b"}},
+        {"metadata_output": "metadata"},
+        {"all_brokers_restored": True},
+        {"topic_configs": {"a": {"retention.ms": "1"}}},
+    ],
+)
+def test_choices_that_exclude_each_other_are_refused(
+    tmp_path: Path, dump: Path, choices: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"is for --cluster|requires --seed"):
+        RestoreRequest([str(dump)], str(tmp_path / "out"), **choices)
+
+
+def counts_at(log: Path, *numbers: int) -> list[int]:
+    """The number of records by the headers of batches, whatever their checksums."""
+    headers = batches(log, verify_crc=False)
+    return [headers[number]["record_count"] for number in numbers]
+
+
+def test_batches_after_lost_bytes_are_found_again(tmp_path: Path, dump: Path) -> None:
+    second = logs(dump / PARTITION)[1]
+    found = places(second)
+    data = bytearray(second.read_bytes())
+    # The header of one batch, its length above all, and the middle of the next.
+    start = found[5][0]
+    data[start : found[6][0] + 30] = b"\xff" * (found[6][0] + 30 - start)
+    second.write_bytes(data)
+
+    run = restore(dump, tmp_path / "out", "--salvage", "batches")
+
+    (lost,) = run.lost
+    assert lost["records"] is None
+    assert lost["size_bytes"] == found[5][1] + found[6][1]
+    assert len(places(logs(tmp_path / "out" / PARTITION)[1])) == len(found) - 2
+
+
+def test_a_damaged_partition_is_left_out_where_that_is_asked_for(
+    tmp_path: Path, dump: Path
+) -> None:
+    damage_batch(logs(dump / PARTITION)[1], 5)
+    shutil.copytree(dump / PARTITION, dump / "audit.trail-1")
+
+    run = restore(dump, tmp_path / "out", "--salvage", "none")
+
+    assert run.code == 1
+    assert run.partitions("left_out") == {PARTITION, "audit.trail-1"}
+    assert not list((tmp_path / "out").glob("audit.trail*"))
+
+
+def test_a_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
+    last = logs(dump / PARTITION)[-1]
+    position, _, count = places(last)[-1]
+    last.write_bytes(last.read_bytes()[: position + 80])
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    (lost,) = run.lost
+    assert lost["reason_code"] == "torn_batch"
+    assert lost["records"] == count
+    assert logs(tmp_path / "out" / PARTITION)[-1].stat().st_size == position
+
+
+@pytest.mark.parametrize("kept_bytes", [8, 80])
+def test_torn_end_below_the_high_watermark_reports_two_losses(
+    tmp_path: Path, dump: Path, kept_bytes: int
+) -> None:
+    last = logs(dump / PARTITION)[-1]
+    end = batches(last)[-1]["last_offset"] + 1
+    torn = batches(last)[-4]
+    last.write_bytes(last.read_bytes()[: torn["position_bytes"] + kept_bytes])
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    header_is_there = kept_bytes > 61
+    committed = torn["last_offset"] + 1 if header_is_there else torn["base_offset"]
+    code = "torn_batch" if header_is_there else "torn_header"
+    torn_to = torn["last_offset"] if header_is_there else None
+    assert run.lost_offsets == [
+        (code, torn["base_offset"], torn_to),
+        ("below_committed", committed, end - 1),
+    ]
+
+
+@pytest.mark.parametrize("salvage", ["prefix", "batches"])
+def test_the_records_after_a_torn_batch_are_unknown(
+    tmp_path: Path, dump: Path, salvage: str
+) -> None:
+    second, third = logs(dump / PARTITION)[1:3]
+    position, _, _ = places(second)[5]
+    kept = sum(count for _, _, count in places(second)[:5])
+    second.write_bytes(second.read_bytes()[: position + 80])
+
+    run = restore(dump, tmp_path / "out", "--salvage", salvage)
+
+    assert run.code == 1
+    (lost,) = run.lost
+    first, last = int(second.stem) + kept, int(third.stem) - 1
+    assert (lost["first_offset"], lost["last_offset"], lost["records"]) == (first, last, None)
+    assert f"{last - first + 1:,} offsets lost in 1 range" in run.done.stdout
+    assert f"offsets {first} to {last} (how many is unknown)" in run.done.stdout
+
+
+def test_zeros_of_preallocation_are_cut_off_and_no_loss(tmp_path: Path, dump: Path) -> None:
+    last = logs(dump / PARTITION)[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole + bytes(10_000))
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 0, run.done.stdout
+    assert logs(tmp_path / "out" / PARTITION)[-1].read_bytes() == whole
+
+
+def test_an_end_that_the_checkpoints_know_and_the_log_lacks_is_a_loss(
+    tmp_path: Path, dump: Path
+) -> None:
+    last = logs(dump / PARTITION)[-1]
+    position, _, count = places(last)[-1]
+    last.write_bytes(last.read_bytes()[:position])
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    (lost,) = run.lost
+    assert lost["reason_code"] == "below_committed"
+    assert lost["last_offset"] - lost["first_offset"] + 1 == count
+
+
+def test_a_segment_that_is_missing_is_a_loss(tmp_path: Path, dump: Path) -> None:
+    first, second, third = (int(log.stem) for log in logs(dump / PARTITION)[:3])
+    assert first == 0
+    logs(dump / PARTITION)[1].unlink()
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    (lost,) = run.lost
+    assert (lost["reason_code"], lost["first_offset"], lost["last_offset"]) == (
+        "gap",
+        second,
+        third - 1,
+    )
+    assert f"{third - second:,} offsets lost in 1 range" in run.done.stdout
+
+
+def test_summary_and_page_count_records_and_offsets(tmp_path: Path, dump: Path) -> None:
+    first, second, third = logs(dump / PARTITION)[:3]
+    damage_batch(first, 5)
+    second.unlink()
+    page = tmp_path / "restore.html"
+    again: list[Argument] = [
+        "--input",
+        dump,
+        "--output",
+        tmp_path / "again",
+        "--salvage",
+        "batches",
+    ]
+
+    run = restore(dump, tmp_path / "out", "--salvage", "batches")
+    run_here("restore", *again, "--report", page)
+
+    lost = sum(row["records"] or 0 for row in run.lost)
+    gap = int(third.stem) - int(second.stem)
+    text = f"{lost} records and {gap:,} offsets lost in 2 ranges"
+    assert text in run.done.stdout
+    assert text in page.read_text()
+
+
+def test_the_state_of_share_groups_is_not_compacted(tmp_path: Path, dump: Path) -> None:
+    directory = (dump / PARTITION).rename(dump / "__share_group_state-0")
+    logs(directory)[1].unlink()
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert [lost["reason_code"] for lost in run.lost] == ["gap"]
+
+
+def test_offsets_that_compaction_removed_are_no_loss(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump", "customer-profiles-0", "inventory.levels-0")
+
+    assert restore(dump, tmp_path / "out").code == 0
+
+
+def test_a_hard_link_is_replaced_before_it_is_cut(tmp_path: Path, dump: Path) -> None:
+    damage_batch(logs(dump / PARTITION)[1], 5)
+    before = logs(dump / PARTITION)[1].read_bytes()
+
+    run = restore(dump, tmp_path / "out", "--link", "hard")
+
+    assert run.code == 1
+    assert logs(dump / PARTITION)[1].read_bytes() == before
+    assert logs(tmp_path / "out" / PARTITION)[1].stat().st_nlink == 1
+
+
+def test_a_log_that_is_a_symbolic_link_is_not_cut_in_the_dump(tmp_path: Path, dump: Path) -> None:
+    second = logs(dump / PARTITION)[1]
+    damage_batch(second, 5)
+    kept = tmp_path / "kept.log"
+    second.rename(kept)
+    second.symlink_to(kept)
+    before = kept.read_bytes()
+
+    run = restore(dump, tmp_path / "out", "--link", "hard")
+
+    assert run.code == 1
+    assert kept.read_bytes() == before
+    made = logs(tmp_path / "out" / PARTITION)
+    assert not any(log.is_symlink() for log in made)
+    assert len(made[1].read_bytes()) < len(before)
+
+
+def test_a_first_segment_that_is_missing_is_a_loss_from_the_log_start_on(
+    tmp_path: Path, dump: Path
+) -> None:
+    second = int(logs(dump / PARTITION)[1].stem)
+    logs(dump / PARTITION)[0].unlink()
+    (dump / "log-start-offset-checkpoint").write_text("0\n1\naudit.trail 0 20\n")
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert run.lost_offsets == [("gap", 20, second - 1)]
+
+
+def test_a_first_log_without_its_first_batches_is_a_loss(tmp_path: Path, dump: Path) -> None:
+    first = logs(dump / PARTITION)[0]
+    position, _, _ = places(first)[3]
+    offset = batches(first)[3]["base_offset"]
+    first.write_bytes(first.read_bytes()[position:])
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert run.lost_offsets == [("gap", 0, offset - 1)]
+
+
+def compacted(dump: Path, *, cleaned_to: int) -> Path:
+    """Make the partition one of a compacted topic, cleaned up to an offset."""
+    (dump / PARTITION).rename(dump / "__consumer_offsets-0")
+    text = f"0\n1\n__consumer_offsets 0 {cleaned_to}\n"
+    (dump / "cleaner-offset-checkpoint").write_text(text)
+    return dump / "__consumer_offsets-0"
+
+
+def test_a_segment_above_the_cleaned_part_is_a_loss(tmp_path: Path, dump: Path) -> None:
+    first, second, third = (int(log.stem) for log in logs(dump / PARTITION)[:3])
+    directory = compacted(dump, cleaned_to=first + 20)
+    logs(directory)[1].unlink()
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert run.lost_offsets == [("gap", second, third - 1)]
+
+
+def test_a_segment_above_the_cleaned_part_is_filled_from_another_copy(
+    tmp_path: Path, dump: Path
+) -> None:
+    directory = compacted(dump, cleaned_to=20)
+    other = tmp_path / "other"
+    shutil.copytree(dump, other)
+    missing = logs(directory)[1]
+    missing.unlink()
+
+    run = restore(dump, tmp_path / "out", "--input", other)
+
+    assert run.code == 0, run.done.stdout
+    made = tmp_path / "out/__consumer_offsets-0" / missing.name
+    assert made.read_bytes() == (other / directory.name / missing.name).read_bytes()
+
+
+def test_a_gap_in_the_cleaned_part_is_no_loss(tmp_path: Path, dump: Path) -> None:
+    third = int(logs(dump / PARTITION)[2].stem)
+    directory = compacted(dump, cleaned_to=third)
+    for file in directory.glob(f"{logs(directory)[1].stem}.*"):
+        file.unlink()
+
+    assert restore(dump, tmp_path / "out").code == 0
+
+
+def repeat_batch(log: Path, number: int) -> None:
+    """Let a batch follow itself: whole, with the right checksum, and offsets that go back."""
+    position, size, _ = places(log)[number]
+    data = log.read_bytes()
+    end = position + size
+    log.write_bytes(data[:end] + data[position:end] + data[end:])
+
+
+@pytest.mark.parametrize("segment", [1, -1])
+@pytest.mark.parametrize("number", [3, -1])
+def test_a_batch_whose_offsets_go_back_is_damage(
+    tmp_path: Path, dump: Path, segment: int, number: int
+) -> None:
+    log = logs(dump / PARTITION)[segment]
+    sound, (position, *_) = log.read_bytes(), places(log)[number]
+    repeat_batch(log, number)
+
+    kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
+    prefix = restore(dump, tmp_path / "prefix")
+    none = restore(dump, tmp_path / "none", "--salvage", "none")
+
+    assert [each.code for each in (kept, prefix, none)] == [1, 1, 1]
+    assert not any("all that the dump has" in each.done.stdout for each in (kept, prefix, none))
+    assert [(row["reason_code"], row["records"]) for row in kept.lost] == [("overlap", 0)]
+    assert f"nothing is lost: it repeats what is at byte {position}" in kept.lost[0]["reason"]
+    assert "0 records lost in 1 range" in kept.done.stdout
+    assert [row["reason_code"] for row in prefix.lost][:1] == ["overlap"]
+    assert none.partitions("left_out") == {PARTITION}
+    assert (tmp_path / "batches" / PARTITION / log.name).read_bytes() == sound
+    assert sound.startswith((tmp_path / "prefix" / PARTITION / log.name).read_bytes())
+    for command in ("verify", "predict"):
+        assert run_here(command, "--input", tmp_path / "batches").returncode == 0
+        assert "go back" not in run_here(command, "--input", tmp_path / "prefix").stdout
+
+
+def test_a_batch_that_goes_back_and_is_no_repeat_is_lost(tmp_path: Path, dump: Path) -> None:
+    log = logs(dump / PARTITION)[1]
+    position, size, count = places(log)[3]
+    data = bytearray(log.read_bytes())
+    again = data[position : position + size]
+    again[34] ^= 1
+    again[17:21] = google_crc32c.value(bytes(again[21:])).to_bytes(4)
+    log.write_bytes(data[: position + size] + again + data[position + size :])
+
+    run = restore(dump, tmp_path / "out", "--salvage", "batches")
+
+    assert [(row["reason_code"], row["records"]) for row in run.lost] == [("overlap", count)]
+
+
+def test_a_repeat_that_another_copy_does_not_have_is_restored_from_it(
+    tmp_path: Path, dump: Path
+) -> None:
+    whole = copy_dump(tmp_path / "whole", PARTITION)
+    log = logs(dump / PARTITION)[1]
+    sound = log.read_bytes()
+    repeat_batch(log, 3)
+
+    run = restore(dump, tmp_path / "out", "--input", whole)
+
+    assert run.code == 0
+    assert (run.lost, run.partitions("restored")) == ([], {PARTITION})
+    assert (tmp_path / "out" / PARTITION / log.name).read_bytes() == sound
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("delete", "is not compacted"), ("compact", "topic is compacted"), (None, "is not compacted")],
+)
+def test_the_policy_of_brokers_is_that_of_the_config_as_in_a_verification(
+    tmp_path: Path, policy: str | None, expected: str
+) -> None:
+    dump = copy_dump(tmp_path / "dump", PARTITION, "__cluster_metadata-0")
+    for path in (dump / PARTITION).glob(f"{logs(dump / PARTITION)[1].stem}.*"):
+        path.unlink()
+    settings = {} if policy is None else {"log.cleanup.policy": policy}
+
+    restored = restore_dump(dump, tmp_path / "out", config=settings)
+    verified = verify(dump, config=settings)
+
+    (lost,) = [one for each in restored.partitions for one in each.lost]
+    rows = [row for each in verified.partitions for row in each.findings]
+    (gap,) = [row for row in rows if row.kind == "log" and row.file_class == "gap"]
+    assert expected in lost.reason
+    assert lost.is_known is (policy != "compact")
+    assert lost.reason.partition("; ")[2].lower() in (gap.effect or "").lower()
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_last_log_cut_between_batches_is_whole_with_a_note_of_its_index_files(
+    tmp_path: Path, number: int
+) -> None:
+    dump = copy_dump(tmp_path / "dump", PARTITION)
+    for path in dump.glob("*-checkpoint"):
+        path.unlink()
+    log = logs(dump / PARTITION)[-1]
+    os.truncate(log, batches(log)[number]["position_bytes"])
+
+    restored = restore_dump(dump, tmp_path / "out")
+
+    (found,) = restored.partitions
+    assert not found.lost
+    assert any("its index files know later offsets" in note for note in found.notes)

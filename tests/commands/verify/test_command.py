@@ -1,0 +1,412 @@
+"""``kafka-index verify``: what it prints, reports, and exits with, of local and remote dumps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_index import verify
+from kafka_index.cli.exit_status import ExitCode
+from kafka_index.commands.verify.findings import VERIFY_SCHEMA, FileClass, FileKind
+from kafka_index.commands.verify.verify_job import Verification
+from tests.support.builds import finish, small_disk, start
+from tests.support.child_processes import open_to_all
+from tests.support.command_line import (
+    COMMAND,
+    DUMP,
+    Argument,
+    copy_partitions,
+    run_here,
+    run_program,
+)
+from tests.support.gates import Gate, Step
+from tests.support.remote import upload
+from tests.support.restoring import copy_dump
+from tests.support.segments import batch
+from tests.support.tiered import SETTINGS, Setting, setting
+
+PARTITION = "app-logs-0"
+Row = dict[str, object]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory of a broker that stopped cleanly, with one partition."""
+    return copy_dump(tmp_path / "data", PARTITION)
+
+
+def damage(data: Path) -> Path:
+    """Flip the last byte of the first log."""
+    path = min((data / PARTITION).glob("*.log"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_a_sound_dump_exits_with_0_and_says_so(data: Path) -> None:
+    done = run_here("verify", "--input", data)
+
+    assert done.returncode == ExitCode.DONE, done.stderr
+    assert "nothing harmful was found" in done.stdout
+
+
+def test_damage_exits_with_1_and_names_file_byte_and_effect(data: Path) -> None:
+    path = damage(data)
+
+    done = run_here("verify", "--input", data)
+
+    assert done.returncode == ExitCode.DAMAGE
+    (line,) = [line for line in done.stdout.splitlines() if path.name in line]
+    assert "bad_crc at byte" in line
+    assert "Consumers are stuck" in line
+
+
+def test_headers_alone_say_what_they_do_not_show(data: Path) -> None:
+    damage(data)
+
+    done = run_here("verify", "--input", data, "--fast")
+
+    assert done.returncode == ExitCode.DONE
+    assert "a wrong checksum" in done.stdout
+
+
+def test_nothing_found_exits_with_2(tmp_path: Path) -> None:
+    assert run_here("verify", "--input", tmp_path).returncode == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--against", "x", "--fast"), ("--against", "x", "--indexes", "y")]
+)
+def test_options_that_do_not_go_together_exit_with_2(data: Path, options: tuple[str, ...]) -> None:
+    given = ("--input", data) if options else ()
+
+    assert run_here("verify", *given, *options).returncode == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
+def test_the_report_has_the_schema_of_the_rows(data: Path, tmp_path: Path, ending: str) -> None:
+    report = tmp_path / f"report.{ending}"
+
+    assert run_here("verify", "--input", data, "--report", report).returncode == ExitCode.DONE
+
+    if ending == "parquet":
+        assert pq.read_schema(report).equals(VERIFY_SCHEMA)
+        kinds = pq.read_table(report).column("kind").to_pylist()
+        assert kinds.count("partition") == 1
+        assert kinds.count("root") == 6
+    elif ending == "json":
+        rows = [json.loads(line) for line in report.read_text().splitlines()]
+        assert {tuple(row) for row in rows} == {tuple(VERIFY_SCHEMA.names)}
+
+
+def test_files_of_a_build_are_verified_where_it_has_written_them(
+    data: Path, tmp_path: Path
+) -> None:
+    built = tmp_path / "built"
+    assert run_here("build", "--input", data, "--output", built).returncode == ExitCode.DONE
+    given = ("verify", "--input", data, "--indexes", built)
+    assert run_here(*given).returncode == ExitCode.DONE
+
+    index = min((built / PARTITION).glob("*.timeindex"))
+    index.write_bytes(b"")
+
+    done = run_here(*given)
+    assert done.returncode == ExitCode.DAMAGE
+    assert str(index) in done.stdout
+
+
+def test_copies_that_diverged_exit_with_1(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(data, other)
+    assert run_here("verify", "--input", data, "--against", other).returncode == ExitCode.DONE
+    for path in (other / PARTITION).glob("*2117.log"):
+        content = bytearray(path.read_bytes())
+        content[17] ^= 1  # the checksum of the first batch
+        path.write_bytes(content)
+
+    done = run_here("verify", "--input", data, "--against", other)
+
+    assert done.returncode == ExitCode.DAMAGE
+    assert "diverged at offset 2117 under epochs 0 and 0" in done.stdout
+
+
+def test_a_name_that_is_not_text_is_reported(data: Path, tmp_path: Path) -> None:
+    name = os.fsencode(data / PARTITION) + b"/\xff\n.log"
+    with open(name, "wb"):
+        pass
+    report = tmp_path / "report.parquet"
+
+    done = run_here("verify", "--input", data, "--report", report)
+
+    assert done.returncode == ExitCode.DAMAGE
+    rows = pq.read_table(report).to_pylist()
+    assert [row["class"] for row in rows if row["path"].endswith(".log") and row["harmful"]] == [
+        "corrupt"
+    ]
+
+
+def test_a_log_that_changes_meanwhile_is_named_and_worth_a_retry(
+    data: Path, tmp_path: Path
+) -> None:
+    path = max((data / PARTITION).glob("*.log"))
+    gate = Gate(tmp_path / "gate", Step("open", path.name, 1))
+    process = start("--input", data, "--threads", 1, command_name="verify", gate=gate)
+    gate.wait(process)
+    with path.open("ab") as file:
+        file.write(b"x")
+    gate.open()
+    done = finish(process)
+
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stdout
+    assert "could not be read, or changed meanwhile" in done.stdout
+
+
+def unprivileged(data: Path, tmp_path: Path) -> tuple[int, str, list[Row]]:
+    """Verify without privileges; return the exit code, what is printed, and the report."""
+    open_to_all(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    out.chmod(0o777)
+    report = out / "report.parquet"
+    arguments = ("--input", data, "--report", report)
+    done = finish(start(*arguments, command_name="verify", privileged=False))
+    assert report.exists(), done.stderr
+    return done.returncode, done.stdout, pq.read_table(report).to_pylist()
+
+
+def of_kind(rows: list[Row], kind: FileKind) -> list[Row]:
+    return [row for row in rows if row["kind"] == kind.value]
+
+
+@pytest.mark.parametrize(("number", "logs_only"), [(0, True), (1, True), (1, False), (-1, False)])
+def test_a_log_that_may_not_be_read_is_worth_a_retry_and_no_damage(
+    data: Path, tmp_path: Path, number: int, *, logs_only: bool
+) -> None:
+    if logs_only:
+        for path in (data / PARTITION).iterdir():
+            if path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+                path.unlink()
+    log = sorted((data / PARTITION).glob("*.log"))[number]
+    log.chmod(0)
+
+    code, printed, rows = unprivileged(data, tmp_path)
+
+    assert code == ExitCode.ENVIRONMENT, printed
+    assert [row["path"] for row in rows if row["harmful"]] == []
+    unread = [row["path"] for row in of_kind(rows, FileKind.LOG) if row["retriable"]]
+    assert unread == [str(log)]
+    (partition,) = of_kind(rows, FileKind.PARTITION)
+    assert (partition["class"], partition["retriable"]) == (FileClass.UNREADABLE, True)
+    assert f"{log.name}: log: unreadable" in printed
+
+
+def test_files_that_may_not_be_read_are_rows_and_the_run_continues(
+    data: Path, tmp_path: Path
+) -> None:
+    log = max((data / PARTITION).glob("*.log"))
+    paths = [log.with_suffix(each) for each in (".index", ".timeindex", ".txnindex", ".snapshot")]
+    for path in paths:
+        path.touch()
+        path.chmod(0)
+
+    code, printed, rows = unprivileged(data, tmp_path)
+
+    assert code == ExitCode.ENVIRONMENT, printed
+    found = {row["path"]: (row["class"], row["harmful"], row["retriable"]) for row in rows}
+    assert [found[str(path)] for path in paths] == [(FileClass.UNREADABLE, False, True)] * 4
+    assert of_kind(rows, FileKind.PARTITION)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_in_the_place_of_indexes_is_damage_and_not_waited_for(
+    data: Path, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    log = min((data / PARTITION).glob("*.log"))
+    paths = [log.with_suffix(each) for each in (".index", ".timeindex", ".txnindex")]
+    for path in paths:
+        path.unlink(missing_ok=True)
+        make(path)
+
+    code, printed, rows = unprivileged(data, tmp_path)
+
+    assert code == ExitCode.DAMAGE, printed
+    found = {(row["path"], row["class"], row["harmful"]) for row in rows}
+    assert {(str(path), FileClass.UNREADABLE, True) for path in paths} <= found
+    assert of_kind(rows, FileKind.PARTITION)
+
+
+def test_a_snapshot_that_vanishes_is_worth_a_retry(data: Path, tmp_path: Path) -> None:
+    path = max((data / PARTITION).glob("*.snapshot"))
+    gate = Gate(tmp_path / "gate", Step("open", path.name, 1))
+    process = start("--input", data, "--threads", 1, command_name="verify", gate=gate)
+    gate.wait(process)
+    path.unlink()
+    gate.open()
+    done = finish(process)
+
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
+    assert f"{path.name}: snapshot: unreadable" in done.stdout
+
+
+def test_a_report_that_finds_no_room_is_worth_a_retry_and_leaves_the_older_one(
+    data: Path, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "4k") as disk:
+        report = disk / "report.json"
+        report.write_text("{}\n")
+
+        done = run_here("verify", "--input", data, "--report", report)
+
+        assert done.returncode == ExitCode.ENVIRONMENT, done.stdout
+        assert "report" in done.stderr
+        assert report.read_text() == "{}\n"
+        assert [path.name for path in disk.iterdir()] == [report.name]
+
+
+def test_no_room_for_what_files_should_be_is_worth_a_retry(data: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "16k") as disk:
+        done = run_program(
+            *COMMAND, "verify", "--input", str(data), variables={"TMPDIR": str(disk)}
+        )
+
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
+    assert "could not be read, or changed meanwhile" in done.stdout
+    assert "harmful file" not in done.stdout.replace("0 with harmful files", "")
+
+
+def test_a_harmful_file_says_what_was_expected_and_found(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    (log, *_) = sorted((DUMP / "payments-0").glob("*.timeindex"))
+    (data / "payments-0" / log.name).write_bytes(log.read_bytes()[:-1])
+    done = run_here("verify", "--input", data)
+    size = log.stat().st_size - 1
+    assert (
+        f"timeindex: corrupt at byte {size - size % 12}: "
+        f"expected a multiple of 12 bytes, found {size} bytes"
+    ) in done.stdout
+
+
+#: ``index.interval.bytes`` of the brokers' topics.
+_INTERVAL = 600
+
+
+def arguments(at: Setting) -> list[Argument]:
+    pairs = [text for name, path in at.keys for text in ("--tiered-key", f"{name}={path}")]
+    return ["--tiered", at.remote, *pairs, "--index-interval-bytes", _INTERVAL]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_what_brokers_uploaded_is_right_with_their_directory_and_without(
+    name: str, *, has_directory: bool
+) -> None:
+    at = setting(name)
+    local = ("--input", at.data) if has_directory else ()
+
+    done = run_here("verify", *local, *arguments(at))
+
+    assert done.returncode == ExitCode.DONE, done.stdout
+    assert "identical" in done.stdout
+
+
+def test_an_uploaded_index_that_leads_astray_is_found() -> None:
+    at = setting("local")
+    indexes = sorted(Path(at.remote).rglob("*.timeindex"), key=lambda path: path.stat().st_size)
+    path = indexes[-1]
+    content = path.read_bytes()
+    path.write_bytes(content[:-12])
+    try:
+        done = run_here("verify", *arguments(at), "--input", at.data)
+    finally:
+        path.write_bytes(content)
+
+    assert done.returncode == ExitCode.DAMAGE
+    assert "timeindex: incomplete" in done.stdout
+
+
+def classes(found: Verification) -> list[tuple[str, str, FileClass, bool]]:
+    rows = [row for one in found.partitions for row in one.findings]
+    return sorted(
+        (Path(row.path).name, row.kind.value, row.file_class, row.harmful) for row in rows
+    )
+
+
+def test_rows_are_those_of_the_same_files_on_a_disk(configured_bucket: str, tmp_path: Path) -> None:
+    data = copy_dump(tmp_path / "data", "payments-0")
+    index = min((data / "payments-0").glob("*.index"))
+    index.write_bytes(index.read_bytes()[:-3])
+    log = max((data / "payments-0").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    uri = upload(data, f"{configured_bucket}/data")
+
+    remote, local = verify([uri], threads=2), verify([data], threads=2)
+
+    assert remote.is_harmful
+    assert classes(remote) == classes(local)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_unread_entry_has_the_same_verdict_on_terminal_page_and_exit_code(
+    data: Path, tmp_path: Path, kind: str
+) -> None:
+    folder = data / PARTITION
+    if kind == "pipe":
+        log = min(folder.glob("*.log"))
+        # Without it, the log begins later.
+        for path in folder.glob(f"{log.stem}.*"):
+            path.unlink()
+        os.mkfifo(log)
+    else:
+        index = max(folder.glob("*.timeindex"))
+        index.rename(tmp_path / index.name)
+        index.symlink_to(tmp_path / index.name)
+    page = tmp_path / "page.html"
+
+    done = run_here("verify", "--input", data, "--report", page)
+    found = verify(data)
+
+    assert done.returncode == found.outcome.exit_code == 1
+    assert "nothing harmful was found" not in done.stdout
+    assert "1 entry of the input not read" in found.headline
+    assert (found.headline in done.stdout) is not found.is_harmful
+    text = page.read_text()
+    assert f'<h1 id="verdict">{found.headline}</h1>' in text
+    assert '<header class="bad">' in text
+
+
+def test_headline_counts_the_listed_rows_before_the_next_command(data: Path) -> None:
+    for path in sorted((data / PARTITION).glob("*.timeindex"))[:2]:
+        path.write_bytes(path.read_bytes()[:-1])
+
+    done = run_here("verify", "--input", data)
+
+    title, *rows, _, following = done.stdout.splitlines()[-6:]
+    assert title == "2 harmful files, 1 partition:"
+    assert len(rows) == 3
+    assert following.startswith(f"next: kafka-index restore --input {data} --output ")
+
+
+@pytest.mark.parametrize("kind", ["a day ahead", "microseconds", "now"])
+def test_future_timestamps_that_delay_retention_are_a_note(tmp_path: Path, kind: str) -> None:
+    now = int(time.time() * 1000)
+    timestamp_ms = {"a day ahead": now + 90_000_000, "microseconds": now * 1000, "now": now}[kind]
+    folder = tmp_path / "data/orders-0"
+    folder.mkdir(parents=True)
+    for base_offset, latest in ((0, now), (3, timestamp_ms), (6, now)):
+        log = batch(base_offset, 3, max_timestamp=latest)
+        (folder / f"{base_offset:020d}.log").write_bytes(log)
+
+    done = run_here("verify", "--input", tmp_path / "data")
+
+    assert done.returncode == 0
+    title = "timestamps in the future delay retention by time:"
+    assert (title in done.stdout) is (kind != "now")
+    assert (f"  orders: 1 segment, {len(log)} B" in done.stdout) is (kind != "now")

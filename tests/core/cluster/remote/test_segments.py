@@ -1,0 +1,372 @@
+"""Remote segments of every setting: their logs and indexes, whole, in ranges, and damaged."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kafka_index.core.cluster.remote.remote_log_metadata import (
+    MetadataEvent,
+    MetadataRecord,
+    PartitionDeleteEvent,
+    RemoteLogMetadata,
+    SegmentEvent,
+    SegmentState,
+    parse_metadata_record,
+    read_remote_log_metadata,
+)
+from kafka_index.core.errors import (
+    CorruptLogError,
+    CorruptObjectError,
+    CorruptRecordError,
+    InputError,
+    KafkaIndexError,
+)
+from kafka_index.core.format.names import REMOTE_LOG_METADATA_TOPIC
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.tiered.encryption import RsaPrivateNumbers, decrypt_oaep, read_private_key
+from kafka_index.core.fs.tiered.segment_paths import Layout, SegmentKey
+from kafka_index.core.fs.tiered.tiered_store import TieredStore
+from kafka_index.core.log.scan.segment_scan import ByteStreamSource
+from kafka_index.core.logdir.listing import list_dump
+from tests.support.tiered import ENCRYPTED, SETTINGS, Setting, keys, setting
+
+_INDEXES = (".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_log_is_sound_and_holds_the_offsets_of_its_manifest(name: str) -> None:
+    at = setting(name)
+    with keys(at.keys):
+        for key in at.segments():
+            path = at.file(key, ".log")
+            source = ByteStreamSource(
+                store_of(path).open(path).stream(), segment_base_offset=key.start_offset
+            )
+            chunks = [(chunk.base_offset[0], chunk.last_offset[-1]) for chunk in source.chunks()]
+
+            assert source.stop is None
+            assert chunks[0][0] == key.start_offset
+            store = store_of(path)
+            if at.layout is Layout.AIVEN and isinstance(store, TieredStore):
+                manifest = store.manifest(f"{at.remote}/{key.name}")
+                assert chunks[-1][1] == manifest.end_offset
+                assert source.log_size_bytes == manifest.log_size_bytes
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_ranges_and_streams_are_slices_of_the_whole_log(name: str) -> None:
+    at = setting(name)
+    with keys(at.keys):
+        for key in list(at.segments())[:20]:
+            path = at.file(key, ".log")
+            whole = store_of(path).read(path)
+            log = store_of(path).open(path)
+            starts, ends = [0, 7, 1000, 1020, len(whole) - 5], [3, 9, 1003, 1030, len(whole) + 5]
+
+            assert log.size_bytes == len(whole)
+            assert [bytes(each) for each in log.read_ranges(starts, ends)] == [
+                whole[start:end] for start, end in zip(starts, ends, strict=True)
+            ]
+            assert b"".join(map(bytes, log.stream(999))) == whole[999:]
+            assert bytes(log.read_at(len(whole) + 1, 10)) == b""
+
+
+def test_an_index_that_a_segment_does_not_have_is_not_found() -> None:
+    at = setting("aiven-plain")
+    missing = 0
+    for key in at.segments():
+        path = at.file(key, ".txnindex")
+        try:
+            entries = store_of(path).read(path)
+        except FileNotFoundError:
+            missing += 1
+        else:
+            assert len(entries) % 34 == 0
+    assert missing == 69
+
+
+def test_the_indexes_of_an_encrypted_segment_are_those_of_a_broker() -> None:
+    at = setting(ENCRYPTED)
+    for key in list(at.segments())[:10]:
+        offsets, times, snapshot, epochs = (_read(at, key, suffix) for suffix in _INDEXES)
+        assert len(offsets) % 8 == 0
+        assert len(times) % 12 == 0
+        assert snapshot[:2] == b"\x00\x01"
+        assert epochs.startswith(b"0\n")
+
+
+def _copy(at: Setting, tmp_path: Path, chunks: int) -> tuple[Setting, SegmentKey, Path]:
+    """Copy a store; return it, a segment with so many chunks at least, and its log object."""
+    shutil.copytree(at.path, tmp_path / at.path.name)
+    copied = Setting(tmp_path / at.path.name)
+    with keys(at.keys):
+        for key in copied.segments():
+            store = store_of(copied.file(key, ".log"))
+            assert isinstance(store, TieredStore)
+            if store.manifest(f"{copied.remote}/{key.name}").chunks.count >= chunks:
+                return copied, key, Path(f"{copied.remote}/{key.name}.log")
+    raise AssertionError("no segment is large enough")
+
+
+def _flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def _read(at: Setting, key: SegmentKey, suffix: str = ".log") -> bytes:
+    path = at.file(key, suffix)
+    with keys(at.keys):
+        return store_of(path).read(path)
+
+
+@pytest.mark.parametrize("name", ["aiven-zstd", "aiven-enc", ENCRYPTED])
+def test_a_flipped_bit_is_an_error_that_names_object_and_chunk(name: str, tmp_path: Path) -> None:
+    at, key, log = _copy(setting(name), tmp_path, 2)
+    # The header of a zstd frame; a bit inside may stay without effect.
+    _flip(log, 1)
+
+    with pytest.raises(CorruptObjectError, match=r"chunk 0 of \d+ cannot be read") as caught:
+        _read(at, key)
+
+    assert caught.value.path == str(log)
+
+
+def test_chunks_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
+    at, key, log = _copy(setting(ENCRYPTED), tmp_path, 3)
+    whole = _read(at, key)
+    path = at.file(key, ".log")
+    with keys(()), keys(at.keys):
+        store = store_of(path)
+        assert isinstance(store, TieredStore)
+        chunks = store.manifest(f"{at.remote}/{key.name}").chunks
+        data = bytearray(log.read_bytes())
+        data[: int(chunks.starts[1])] = bytes(int(chunks.starts[1]))
+        log.write_bytes(data)
+        start = chunks.chunk_size_bytes
+
+        assert bytes(store.open(path).read_at(start, 10)) == whole[start : start + 10]
+
+
+@pytest.mark.parametrize("name", ["aiven-plain", "aiven-zstd", "aiven-enc", ENCRYPTED])
+def test_a_cut_object_is_refused_by_its_size(name: str, tmp_path: Path) -> None:
+    at, key, log = _copy(setting(name), tmp_path, 1)
+    log.write_bytes(log.read_bytes()[:-1])
+
+    with pytest.raises(CorruptObjectError, match="the log object is cut") as caught:
+        _read(at, key)
+
+    assert caught.value.path == str(log)
+
+
+def _outcome(at: Setting, key: SegmentKey) -> bytes | KafkaIndexError:
+    try:
+        return b"".join(_read(at, key, suffix) for suffix in (".log", ".index", ".snapshot"))
+    except KafkaIndexError as error:
+        return error
+
+
+@pytest.mark.parametrize("name", ["aiven-plain", "aiven-zstd", ENCRYPTED])
+def test_a_flipped_bit_of_a_manifest_is_an_error_or_without_effect_on_the_bytes(
+    name: str, tmp_path: Path
+) -> None:
+    at, key, log = _copy(setting(name), tmp_path, 1)
+    whole = _outcome(at, key)
+    path = log.with_suffix(".rsm-manifest")
+    text = path.read_bytes()
+    errors = []
+    for position in np.random.default_rng(1).choice(len(text), 60, replace=False).tolist():
+        _flip(path, position)
+        found = _outcome(at, key)
+        path.write_bytes(text)
+        if isinstance(found, KafkaIndexError):
+            errors.append(found)
+        else:
+            assert found == whole
+    assert len(errors) > 30
+    assert all(str(log.with_suffix("")) in str(error.path) for error in errors)
+
+
+def test_another_key_pair_is_an_error_that_names_the_key_and_no_material(tmp_path: Path) -> None:
+    at, key, log = _copy(setting(ENCRYPTED), tmp_path, 1)
+    swapped = tuple(
+        (name, path) for (name, _), (_, path) in zip(at.keys, at.keys[::-1], strict=True)
+    )
+    path = at.file(key, ".log")
+
+    with keys(swapped), pytest.raises(CorruptObjectError, match="cannot be decrypted") as caught:
+        store_of(path).read(path)
+
+    assert caught.value.path == str(log.with_suffix(".rsm-manifest"))
+    assert "BEGIN" not in repr(caught.value.__dict__)
+
+
+def test_a_key_pair_that_was_not_given_is_asked_for_by_name() -> None:
+    at = setting("aiven-enc")
+    path = at.file(next(at.segments()), ".log")
+
+    with keys(()), pytest.raises(InputError, match="give its private key, --tiered-key gk-1=FILE"):
+        store_of(path).read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no key\n", b"-----BEGIN PRIVATE KEY-----\nAAAA\n"])
+def test_a_file_without_a_private_key_is_refused_without_its_content(
+    content: bytes, tmp_path: Path
+) -> None:
+    at = setting("aiven-enc")
+    file = tmp_path / "key.pem"
+    file.write_bytes(content)
+    path = at.file(next(at.segments()), ".log")
+
+    with keys((("gk-1", str(file)),)), pytest.raises(InputError) as caught:
+        store_of(path).read(path)
+
+    assert caught.value.message == "not a private key that can be read"
+    assert caught.value.path == str(file)
+    assert caught.value.__cause__ is None
+
+
+def test_indexes_that_are_cut_or_altered_are_errors(tmp_path: Path) -> None:
+    at, key, log = _copy(setting(ENCRYPTED), tmp_path, 1)
+    indexes = log.with_suffix(".indexes")
+    _flip(indexes, 20)
+    with pytest.raises(CorruptObjectError, match="the index of the segment cannot be read"):
+        _read(at, key, ".index")
+
+    indexes.write_bytes(indexes.read_bytes()[:-1])
+    with pytest.raises(CorruptObjectError, match="another size than its manifest says"):
+        _read(at, key, ".index")
+
+
+def encrypt_oaep(n: int, e: int, message: bytes) -> bytes:
+    """Encrypt as RFC 8017, 7.1.1, has it."""
+    size, hashed = (n.bit_length() + 7) // 8, hashlib.sha3_512(b"").digest()
+    block = hashed + bytes(size - len(message) - 130) + b"\x01" + message
+    seed = os.urandom(64)
+    masked_block = masked(block, seed)
+    encoded = b"\x00" + masked(seed, masked_block) + masked_block
+    return pow(int.from_bytes(encoded, "big"), e, n).to_bytes(size, "big")
+
+
+def masked(data: bytes, seed: bytes) -> bytes:
+    counters = range(len(data) // 64 + 1)
+    mask = b"".join(hashlib.sha3_512(seed + n.to_bytes(4, "big")).digest() for n in counters)
+    return bytes(a ^ b for a, b in zip(data, mask, strict=False))
+
+
+@pytest.fixture(scope="module")
+def key() -> RsaPrivateNumbers:
+    return read_private_key(setting("aiven-enc").keys[0][1])
+
+
+@pytest.mark.parametrize("size", [0, 1, 32, 126])
+def test_what_was_encrypted_is_decrypted(key: RsaPrivateNumbers, size: int) -> None:
+    message = bytes(range(size))
+
+    assert decrypt_oaep(key, encrypt_oaep(key.n, key.e, message)) == message
+
+
+def test_a_message_that_was_altered_anywhere_is_refused(key: RsaPrivateNumbers) -> None:
+    ciphertext = encrypt_oaep(key.n, key.e, b"x" * 32)
+    for position in range(0, len(ciphertext), 17):
+        altered = bytearray(ciphertext)
+        altered[position] ^= 0x40
+
+        assert decrypt_oaep(key, bytes(altered)) is None
+
+
+@pytest.mark.parametrize("size", [0, 255, 257])
+def test_a_message_of_another_size_is_refused(key: RsaPrivateNumbers, size: int) -> None:
+    assert decrypt_oaep(key, bytes(size)) is None
+
+
+def test_no_part_of_a_key_is_printed(key: RsaPrivateNumbers) -> None:
+    assert repr(key) == "RsaPrivateNumbers()"
+
+
+def _records(at: Setting) -> list[MetadataRecord]:
+    listing = list_dump([at.data], topics=re.compile(REMOTE_LOG_METADATA_TOPIC))
+    return list(read_remote_log_metadata(listing.segments))
+
+
+def _as_kafka_prints(event: MetadataEvent) -> str:
+    assert not isinstance(event, PartitionDeleteEvent)
+    segment = (
+        f"RemoteLogSegmentId{{topicIdPartition={event.id.topic_id}:{event.topic}-"
+        f"{event.id.partition}, id={event.id.segment_id}}}"
+    )
+    custom = "Optional.empty"
+    if event.custom_metadata is not None:
+        custom = f"Optional[CustomMetadata{{{len(event.custom_metadata)} bytes}}]"
+    if isinstance(event, SegmentEvent):
+        epochs = ", ".join(f"{each.epoch}={each.start_offset}" for each in event.epochs)
+        return (
+            f"RemoteLogSegmentMetadata{{remoteLogSegmentId={segment}, "
+            f"startOffset={event.start_offset}, endOffset={event.end_offset}, "
+            f"brokerId={event.broker_id}, maxTimestampMs={event.max_timestamp_ms}, "
+            f"eventTimestampMs={event.event_timestamp_ms}, segmentLeaderEpochs={{{epochs}}}, "
+            f"segmentSizeInBytes={event.size_bytes}, customMetadata={custom}, "
+            f"state={event.state.name}, "
+            f"txnIdxEmpty={str(event.is_txn_index_empty).lower()}}}"
+        )
+    return (
+        f"RemoteLogSegmentMetadataUpdate{{remoteLogSegmentId={segment}, customMetadata={custom}, "
+        f"state={event.state.name}, eventTimestampMs={event.event_timestamp_ms}, "
+        f"brokerId={event.broker_id}}}"
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_event_is_the_one_that_kafka_prints(name: str) -> None:
+    at = setting(name)
+    text = gzip.decompress((at.path / "truth" / "remote_log_metadata.txt.gz").read_bytes()).decode()
+    expected = [tuple(line.split("\t")) for line in text.splitlines()[1:]]
+
+    found = [
+        (str(each.partition), str(each.offset), _as_kafka_prints(each.event))
+        for each in _records(at)
+    ]
+
+    assert sorted(found) == sorted(expected)
+
+
+def test_the_last_state_of_a_segment_counts() -> None:
+    metadata = RemoteLogMetadata.of_events(each.event for each in _records(setting("aiven-plain")))
+    states = list(metadata.states.values())
+
+    assert states.count(SegmentState.COPY_SEGMENT_FINISHED) == 85
+    assert states.count(SegmentState.DELETE_SEGMENT_FINISHED) == 5
+    assert states.count(SegmentState.COPY_SEGMENT_STARTED) == 1
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\x02\x00\x00", b"\x01\x09\x00", b"\x01\x00\x01", b"\x01\x00\x00\x05ab"]
+)
+def test_what_is_no_event_is_refused(value: bytes) -> None:
+    with pytest.raises(CorruptRecordError):
+        parse_metadata_record(value)
+
+
+def test_a_damaged_metadata_log_is_an_error_because_later_states_are_unknown(
+    tmp_path: Path,
+) -> None:
+    at = setting("local")
+    listing = list_dump([at.data], topics=re.compile(REMOTE_LOG_METADATA_TOPIC))
+    segment = max(listing.segments, key=lambda each: each.log_size_bytes)
+    data = bytearray(Path(segment.log_path).read_bytes())
+    data[len(data) // 2] ^= 1
+    folder = tmp_path / f"{segment.topic}-{segment.partition}"
+    folder.mkdir()
+    (folder / Path(segment.log_path).name).write_bytes(data)
+
+    damaged = list_dump([str(folder)], topics=None).segments
+    with pytest.raises(CorruptLogError, match="the states of remote segments after it are unknown"):
+        list(read_remote_log_metadata(damaged))

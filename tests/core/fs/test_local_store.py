@@ -1,0 +1,154 @@
+"""The local disk behind the interface of stores, and files that are written aside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kafka_index.core.errors import InputError, PublishError
+from kafka_index.core.fs.durable_files import AtomicFile
+from kafka_index.core.fs.registry import store_of
+
+
+def test_a_tree_is_listed_in_the_order_of_an_object_store(tmp_path: Path) -> None:
+    for name in ("a/2", "a/1", "a-b/3", "a.c", "z"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+
+    listed = [
+        row["path"]
+        for page in store_of(str(tmp_path)).list_tree(str(tmp_path))
+        for row in page.to_pylist()
+    ]
+
+    assert listed == sorted(["a/2", "a/1", "a-b/3", "a.c", "z"])
+
+
+def test_put_if_absent_leaves_what_is_there(tmp_path: Path) -> None:
+    store, path = store_of(str(tmp_path)), str(tmp_path / "file")
+    assert store.put(path, b"first", if_absent=True)
+
+    assert not store.put(path, b"second", if_absent=True)
+
+    assert store.read(path) == b"first"
+
+
+def test_ranges_are_those_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    source = store_of(str(path)).open(str(path))
+
+    found = source.read_ranges([0, 50], [2, 53])
+
+    assert [bytes(each) for each in found] == [b"\x00\x01", bytes([50, 51, 52])]
+    source.close()
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(InputError, match="ftp:// are not supported"):
+        store_of("ftp://host/path")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path)
+
+    with pytest.raises(InputError, match="cannot read the file: Is a directory") as raised:
+        store_of(path).read(path)
+
+    assert raised.value.path == path
+
+
+def test_a_file_appears_when_it_is_committed_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with AtomicFile(str(path)) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+        file.commit()
+        assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_that_is_not_committed_leaves_the_older_one_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with AtomicFile(str(path)) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_second_writer_of_the_same_file_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "report.csv")
+    with AtomicFile(path, what="report") as file:
+        file.write(b"first")
+        with pytest.raises(PublishError, match="another run is writing this report"):
+            AtomicFile(path, what="report")
+        file.commit()
+    assert Path(path).read_bytes() == b"first"
+    with AtomicFile(path) as file:
+        file.write(b"2nd")
+        file.commit()
+    assert Path(path).read_bytes() == b"2nd"
+
+
+def test_what_a_killed_run_left_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / ".file.tmp").write_bytes(b"longer than what comes now")
+    with AtomicFile(str(tmp_path / "file")) as file:
+        file.write(b"new")
+        file.commit(durable=False)
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_that_goes_while_a_directory_is_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    scandir = os.scandir
+
+    @contextmanager
+    def removing(path: str) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(path) as found:
+            entries = list(found)
+        (tmp_path / "b").unlink()
+        yield entries
+
+    monkeypatch.setattr(os, "scandir", removing)
+    found = store_of(str(tmp_path)).list_directory(str(tmp_path))
+    assert [each.path for each in found] == [str(tmp_path / "a")]
+
+
+def test_what_a_killed_run_left_that_had_linked_it_stays_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with AtomicFile(str(path)) as file:
+        file.write(b"first")
+        file.commit_if_absent()
+        # As if it were killed now.
+        (tmp_path / "kept").hardlink_to(tmp_path / ".file.tmp")
+    (tmp_path / "kept").rename(tmp_path / ".file.tmp")
+    with AtomicFile(str(path)) as file:
+        file.write(b"2nd")
+        assert path.read_bytes() == b"first"
+        file.commit()
+    assert path.read_bytes() == b"2nd"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_is_missing_is_found_out_at_once(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="cannot write the report"):
+        AtomicFile(str(tmp_path / "gone" / "file"), what="report")
+
+
+def test_a_final_path_that_cannot_be_replaced_leaves_no_scratch_file(tmp_path: Path) -> None:
+    (tmp_path / "file").mkdir()
+    with pytest.raises(PublishError, match="a directory stands"):  # noqa: SIM117
+        with AtomicFile(str(tmp_path / "file")) as file:
+            file.commit()
+    assert os.listdir(tmp_path) == ["file"]

@@ -1,0 +1,92 @@
+"""An index that is opened when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.index.abstract_index import IN_MEMORY, AbstractIndex, LazyIndex
+from tests.support.index_twins import OFFSET, Kind
+
+
+def written(kind: Kind, path: Path, entries: int) -> Path:
+    with kind.open(path, 100 * kind.entry_size) as index:
+        kind.add(index, entries)
+    return path
+
+
+def maps_of(path: Path) -> int:
+    """The number of maps of a file in this process."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return sum(line.endswith(str(path)) for line in lines)
+
+
+def test_nothing_is_opened_before_it_is_asked_for(kind: Kind, tmp_path: Path) -> None:
+    lazy = LazyIndex(lambda: kind.open(tmp_path / "missing", writable=False))
+    assert not lazy.is_open
+    lazy.close()
+
+
+def test_the_file_is_mapped_from_the_first_use_to_the_close(kind: Kind, tmp_path: Path) -> None:
+    path = written(kind, tmp_path / "x", 5)
+    lazy = LazyIndex(lambda: kind.open(path, writable=False))
+    assert maps_of(path) == 0
+    assert kind.found(lazy.get(), 3) == 3
+    assert (maps_of(path), lazy.is_open) == (1, True)
+    lazy.close()
+    assert (maps_of(path), lazy.is_open) == (0, False)
+
+
+def test_the_same_index_is_given_as_long_as_it_is_open(kind: Kind, tmp_path: Path) -> None:
+    path = written(kind, tmp_path / "x", 5)
+    lazy = LazyIndex(lambda: kind.open(path, writable=False))
+    assert lazy.get() is lazy.get()
+    assert maps_of(path) == 1
+    lazy.close()
+
+
+def test_after_a_close_the_file_is_opened_again(kind: Kind, tmp_path: Path) -> None:
+    path = written(kind, tmp_path / "x", 2)
+    lazy: LazyIndex[AbstractIndex] = LazyIndex(lambda: kind.open(path, writable=False))
+    assert lazy.get().entries == 2
+    lazy.close()
+    written(kind, tmp_path / "longer", 6).replace(path)
+    assert lazy.get().entries == 6
+    lazy.close()
+
+
+def test_a_close_leaves_a_file_at_its_size(kind: Kind, tmp_path: Path) -> None:
+    # LazyIndex is for readers too: it must not trim what it only looked at.
+    lazy = LazyIndex(lambda: kind.open(tmp_path / "x", 20 * kind.entry_size))
+    lazy.get()
+    lazy.close()
+    assert (tmp_path / "x").stat().st_size == 20 * kind.entry_size
+
+
+def test_what_cannot_be_opened_is_tried_again(kind: Kind, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    lazy: LazyIndex[AbstractIndex] = LazyIndex(lambda: kind.open(path, writable=False))
+    with pytest.raises(InputError, match="No such file"):
+        lazy.get()
+    assert not lazy.is_open
+    written(kind, path, 4)
+    assert lazy.get().entries == 4
+    lazy.close()
+
+
+def test_an_index_that_was_let_go_cannot_be_used_any_more(kind: Kind) -> None:
+    lazy = LazyIndex(lambda: kind.open(IN_MEMORY, 100))
+    index = lazy.get()
+    lazy.close()
+    with pytest.raises(ValueError, match="closed"):
+        kind.found(index, 0)
+
+
+def test_closing_twice_is_closing_once() -> None:
+    lazy = LazyIndex(lambda: OFFSET.open(IN_MEMORY, 100))
+    lazy.get()
+    lazy.close()
+    lazy.close()
+    assert not lazy.is_open

@@ -1,0 +1,205 @@
+"""Works on threads of this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.core.job.engine import (
+    COST_BYTES,
+    SplittableTask,
+    Waves,
+    balance,
+    count_bins,
+    split_waves,
+)
+from kafka_index.core.job.threads import ThreadEngine
+
+
+def double(work: int, _attempt_id: str) -> int:
+    return 2 * work
+
+
+def collect(found: Iterable[int], seen: list[int]) -> None:
+    """Append one by one: a list that an error interrupts stays as it was."""
+    for each in found:
+        seen.append(each)  # noqa: PERF402
+
+
+@pytest.mark.parametrize("threads", [1, 3, 50])
+def test_results_come_in_order_where_that_is_wanted(threads: int) -> None:
+    works = range(200)
+    with ThreadEngine(threads).start("test") as workers:
+        found = workers.run(works, double, sizes=works, what="{} works", ordered=True)
+        assert list(found) == [2 * work for work in works]
+        assert sorted(workers.run(works, double, sizes=works, what="")) == [2 * n for n in works]
+
+
+def test_results_come_as_they_are_there() -> None:
+    gate = threading.Event()
+
+    def wait_for_others(work: int, _attempt_id: str) -> int:
+        if not work:
+            gate.wait()
+        return work
+
+    with ThreadEngine(2).start("test") as workers:
+        found = workers.run(range(4), wait_for_others, sizes=[1] * 4, what="")
+        assert {next(found) for _ in range(3)} == {1, 2, 3}
+        gate.set()
+        assert list(found) == [0]
+
+
+def test_no_more_is_begun_than_a_few_works_for_each_thread() -> None:
+    begun = []
+
+    def begin(work: int, _attempt_id: str) -> int:
+        begun.append(work)
+        return work
+
+    with ThreadEngine(3).start("test") as workers:
+        found = workers.run(range(100), begin, sizes=[1] * 100, what="", ordered=True)
+        assert next(found) == 0
+        found.close()
+    assert len(begun) <= 7
+
+
+def test_threads_share_the_parts_of_a_work_and_one_of_them_joins_the_pieces() -> None:
+    meeting = threading.Barrier(3)
+
+    def part(number: int, attempt_id: str) -> tuple[int, str]:
+        meeting.wait(60)
+        return number, attempt_id
+
+    def divide(_work: int) -> SplittableTask[list[tuple[int, str]]]:
+        return SplittableTask(
+            [partial(part, number) for number in range(3)], lambda pieces, _: pieces
+        )
+
+    with ThreadEngine(3).start("test") as workers:
+        (pieces,) = workers.run_parts([0], divide, sizes=[1], what="")
+    assert [number for number, _ in pieces] == [0, 1, 2]
+    assert len({attempt_id for _, attempt_id in pieces}) == 3
+
+
+def test_the_results_of_what_runs_come_before_the_error_that_ends_the_run() -> None:
+    meeting = threading.Barrier(2)
+
+    def fail_at_first(work: int, _attempt_id: str) -> int:
+        if work < 2:
+            meeting.wait(60)
+        else:
+            time.sleep(0.05)
+        if not work:
+            raise OSError("no space")
+        return work
+
+    seen: list[int] = []
+    with ThreadEngine(2).start("test") as workers:
+        found = workers.run(range(100), fail_at_first, sizes=[1] * 100, what="")
+        with pytest.raises(OSError, match="no space"):
+            collect(found, seen)
+    assert seen[0] == 1
+    assert len(seen) < 50
+
+
+def test_a_run_that_is_left_ends_with_the_context() -> None:
+    begun = threading.Event()
+    ended = []
+
+    def work(number: int, _attempt_id: str) -> int:
+        begun.set()
+        ended.append(number)
+        return number
+
+    with ThreadEngine(2).start("left") as workers:
+        found = workers.run(range(100), work, sizes=[1] * 100, what="")
+        next(found)
+        begun.wait()
+    count = len(ended)
+    assert not [each for each in threading.enumerate() if each.name.startswith("left")]
+    assert len(ended) == count < 100
+
+
+def test_a_signal_is_raised_after_the_results_of_what_runs() -> None:
+    def interrupt(work: int, _attempt_id: str) -> int:
+        if work == 1:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return work
+
+    seen: list[int] = []
+    with ThreadEngine(1).start("test") as workers:
+        found = workers.run(range(100), interrupt, sizes=[1] * 100, what="")
+        with pytest.raises(KeyboardInterrupt):
+            collect(found, seen)
+    assert seen == list(range(len(seen)))
+    assert len(seen) < 100
+
+
+@given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 7), st.integers(0, 50))
+def test_no_bin_has_more_than_the_smallest_and_one_item(
+    sizes: list[int], bins: int, overhead: int
+) -> None:
+    loads = [0] * bins
+    for size, number in zip(sizes, balance(sizes, bins, overhead=overhead), strict=True):
+        loads[number] += size + overhead
+    assert max(loads) - min(loads) <= max(sizes, default=0) + overhead
+
+
+def test_items_without_a_size_are_spread_too() -> None:
+    assert sorted(balance([0] * 6, 3)) == [0, 0, 1, 1, 2, 2]
+
+
+def test_no_bins_are_refused() -> None:
+    with pytest.raises(ValueError, match="one bin or more, not 0"):
+        balance([1], 0)
+
+
+def sizes_of(costs: list[int], waves: Waves, workers: int) -> list[int]:
+    return [end - start for start, end in split_waves(costs, waves, workers)]
+
+
+def test_waves_with_kept_results_hold_16_gib_or_number_64() -> None:
+    gibibyte = 1 << 30
+    assert sizes_of([4 * gibibyte] * 10, Waves.KEPT, 2) == [4, 4, 2]
+    assert sizes_of([4 * gibibyte] * 640, Waves.KEPT, 2) == [10] * 64
+    assert sizes_of([1 << 40] * 80, Waves.KEPT, 2) == [1] * 80
+    assert sizes_of([], Waves.KEPT, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("works", "cost", "bins"),
+    [
+        (0, 0, 1),
+        (1, 1 << 40, 1),
+        (40, 40 * COST_BYTES, 10),
+        (1000, 1 << 30, 64),
+        (1000, 1 << 40, 1000),
+        (50_000, 50_000 * COST_BYTES, 782),
+    ],
+)
+def test_bins_are_sized_by_the_work(works: int, cost: int, bins: int) -> None:
+    assert count_bins(works, cost) == bins
+
+
+def test_waves_grow_up_to_a_few_works_for_each_worker() -> None:
+    assert sizes_of([1] * 30, Waves.GROWING, 2) == [2, 4, 8, 8, 8]
+
+
+def test_one_wave_has_all_works() -> None:
+    assert sizes_of([1 << 40] * 9, Waves.ONE, 1) == [9]
+    assert sizes_of([], Waves.ONE, 1) == []
+
+
+@pytest.mark.parametrize(("inputs", "threads"), [(["/dump"], 1), (["/dump", "s3://bucket"], 2)])
+def test_more_threads_wait_for_a_store(inputs: list[str], threads: int) -> None:
+    with ThreadEngine().start("test", inputs=inputs) as workers:
+        assert workers.count == threads * (os.cpu_count() or 1)

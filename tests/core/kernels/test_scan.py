@@ -1,0 +1,204 @@
+"""The scan kernel against a walk with struct."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from kafka_index.core.kernels.scan import (
+    SCAN_BAD_CRC,
+    SCAN_BAD_LENGTH,
+    SCAN_BAD_SIZE,
+    SCAN_COLUMNS,
+    SCAN_END,
+    SCAN_NEED_BYTES,
+    SCAN_OFFSET_OVERFLOW,
+    SCAN_ROWS_FULL,
+    SCAN_TORN_BATCH,
+    SCAN_TORN_HEADER,
+    BatchColumns,
+    scan_batches,
+)
+from tests.support import twins
+from tests.support.campaign import drawn
+from tests.support.cases import Case
+from tests.support.named import NAMED
+from tests.support.segments import Segment, batch, marker, message, segment
+from tests.support.strategies import segments
+
+
+def call(
+    window: NDArray[np.uint8],
+    window_position: int,
+    log_size: int,
+    position: int,
+    base_offset: int,
+    columns: NDArray[np.int64],
+    *,
+    count: int = 0,
+    verify_crc: bool = True,
+) -> tuple[int, int, int]:
+    code, end, count = scan_batches(
+        window, window_position, log_size, position, base_offset, verify_crc, columns, count
+    )
+    return code, int(end), count
+
+
+def rows_of(columns: NDArray[np.int64], count: int) -> list[twins.Row]:
+    """The rows, with zeros for what is undefined without a producer."""
+    filled = BatchColumns(*columns[:, :count].copy())
+    for column in (filled.producer_epoch, filled.base_sequence):
+        column[filled.producer_id < 0] = 0
+    # The twin has all columns but those of a marker's record.
+    return [
+        twins.Row(*cells)
+        for cells in zip(*(column.tolist() for column in (*filled[:-3], filled.magic)), strict=True)
+    ]
+
+
+def scan(
+    one: Segment, *, verify_crc: bool = True, capacity: int = 64
+) -> tuple[int, int, list[twins.Row]]:
+    """Scan a whole log, as many calls as it takes."""
+    window = np.frombuffer(one.log, np.uint8)
+    columns = np.empty((SCAN_COLUMNS, capacity), np.int64)
+    rows: list[twins.Row] = []
+    code, position = SCAN_ROWS_FULL, 0
+    while code == SCAN_ROWS_FULL:
+        code, position, count = call(
+            window, 0, len(one.log), position, one.base_offset, columns, verify_crc=verify_crc
+        )
+        rows += rows_of(columns, count)
+    return code, position, rows
+
+
+def stop_of(*entries: bytes, base_offset: int = 0) -> tuple[int, int]:
+    code, position, _ = scan(segment(*entries, base_offset=base_offset))
+    return code, position
+
+
+@settings(deadline=None, max_examples=drawn(300, one_in=4))
+@given(one=segments(), verify_crc=st.booleans(), capacity=st.integers(1, 40))
+def test_any_log_is_walked_as_by_hand(*, one: Segment, verify_crc: bool, capacity: int) -> None:
+    expected = twins.scan_log(one.log, one.base_offset, verify_crc=verify_crc)
+    assert scan(one, verify_crc=verify_crc, capacity=capacity) == expected
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
+def test_named_segments_are_walked_as_by_hand(case: Case) -> None:
+    one = case.segment
+    assert scan(one) == twins.scan_log(one.log, one.base_offset)
+
+
+@settings(deadline=None, max_examples=drawn(200, one_in=4))
+@given(st.binary(max_size=300), st.integers(0, 2**40))
+def test_no_bytes_at_all_make_it_read_otherwise(log: bytes, base_offset: int) -> None:
+    one = Segment(log, base_offset)
+    assert scan(one, verify_crc=False) == twins.scan_log(log, base_offset, verify_crc=False)
+
+
+@settings(deadline=None, max_examples=drawn(150, one_in=4))
+@given(segments(), st.data())
+def test_a_window_anywhere_in_the_log_gives_the_same(one: Segment, data: st.DataObject) -> None:
+    log = np.frombuffer(one.log, np.uint8)
+    columns = np.empty((SCAN_COLUMNS, 7), np.int64)
+    rows: list[twins.Row] = []
+    position, code, got_on = 0, SCAN_NEED_BYTES, True
+    while code in {SCAN_NEED_BYTES, SCAN_ROWS_FULL}:
+        start = data.draw(st.integers(0, position))
+        end = data.draw(st.integers(position, len(log))) if got_on else len(log)
+        before = position
+        code, position, count = call(
+            log[start:end], start, len(log), position, one.base_offset, columns
+        )
+        got_on = position > before
+        rows += rows_of(columns, count)
+    assert (code, position, rows) == twins.scan_log(one.log, one.base_offset)
+
+
+@pytest.mark.parametrize("magic", range(-128, 128))
+def test_every_magic_is_read_as_kafka_reads_it(magic: int) -> None:
+    entry = batch(5, magic=magic) if magic >= 2 else message(5, magic, 77, b"value")
+    code, _, rows = scan(segment(entry, entry))
+    assert code == SCAN_END
+    assert [row.max_timestamp for row in rows] == [
+        -1 if magic == 0 else 77 if magic < 2 else 1007
+    ] * 2
+    assert rows == twins.scan_log(entry * 2, 0)[2]
+
+
+@pytest.mark.parametrize("entry", [batch(0), message(0, 0, value=b"v"), message(0, 1, value=b"v")])
+def test_a_changed_bit_after_the_checksum_never_passes(entry: bytes) -> None:
+    covered_from = 21 if entry[16] == 2 else 17
+    for at in range(covered_from, len(entry)):
+        changed = bytearray(entry)
+        changed[at] ^= 0x10
+        assert stop_of(entry, bytes(changed)) == (SCAN_BAD_CRC, len(entry))
+
+
+def test_without_checksums_a_wrong_one_passes() -> None:
+    assert scan(segment(batch(0, crc=1)), verify_crc=False)[0] == SCAN_END
+
+
+@pytest.mark.parametrize("left", range(1, 18))
+def test_less_than_a_header_at_the_end_is_torn(left: int) -> None:
+    whole = batch(0)
+    assert stop_of(whole, whole[:left]) == (SCAN_TORN_HEADER, len(whole))
+
+
+def test_a_batch_cut_anywhere_after_its_magic_is_torn() -> None:
+    whole = batch(0)
+    for left in range(18, len(whole)):
+        assert stop_of(whole[:left]) == (SCAN_TORN_BATCH, 0)
+
+
+@pytest.mark.parametrize("length", [13, 0, -1, -(2**31)])
+def test_a_length_below_any_entry_is_named(length: int) -> None:
+    assert stop_of(batch(0, length=length)) == (SCAN_BAD_LENGTH, 0)
+
+
+@pytest.mark.parametrize("length", [14, 22, 48])
+def test_a_record_batch_shorter_than_its_header_is_named(length: int) -> None:
+    assert stop_of(batch(0, length=length)[: 12 + length]) == (SCAN_BAD_SIZE, 0)
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "last_offset"), [(10, 9), (0, 2**31), (10, -(2**63)), (0, 2**63 - 1)]
+)
+def test_an_offset_that_no_index_can_hold_is_named(base_offset: int, last_offset: int) -> None:
+    entry = batch(last_offset, 1)
+    assert stop_of(entry, base_offset=base_offset) == (SCAN_OFFSET_OVERFLOW, 0)
+
+
+@pytest.mark.parametrize("relative_offset", [0, 2**31 - 1])
+def test_the_least_and_the_largest_offset_pass(relative_offset: int) -> None:
+    assert stop_of(batch(10 + relative_offset, 1), base_offset=10)[0] == SCAN_END
+
+
+def test_a_marker_shows_its_type() -> None:
+    entries = [marker(at, 7, 0, commit=bool(at)) for at in (0, 1)]
+    assert [row.control_type for row in scan(segment(*entries))[2]] == [0, 1]
+
+
+def test_rows_that_are_there_already_stay() -> None:
+    entry = batch(0)
+    log = np.frombuffer(entry * 2, np.uint8)
+    columns = np.full((SCAN_COLUMNS, 4), -9, np.int64)
+    result = call(log, 0, len(log), len(entry), 0, columns, count=2)
+    assert result == (SCAN_END, len(log), 3)
+    assert [list(column[:2]) for column in columns] == [[-9, -9]] * SCAN_COLUMNS
+    assert rows_of(columns[:, 2:], 1) == twins.scan_log(entry * 2, 0)[2][1:]
+
+
+def test_a_marker_brings_its_coordinator_epoch_and_time() -> None:
+    entries = batch(0) + marker(3, 7, 2, commit=True, coordinator_epoch=12, timestamp=4444)
+    log = np.frombuffer(entries, np.uint8)
+    columns = np.empty((SCAN_COLUMNS, 4), np.int64)
+    call(log, 0, len(log), 0, 0, columns)
+    found = BatchColumns(*columns)
+    assert found.producer_epoch[1] == 2
+    assert found.coordinator_epoch[1] == 12
+    assert found.control_timestamp_ms[1] == 4444

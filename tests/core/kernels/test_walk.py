@@ -1,0 +1,264 @@
+"""Walks that many targets share against one walk for each."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_index.core.kernels import batch_header, batch_seek
+from tests.support import walk_twin
+from tests.support.campaign import drawn
+from tests.support.segments import batch, message
+from tests.support.walk_twin import OffsetEntry, TimeEntry
+from tests.support.walking import (
+    GZIP,
+    INT64S,
+    UNTOUCHED,
+    Log,
+    address_of,
+    all_offsets,
+    damaged,
+    entries_of,
+    logs,
+    offset_answer,
+    time_answer,
+    walk_offsets,
+    walk_times,
+)
+
+# ------------------------------------------------------------------------- walks to offsets
+
+
+@settings(max_examples=drawn(150, one_in=4))
+@given(logs(backward=True), st.data())
+def test_a_shared_walk_to_offsets_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+    entries, _ = entries_of(data, log)
+    targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(log)), max_size=30)))
+    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    walked = walk_offsets(log, targets, floors)
+    expected = [
+        offset_answer(log, floor.position, target)
+        for target, floor in zip(targets, floors, strict=True)
+    ]
+    assert (walked.code, walked.batches) == (batch_seek.WALK_DONE, expected)
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(), st.sampled_from((0, 90, 300)))
+def test_an_entry_of_a_sound_log_changes_no_answer(log: Log, interval: int) -> None:
+    entries, _ = walk_twin.index_of(log.headers, interval)
+    targets = all_offsets(log)
+    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    assert walk_offsets(log, targets, floors).batches == [
+        offset_answer(log, 0, target) for target in targets
+    ]
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(backward=True, damaged_inside=True), st.data())
+def test_damage_inside_a_message_hides_what_needs_unpacking(log: Log, data: st.DataObject) -> None:
+    entries, _ = entries_of(data, log)
+    targets = all_offsets(log)
+    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    assert walk_offsets(log, targets, floors).batches == [
+        offset_answer(log, floor.position, target)
+        for target, floor in zip(targets, floors, strict=True)
+    ]
+
+
+@settings(max_examples=drawn(150, one_in=4))
+@given(logs(), st.data())
+def test_a_walk_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+    broken = damaged(data, log)
+    targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(broken)) | INT64S)))
+    floors = [OffsetEntry(0, 0)] * len(targets)
+    assert walk_offsets(broken, targets, floors).batches == [
+        offset_answer(broken, 0, target) for target in targets
+    ]
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(), st.data())
+def test_a_walk_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> None:
+    positions = [header.position for header in log.headers if header.position]
+    if not positions:
+        return
+    near = st.sampled_from(positions) | st.integers(1, len(log.data) + 20)
+    entry = OffsetEntry(data.draw(st.integers(0, 60)), data.draw(near))
+    walked = walk_offsets(log, [entry.offset], [entry])
+    holds = walk_twin.offset_entry_holds(log.data, entry)
+    assert (walked.code == batch_seek.WALK_DONE) == holds
+    assert walked.code in (batch_seek.WALK_DONE, batch_seek.WALK_MISFIT)
+    if holds:
+        assert walked.batches == [offset_answer(log, 0, entry.offset)]
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(), st.data())
+def test_answers_in_front_of_a_wrong_entry_are_right(log: Log, data: st.DataObject) -> None:
+    entries, _ = entries_of(data, log, interval=0)
+    if not entries:
+        return
+    slot = data.draw(st.integers(0, len(entries) - 1))
+    shifted = entries[slot].position + data.draw(st.sampled_from((-9, -1, 1, 30)))
+    entries[slot] = entries[slot]._replace(position=max(shifted, 0))
+    targets = all_offsets(log)
+    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    walked = walk_offsets(log, targets, floors)
+    right = [offset_answer(log, 0, target) for target in targets]
+    if walked.code == batch_seek.WALK_MISFIT:
+        assert floors[walked.query] == entries[slot]
+        assert walked.batches[walked.query] == UNTOUCHED
+        right = right[: walked.query]
+    assert walked.batches[: len(right)] == right
+
+
+def test_an_entry_for_several_batches_leads_to_the_one_asked_for() -> None:
+    # Older brokers made one entry for an append: the first batch's position, the last's offset.
+    log = Log(b"".join(batch(offset) for offset in (0, 3, 6, 9)))
+    size = len(batch(0))
+    entry = OffsetEntry(8, size)
+    assert walk_offsets(log, [8, 9, 11], [entry] * 3).batches == [2 * size, 3 * size, 3 * size]
+
+
+def test_a_message_is_unpacked_once_for_all_targets_in_it() -> None:
+    entry = message(9, 1, value=b"", attributes=GZIP)
+    log = Log(entry + batch(10), {0: 4})
+    walked = walk_offsets(log, [5, 6, 7, 8, 9, 10], [OffsetEntry(0, 0)] * 6)
+    assert walked.batches == [0] * 5 + [len(entry)]
+    assert walked.unpacked == [0]
+
+
+def test_a_message_that_ends_below_the_target_is_not_unpacked() -> None:
+    entry = message(9, 1, value=b"", attributes=GZIP)
+    assert walk_offsets(Log(entry), [10], [OffsetEntry(0, 0)]).unpacked == []
+
+
+def test_batch_in_front_of_damage_still_answers() -> None:
+    log = Log(batch(0) + batch(3, length=5))
+    walked = walk_offsets(log, [2, 3], [OffsetEntry(0, 0)] * 2)
+    assert walked.batches == [0, batch_header.damage_at(len(batch(0)))]
+
+
+# ---------------------------------------------------------------------- walks to timestamps
+
+
+@settings(max_examples=drawn(150, one_in=4))
+@given(logs(), st.data())
+def test_a_shared_walk_to_timestamps_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+    offsets, times = entries_of(data, log)
+    starting = data.draw(st.sampled_from(all_offsets(log)[1:-1]))
+    targets = sorted(data.draw(st.lists(st.integers(0, 14), max_size=30)))
+    entries = [walk_twin.floor_time(times, target, 0) for target in targets]
+    floors = [walk_twin.floor_offset(offsets, max(one.offset, starting), 0) for one in entries]
+    walked = walk_times(log, targets, entries, floors, starting)
+    expected = [
+        time_answer(log, floor.position, target, starting)
+        for target, floor in zip(targets, floors, strict=True)
+    ]
+    assert (walked.code, walked.batches) == (batch_seek.WALK_DONE, expected)
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(), st.sampled_from((0, 90, 300)))
+def test_no_entry_of_a_sound_log_changes_the_batch_of_a_timestamp(log: Log, interval: int) -> None:
+    offsets, times = walk_twin.index_of(log.headers, interval)
+    targets = list(range(14))
+    entries = [walk_twin.floor_time(times, target, 0) for target in targets]
+    floors = [walk_twin.floor_offset(offsets, one.offset, 0) for one in entries]
+    assert walk_times(log, targets, entries, floors).batches == [
+        time_answer(log, 0, target) for target in targets
+    ]
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(), st.data())
+def test_a_walk_to_timestamps_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+    broken = damaged(data, log)
+    targets = list(range(14))
+    entries, floors = [TimeEntry(-1, 0)] * 14, [OffsetEntry(0, 0)] * 14
+    assert walk_times(broken, targets, entries, floors).batches == [
+        time_answer(broken, 0, target) for target in targets
+    ]
+
+
+@settings(max_examples=drawn(150, one_in=4))
+@given(logs(), st.data())
+def test_a_walk_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject) -> None:
+    offsets, _ = entries_of(data, log)
+    entry = TimeEntry(data.draw(st.integers(0, 13)), data.draw(st.integers(0, 50)))
+    floor = walk_twin.floor_offset(offsets, entry.offset, 0)
+    walked = walk_times(log, [entry.timestamp], [entry], [floor])
+    holds = walk_twin.time_entry_holds(log.data, floor.position, entry)
+    assert walked.code == (batch_seek.WALK_DONE if holds else batch_seek.WALK_TIME_MISFIT)
+
+
+def test_a_time_entry_below_the_starting_offset_is_not_asked_to_hold() -> None:
+    # Kafka begins at the starting offset then, whatever the entry holds.
+    log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
+    size = len(batch(0))
+    walked = walk_times(log, [7], [TimeEntry(7, 1)], [OffsetEntry(5, size)], starting_offset=4)
+    assert (walked.code, walked.batches) == (batch_seek.WALK_DONE, [size])
+
+
+def test_wrong_entries_of_the_two_indexes_are_distinguished() -> None:
+    log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
+    walked = walk_times(log, [9], [TimeEntry(9, 5)], [OffsetEntry(4, len(batch(0)))])
+    assert walked.code == batch_seek.WALK_MISFIT
+
+
+# ------------------------------------------------------------------ entries and what follows
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(), st.data())
+def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.DataObject) -> None:
+    headers = log.headers
+    if not headers:
+        return
+    begin = data.draw(st.integers(0, len(headers) - 1))
+    offset = data.draw(st.integers(0, 60))
+    found = batch_seek.entry_end(
+        address_of(log.array), len(log.data), headers[begin].position, offset
+    )
+    ends = [one.position for one in headers[begin:] if one.last_offset == offset]
+    # Which of the two it is depends on what stands in the way first.
+    assert found == ends[0] if ends else found in (batch_header.AT_END, batch_header.AT_DAMAGE)
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(), st.data())
+def test_the_largest_timestamp_after_a_batch_is_its_first_occurrence(
+    log: Log, data: st.DataObject
+) -> None:
+    headers = log.headers
+    begin = data.draw(st.integers(0, len(headers)))
+    start = headers[begin].position if begin < len(headers) else len(log.data)
+    later = [one for one in headers[begin:] if one.max_timestamp > -1]
+    expected = max(
+        ((one.max_timestamp, one.last_offset) for one in later),
+        key=lambda pair: pair[0],
+        default=(-1, -1),
+    )
+    found = batch_seek.largest_timestamp_after(address_of(log.array), len(log.data), start)
+    assert found == (*expected, len(log.data))
+
+
+def test_the_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
+    log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
+    found = batch_seek.largest_timestamp_after(address_of(log.array), len(log.data), 0)
+    assert found == (5, 2, len(batch(0)))
+
+
+@settings(max_examples=drawn(100, one_in=4))
+@given(logs(), st.integers(-3, 12))
+def test_the_first_batch_with_this_very_timestamp_is_found(log: Log, timestamp: int) -> None:
+    same = [one.position for one in log.headers if one.max_timestamp == timestamp]
+    found = batch_seek.first_with_timestamp(address_of(log.array), len(log.data), 0, timestamp)
+    assert found == (same[0] if same else batch_header.AT_END)
+
+
+def test_a_search_for_this_very_timestamp_ends_at_damage() -> None:
+    log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
+    found = batch_seek.first_with_timestamp(address_of(log.array), len(log.data), 0, 9)
+    assert found == batch_header.damage_at(len(batch(0)))

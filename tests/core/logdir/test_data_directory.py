@@ -1,0 +1,87 @@
+"""The checkpoints of a data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.logdir.data_directory import DataDirectory
+from kafka_index.core.logdir.metadata_files import read_text
+
+DUMP = Path(__file__).parents[3] / "examples" / "dump"
+ORDERS = TopicPartition("orders", 0)
+
+
+def test_a_brokers_own_checkpoints_are_read() -> None:
+    directory = DataDirectory(str(DUMP))
+    assert directory.log_start_offset(TopicPartition("shipments.tracking", 0)) == 1500
+    assert directory.high_watermark(TopicPartition("page-views", 1)) == 6569
+    assert directory.has_high_watermarks
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n1\npage-views 1 6569\n"])
+def test_what_was_not_noted_is_none(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "replication-offset-checkpoint").write_bytes(content)
+    directory = DataDirectory(str(tmp_path))
+    assert directory.log_start_offset(ORDERS) is None
+    assert directory.high_watermark(ORDERS) is None
+    assert directory.has_high_watermarks is (content is not None)
+
+
+def test_each_checkpoint_is_read_only_when_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nbroken\n")
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 7\n")
+    assert DataDirectory(str(tmp_path)).log_start_offset(ORDERS) == 7
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"0\n1\norders 0\n", "line 3 of a checkpoint is malformed"),
+        (b"0\n2\norders 0 5\n", "number of entries"),
+        (b"1\n0\n", "line 1 of a checkpoint"),
+        (b"0\n1\n\xff 0 5\n", "not UTF-8"),
+    ],
+)
+def test_a_malformed_checkpoint_is_refused_with_its_path(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "log-start-offset-checkpoint"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        DataDirectory(str(tmp_path)).log_start_offset(ORDERS)
+    assert caught.value.path == str(path)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "replication-offset-checkpoint").mkdir()
+    with pytest.raises(InputError, match="replication-offset-checkpoint is a directory"):
+        _ = DataDirectory(str(tmp_path)).has_high_watermarks
+
+
+def test_line_ends_are_left_to_the_parser(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_bytes(b"0\r\n1\r\n")
+    assert read_text(str(tmp_path / "checkpoint")) == "0\r\n1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "epoch"),
+    [
+        ('{"version":0,"brokerEpoch":7}', 7),
+        ('{"brokerEpoch":-1}', -1),
+        ('{"brokerEpoch":null}', None),
+        (f'{{"brokerEpoch":{2**63}}}', None),
+        ('{"version":0}', None),
+        ("[7]", None),
+        ("", None),
+    ],
+)
+def test_a_marker_has_the_epoch_that_a_broker_reads(
+    tmp_path: Path, content: str, epoch: int | None
+) -> None:
+    (tmp_path / ".kafka_cleanshutdown").write_text(content)
+    assert DataDirectory(str(tmp_path)).marker_epoch() == epoch

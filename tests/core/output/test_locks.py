@@ -1,0 +1,152 @@
+"""Locks, against other processes that really hold them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_index.core.errors import PublishError
+from kafka_index.core.output.locks import OUTPUT_LOCK, DirectoryLock
+from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
+
+HoldLock = Callable[[Path], subprocess.Popen[bytes]]
+
+
+def try_lock(path: Path) -> None:
+    """Lock a directory as a broker does at its start."""
+    with path.open("a+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_running_broker_keeps_a_run_in_place_out(tmp_path: Path, hold_lock: HoldLock) -> None:
+    hold_lock(tmp_path / ".lock")
+    lock = DirectoryLock.of_data_directories([str(tmp_path)])
+    with pytest.raises(PublishError, match=r"a broker .*holds this directory's \.lock; stop it"):
+        lock.__enter__()
+    assert os.listdir(tmp_path) == [".lock"]
+
+
+def test_no_broker_can_start_during_a_run_in_place(tmp_path: Path) -> None:
+    with DirectoryLock.of_data_directories([str(tmp_path)]):
+        assert in_child(lambda: try_lock(tmp_path / ".lock")) != 0
+    assert in_child(lambda: try_lock(tmp_path / ".lock")) == 0
+
+
+def test_a_lock_file_made_here_is_removed(tmp_path: Path) -> None:
+    with DirectoryLock.of_data_directories([str(tmp_path)]):
+        assert os.listdir(tmp_path) == [".lock"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_file_left_by_a_broker_stays(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    with DirectoryLock.of_data_directories([str(tmp_path)]):
+        pass
+    assert os.listdir(tmp_path) == [".lock"]
+
+
+@pytest.mark.parametrize("name", [".lock", OUTPUT_LOCK])
+def test_a_lock_file_left_by_a_killed_run_is_removed_by_the_next(tmp_path: Path, name: str) -> None:
+    def take_and_die() -> None:
+        DirectoryLock([str(tmp_path)], file_name=name).__enter__()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(take_and_die) == signal.SIGKILL
+    assert os.listdir(tmp_path) == [name]
+    with DirectoryLock([str(tmp_path)], file_name=name):
+        assert os.listdir(tmp_path) == [name]
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_lock_of_a_killed_broker_can_be_taken(tmp_path: Path, hold_lock: HoldLock) -> None:
+    broker = hold_lock(tmp_path / ".lock")
+    broker.kill()
+    broker.wait()
+    with DirectoryLock.of_data_directories([str(tmp_path)]):
+        pass
+
+
+def test_all_directories_are_locked_or_none(tmp_path: Path, hold_lock: HoldLock) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    hold_lock(tmp_path / "c" / ".lock")
+    with pytest.raises(PublishError):
+        DirectoryLock.of_data_directories([str(tmp_path / name) for name in "abc"]).__enter__()
+    assert os.listdir(tmp_path / "a") == []
+    with DirectoryLock.of_data_directories([str(tmp_path / "a"), str(tmp_path / "b")]):
+        pass
+
+
+def test_a_directory_given_twice_is_locked_once(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to("d")
+    lock = DirectoryLock.of_data_directories([str(tmp_path / "d"), str(tmp_path / "link")])
+    with lock:
+        assert len(lock.paths) == 1
+        assert in_child(lambda: try_lock(tmp_path / "d" / ".lock")) != 0
+
+
+def test_a_second_run_of_this_process_neither_gets_nor_loses_the_lock(tmp_path: Path) -> None:
+    with DirectoryLock.of_output(str(tmp_path)):
+        with pytest.raises(PublishError, match="this process already holds"):
+            DirectoryLock.of_output(str(tmp_path)).__enter__()
+        assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
+
+
+def test_two_runs_into_one_output_exclude_each_other(tmp_path: Path, hold_lock: HoldLock) -> None:
+    hold_lock(tmp_path / ".kafka-index.lock")
+    with pytest.raises(PublishError, match="another run holds"):
+        DirectoryLock.of_output(str(tmp_path)).__enter__()
+
+
+def test_a_lock_can_be_taken_again_after_it_was_released(tmp_path: Path) -> None:
+    lock = DirectoryLock.of_output(str(tmp_path))
+    for _ in range(2):
+        with lock:
+            assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
+
+
+def test_a_directory_that_is_gone_cannot_be_locked(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="cannot lock the directory"):
+        DirectoryLock.of_output(str(tmp_path / "gone")).__enter__()
+
+
+def test_a_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    if os.geteuid() != 0:
+        tmp_path.chmod(0o555)
+
+    def lock() -> None:
+        with pytest.raises(PublishError, match="no permission"):
+            DirectoryLock.of_data_directories([str(tmp_path)]).__enter__()
+
+    assert as_nobody(lock) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user")
+def test_a_lock_file_belongs_to_the_user_of_the_directory(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    with DirectoryLock.of_data_directories([str(tmp_path)]):
+        assert (tmp_path / ".lock").stat().st_uid == NOBODY
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder append-only")
+def test_a_lock_file_that_cannot_be_removed_is_a_warning_and_no_lock(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if subprocess.run(["chattr", "+a", tmp_path], check=False, capture_output=True).returncode:
+        pytest.skip("this file system knows no append-only folders")
+    try:
+        with DirectoryLock.of_output(str(tmp_path)):
+            pass
+        assert "cannot remove the lock file" in caplog.text
+        with DirectoryLock.of_output(str(tmp_path)):
+            assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
+    finally:
+        subprocess.run(["chattr", "-a", tmp_path], check=True)
