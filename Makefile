@@ -166,7 +166,6 @@ lint: $(STAMP) ## check style, formatting and the rooms' import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/python tools/docstrings.py
 
 .PHONY: types
 types: $(STAMP) ## check types

@@ -281,10 +281,7 @@ def _read_record(
     from kafka_index.cli.printed_records import PrintedRecords, decoder_of_topic  # noqa: PLC0415, slow to import
     from kafka_index.cli.record_text import FOUND_COLUMNS, RecordText  # noqa: PLC0415, as above
     from kafka_index.core.query.bounds import BoundOptions  # noqa: PLC0415, slow to import
-    from kafka_index.core.query.records import (
-        plan_read,  # noqa: PLC0415, slow to import
-        read_plan,  # noqa: PLC0415, slow to import
-    )
+    from kafka_index.core.query.records import plan_read, read_plan  # noqa: PLC0415, as above
     from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, slow to import
 
     paths: Sequence[str] = question.inputs

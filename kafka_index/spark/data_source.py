@@ -3,8 +3,8 @@
     spark.dataSource.register(KafkaLogSource)
     spark.read.format("kafka-log").option("path", "/dump/broker-1").option("subscribe", "orders")
 
-A thin layer over `kafka_index.core.query`: the driver plans, each task reads a group of splits. It uses
-no JVM API, so it works on Spark Connect as well. Filters that Spark pushes
+A thin layer over `core.query`: the driver plans, each task reads a group of splits. It uses no JVM
+API, so it works on Spark Connect as well. Filters that Spark pushes
 (``spark.sql.python.filterPushdown.enabled``) narrow the read: offsets to byte ranges, topics and
 partitions to their logs, timestamps and keys to records. Spark evaluates all of them again: the
 meaning of a filter is Spark's to decide.

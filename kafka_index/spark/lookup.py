@@ -101,7 +101,7 @@ def lookup_offsets(
         Columns topic (string), partition and offset (integers); others pass through.
     inventory : path, list of path, or Inventory
         The logs, under paths that executors know, too; or what
-        `kafka_index.commands.lookup.collect_inventory` returns, to list them once for several lookups.
+        `kafka_index.spark.list_dump` returns, to list them once for several lookups.
     resolve : Resolve or str
         How far to go: ``index``, ``batch`` or ``record``.
     config : path, mapping or LogConfig, optional

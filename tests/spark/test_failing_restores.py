@@ -1,6 +1,7 @@
 """Restores on Spark whose tasks fail or are killed at a call: nothing mounts, a rerun completes it.
 
-The driver's own calls are those of a restore on threads (tests/commands/restore/test_failing_calls.py).
+The driver's own calls are those of a restore on threads
+(tests/commands/restore/test_failing_calls.py).
 """
 
 from __future__ import annotations

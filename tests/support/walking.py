@@ -97,7 +97,7 @@ def longs(values: Iterable[int]) -> NDArray[np.int64]:
 
 @dataclass
 class Walked:
-    """The result of a batch_seek, where it stopped, and the messages that had to be unpacked for it."""
+    """The result of a walk, where it stopped, and the messages that had to be unpacked for it."""
 
     code: int
     query: int

@@ -103,7 +103,7 @@ def take(
     `looked` is what the run before it in this process has looked at and left to others, and
     afterwards what this run has: some 400 bytes per log.
 
-    Raises `BarrierMissedError` if the other brokers went on without this one, each time it was tried.
+    Raises `BarrierMissedError` if the other brokers went on without this one at each attempt.
     """
     for left in reversed(range(MAX_RUNS_LATE)):
         try:

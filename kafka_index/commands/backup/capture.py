@@ -37,9 +37,9 @@ COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)
 class Cutting:
     """The partitions of data directories, looked at and then cut, group by group.
 
-    `known` is for `PartitionInspector`. `looked` is what an earlier run of this process has looked at, and
-    others have stored: of a directory that is as it was only the last log is looked at, and opened
-    with what a cleaner may replace.
+    `known` is for `PartitionInspector`. `looked` is what an earlier run of this process has looked
+    at, and others have stored: of an unchanged directory only the last log and the files that a
+    cleaner may replace are inspected.
     """
 
     def __init__(

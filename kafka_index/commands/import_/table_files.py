@@ -1,7 +1,7 @@
 """Files of records: Parquet and JSON lines, in folders or not, as batches of the same columns.
 
-JSON lines have the members that `kafka_index.core.output.report_file` writes: bytes are base64, times
-ISO 8601, in UTC where they name no zone, or ms. DuckDB sorts them by partition and offset.
+JSON lines have the members that `core.output.report_file` writes: bytes are base64, times ISO
+8601, in UTC where they name no zone, or ms. DuckDB sorts them by partition and offset.
 """
 
 from __future__ import annotations

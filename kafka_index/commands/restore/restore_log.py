@@ -24,7 +24,7 @@ from kafka_index.core.errors import CorruptObjectError
 from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from kafka_index.core.format.strings import is_linked
 from kafka_index.core.fs.backup.backup_paths import is_run_path
-from kafka_index.core.fs.backup.manifest import Piece
+from kafka_index.core.fs.backup.manifest import Piece as LogChunk
 from kafka_index.core.fs.backup.store import JoinedFile
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.store import Bytes
@@ -113,7 +113,7 @@ def write_surviving(source: SegmentFile, target: str, salvage: Salvage) -> list[
     def pieces(log: JoinedFile) -> Iterator[Bytes]:
         kept_after, is_ended = 0, False
         for named, data, error in log.surviving():
-            if not isinstance(named, Piece):
+            if not isinstance(named, LogChunk):
                 raise TypeError(f"not a log: {source.log_path}")
             end = named.last_offset + 1
             if is_ended:

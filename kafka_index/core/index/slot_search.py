@@ -263,8 +263,8 @@ class SlotSearch:
         """Find, for each target, the slot of the last entry at or below it.
 
         Targets are keys as stored, timestamps in ms or offsets relative to the base offset,
-        compared with a field, `key_field` by default. The slot is `kafka_index.core.kernels.NOT_FOUND`
-        where all entries are above.
+        compared with a field, `key_field` by default. The slot is `core.kernels.NOT_FOUND` where
+        all entries are above.
         """
         with self._remap_lock.reading():
             return self._find_floors(targets, field)

@@ -179,8 +179,8 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 def compiled(function: _Function) -> _Function:
     """Compile a kernel at its first call: no GIL, no fast-math, numpy's division, code cached.
 
-    `function`: a module-level function of `kafka_index.core.kernels` (any other is compiled, but not
-    cached). Returns the compiled function; `function` itself under ``NUMBA_DISABLE_JIT=1``.
+    `function`: a module-level function of `core.kernels` (any other is compiled, but not cached).
+    Returns the compiled function; `function` itself under ``NUMBA_DISABLE_JIT=1``.
     """
     if _config.DISABLE_JIT:
         return function

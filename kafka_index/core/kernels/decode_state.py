@@ -1,4 +1,4 @@
-"""The state of decoding between two calls of `kafka_index.core.kernels.record_columns.decode_batches`.
+"""The state of decoding between two calls of `record_columns.decode_batches`.
 
 A call may end anywhere: with a chunk that is full, or at records that the caller has to decompress.
 """
@@ -52,7 +52,7 @@ CHUNK = record_type(
     DECODE_FAULT,
 ) = range(7)
 
-#: What ``fault`` can be besides the codes of `kafka_index.core.kernels.record_fields`: a batch with a
+#: What ``fault`` can be besides the codes of `core.kernels.record_fields`: a batch with a
 #: negative record count, a message that ends before its key or its value does, and a record with
 #: more than `MAX_HEADERS` headers.
 NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3

@@ -1,6 +1,6 @@
 """Machine code from elsewhere: compiled from LLVM assembly, and carried by wheels.
 
-Where `kafka_index.core.kernels.compile_cache` keeps code for the CPU that it was compiled on, wheels
+Where `core.kernels.compile_cache` keeps code for the CPU that it was compiled on, wheels
 carry it for every CPU of a level, each signature in a file of the same format. It is found by the
 same content: the sources, the argument types, and the versions of what compiled it. A file that is
 not there, is damaged, or is for something else, is not used. It is trusted as the package's modules

@@ -263,7 +263,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     there; `positions`, `sizes` (int64, (n,)): the batches; `first_offset`, `last_offset`: records
     below the first or above the second are left out; `parts`: what is wanted, bits of ``PART_``;
     `arena` (uint8): memory for decompressed records, and `UNPACK_SLACK_BYTES`; `contexts`: as for
-    `kafka_index.core.kernels.decompress.unpack`; `chunks` (CHUNK, (1,)): where the columns are, which are
+    `core.kernels.decompress.unpack`; `chunks` (CHUNK, (1,)): where the columns are, which are
     filled from row ``rows`` of the state on; `batch_ends` (int64, (n,)): filled for each batch that
     is done: the row of the chunk after its last record; `states` (STATE, (1,)): from `new_state`.
     Returns one of the ``DECODE_`` codes.

@@ -165,7 +165,7 @@ def plan_partitions(
 ) -> ReadPlan:
     """Plan a read of partitions from `list_partitions`.
 
-    `max_split_records` and `within` are as in `kafka_index.core.query.read_plan.plan_partition`, the
+    `max_split_records` and `within` are as in `core.query.read_plan.plan_partition`, the
     other parameters as in `plan_read`, and the errors those of `read_records`.
     """
     settings = settings or ReadSettings()

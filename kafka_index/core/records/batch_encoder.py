@@ -250,7 +250,7 @@ class BatchEncoder:
 
 
 def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> bytes:
-    """Write one batch of at least one record, as `kafka_index.core.records.write_record_batch` does.
+    """Write one batch of at least one record, as `kafka_index.write_record_batch` does.
 
     Raises `InputError` for a batch larger than Kafka's formats allow.
     """

@@ -5,7 +5,7 @@ The threads share a `DecompressionBudget`: the sum of the decompressed bytes at 
 it, a thread waits until there is room, and a batch that alone needs more is refused while it is
 being decompressed, not after. What a decoder keeps for itself (zstd: a window of up to 128 MiB)
 comes on top. Small batches in the forms that clients write are decompressed by the compiled loops
-of `kafka_index.core.kernels.decompress`, all others by `kafka_index.core.records.compressed_streams`.
+of `core.kernels.decompress`, all others by `core.records.compressed_streams`.
 """
 
 from __future__ import annotations

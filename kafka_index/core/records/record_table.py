@@ -92,7 +92,7 @@ class WindowBatches:
         return WindowBatches(self.window, self.position_bytes, batches, is_aborted)
 
     def read_headers(self) -> Longs:
-        """Return the further fields of their headers, as `kafka_index.core.kernels.headers` has them."""
+        """Return the further fields of their headers, as `core.kernels.headers` has them."""
         columns = np.empty((HEADER_COLUMNS, self.batches.rows), np.int64)
         read_headers(self.window, self.position_bytes, self.batches.position_bytes, columns)
         return columns

@@ -1,6 +1,6 @@
 """Loading a partition as a starting broker does, without touching its files.
 
-The steps are those of `kafka_index.core.log.append.log_loader`. What a broker would write is kept in
+The steps are those of `core.log.append.log_loader`. What a broker would write is kept in
 memory.
 """
 

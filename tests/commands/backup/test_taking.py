@@ -452,8 +452,8 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
     with pytest.MonkeyPatch.context() as patch:
 
         def finish(_seconds: float) -> None:
-            partition_inspector.append(None)
-            if len(partition_inspector) == 3:
+            looks.append(None)
+            if len(looks) == 3:
                 log.unlink()
                 swap.rename(log)
 
@@ -461,7 +461,7 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
         with closing(Cutting([str(broker.paths[0])], lambda _: True, {})) as found:
             found.cut(others_than=["__x"])
             sizes = [log.size_bytes for log in next(iter(found.partitions.values())).logs]
-            assert len(partition_inspector) == 3
+            assert len(looks) == 3
             assert sizes[0] == len(b"".join(batches[5:]))
 
 

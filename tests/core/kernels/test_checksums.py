@@ -129,7 +129,9 @@ def test_no_byte_outside_the_data_is_read(checksum: Checksum) -> None:
 
 # ---------------------------------------------------------------------------- which one is used
 
-_REPORT = "from kafka_index.core.kernels import checksums as c; print(c.CRC32C_METHOD, c.crc32c(b'kafka'))"
+_REPORT = (
+    "from kafka_index.core.kernels import checksums as c;print(c.CRC32C_METHOD, c.crc32c(b'kafka'))"
+)
 
 
 def report(method: str) -> list[str]:

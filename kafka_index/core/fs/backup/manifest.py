@@ -116,7 +116,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A run of whole batches, by the first and the last of their offsets.
 
     Reads compare the CRC-32, which costs nothing beside them; the hash is for the name, and for
-    `kafka_index.commands.backup.repository_check`. Batches have checksums of another polynomial besides.
+    `commands.backup.repository_check`. Batches have checksums of another polynomial besides.
     """
 
     base_offset: Offset

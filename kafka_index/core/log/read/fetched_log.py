@@ -1,7 +1,7 @@
 """A remote log in memory, of which only the ranges that are read are fetched.
 
 The memory has the size of the log, and no pages at first. Reading a page that was not fetched is a
-fault, which the system reports (`kafka_index.core.kernels.sigbus_guard`): the missing pages are fetched
+fault, which the system reports (`core.kernels.sigbus_guard`): the missing pages are fetched
 and the read is repeated. So kernels run on it as on a mapped file, and a result that read a missing
 byte does not stand. Ranges that are known beforehand are fetched beforehand, in parallel.
 """

@@ -228,7 +228,7 @@ def search_for_offsets(
 ) -> None:
     """Find the batches that hold ascending offsets, or come next (``searchForOffsetFromPosition``).
 
-    The arrays are those of `kafka_index.core.kernels.batch_seek.walk_to_offsets`. `misfit` is called with the
+    The arrays are those of `core.kernels.batch_seek.walk_to_offsets`. `misfit` is called with the
     number of a target whose index entry does not hold: it raises, or returns the position of the
     entry if the log is damaged there. The budget is for compressed messages of magic 0 and 1, whose
     first offset is inside.

@@ -1,6 +1,6 @@
 """The state of one producer in a log that grows, and the checks and changes of an append.
 
-The rules that change an entry are in `kafka_index.core.kernels.producer_tables`, which rebuilds follow
+The rules that change an entry are in `core.kernels.producer_tables`, which rebuilds follow
 too; this module has the checks that an append makes before it.
 
 Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata`` and ``ProducerAppendInfo``.
