@@ -18,15 +18,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from kafka_index.cli.terminal import (
-    Paint,
-    Table,
-    format_bytes,
-    format_count,
-    format_seconds,
-    print_text,
-)
+from kafka_index.cli.terminal import Paint, Table, print_text
 from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_bytes, format_count, format_seconds
 
 HERE = Path(__file__).resolve().parent
 DUMP = HERE / "dump"

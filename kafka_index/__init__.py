@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
-    from kafka_index.api.records import export_records as export_records
     from kafka_index.api.records import find_records as find_records
     from kafka_index.api.records import read_records as read_records
     from kafka_index.api.repairs import build_indexes as build_indexes
@@ -83,11 +82,12 @@ if TYPE_CHECKING:
     from kafka_index.commands.backup.result import BackupStatus as BackupStatus
     from kafka_index.commands.build.job import BuildResult as BuildResult
     from kafka_index.commands.build.local_build import build_segment_files as build_segment_files
-    from kafka_index.commands.export.report import ExportResult as ExportResult
-    from kafka_index.commands.export.report import ExportStatus as ExportStatus
-    from kafka_index.commands.export.report import PartitionReport as PartitionReport
-    from kafka_index.commands.export.settings import ExportFormat as ExportFormat
-    from kafka_index.commands.export.settings import OnDataLoss as OnDataLoss
+    from kafka_index.commands.export import export_records as export_records
+    from kafka_index.commands.export.request import ExportFormat as ExportFormat
+    from kafka_index.commands.export.request import OnDataLoss as OnDataLoss
+    from kafka_index.commands.export.result import ExportResult as ExportResult
+    from kafka_index.commands.export.result import ExportStatus as ExportStatus
+    from kafka_index.commands.export.result import PartitionReport as PartitionReport
     from kafka_index.commands.import_.layouts import ImportLayout as ImportLayout
     from kafka_index.commands.restore.cluster import ClusterMode as ClusterMode
     from kafka_index.commands.restore.output_files import Link as Link
@@ -103,7 +103,6 @@ if TYPE_CHECKING:
     from kafka_index.commands.verify.findings import Finding as Finding
     from kafka_index.commands.verify.findings import PartitionFindings as PartitionFindings
     from kafka_index.commands.verify.verify_job import Verification as Verification
-    from kafka_index.core.arguments import ArrowStream as ArrowStream
     from kafka_index.core.cluster.remote.options import TieredOptions as TieredOptions
     from kafka_index.core.errors import KafkaIndexError as KafkaIndexError
     from kafka_index.core.format.config import IndexConfig as IndexConfig
@@ -120,16 +119,17 @@ if TYPE_CHECKING:
         PartitionLogWriter as PartitionLogWriter,
     )
     from kafka_index.core.log.append.settings import LogSettings as LogSettings
-    from kafka_index.core.log.read.answers import Resolve as Resolve
-    from kafka_index.core.log.read.answers import UpperBound as UpperBound
+    from kafka_index.core.log.read.choices import Resolve as Resolve
+    from kafka_index.core.log.read.choices import UpperBound as UpperBound
     from kafka_index.core.log.read.log_segment import LogSegment as LogSegment
     from kafka_index.core.log.read.partition_log import PartitionLog as PartitionLog
     from kafka_index.core.log.recovery.report import SegmentReport as SegmentReport
     from kafka_index.core.log.scan.segment_scan import read_batches as read_batches
+    from kafka_index.core.parameters import ArrowStream as ArrowStream
+    from kafka_index.core.query.choices import Isolation as Isolation
+    from kafka_index.core.query.choices import OnDamage as OnDamage
     from kafka_index.core.query.record_results import FoundRecords as FoundRecords
     from kafka_index.core.query.record_results import Records as Records
-    from kafka_index.core.query.settings import Isolation as Isolation
-    from kafka_index.core.query.settings import OnDamage as OnDamage
     from kafka_index.core.records.record_batch import BatchFields as BatchFields
     from kafka_index.core.records.record_batch import Record as Record
     from kafka_index.core.records.record_batch import write_record_batch as write_record_batch
@@ -145,15 +145,16 @@ _NAMES = {
     "api.backups": "backup_broker open_backup",
     "api.dumps": "Metadata PartitionList list_partitions predict read_metadata verify",
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
-    "api.records": "export_records find_records read_records",
+    "api.records": "find_records read_records",
     "api.repairs": "build_indexes restore_dump",
     "api.writing": "ImportResult ImportedLog import_records rewrite_dump",
     "commands.backup.repository_check": "Backup",
     "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
     "commands.build.job": "BuildResult",
     "commands.build.local_build": "build_segment_files",
-    "commands.export.report": "ExportResult ExportStatus PartitionReport",
-    "commands.export.settings": "ExportFormat OnDataLoss",
+    "commands.export": "export_records",
+    "commands.export.request": "ExportFormat OnDataLoss",
+    "commands.export.result": "ExportResult ExportStatus PartitionReport",
     "commands.import_.layouts": "ImportLayout",
     "commands.restore.cluster": "ClusterMode",
     "commands.restore.output_files": "Link",
@@ -162,7 +163,6 @@ _NAMES = {
     "commands.rewrite.job": "RewriteResult RewriteStatus RewrittenPartition",
     "commands.verify.findings": "Finding PartitionFindings",
     "commands.verify.verify_job": "Verification",
-    "core.arguments": "ArrowStream",
     "core.cluster.remote.options": "TieredOptions",
     "core.errors": "KafkaIndexError",
     "core.format.config": "IndexConfig LogConfig",
@@ -174,13 +174,14 @@ _NAMES = {
     "core.log.append.log_segment_writer": "LogSegmentWriter",
     "core.log.append.partition_log_writer": "PartitionLogWriter",
     "core.log.append.settings": "LogSettings",
-    "core.log.read.answers": "Resolve UpperBound",
+    "core.log.read.choices": "Resolve UpperBound",
     "core.log.read.log_segment": "LogSegment",
     "core.log.read.partition_log": "PartitionLog",
     "core.log.recovery.report": "SegmentReport",
     "core.log.scan.segment_scan": "read_batches",
+    "core.parameters": "ArrowStream",
+    "core.query.choices": "Isolation OnDamage",
     "core.query.record_results": "FoundRecords Records",
-    "core.query.settings": "Isolation OnDamage",
     "core.records.record_batch": "BatchFields Record write_record_batch",
     "core.startup.prediction": "PartitionPrediction Prediction Refusal Verdict",
 }

@@ -23,7 +23,7 @@ from kafka_index import (
     UpperBound,
     write_record_batch,
 )
-from kafka_index.commands.export.settings import ExportFormat, OnDataLoss
+from kafka_index.commands.export.request import ExportFormat, OnDataLoss
 from kafka_index.commands.restore.cluster import ClusterMode
 from kafka_index.commands.restore.output_files import Link
 from kafka_index.commands.restore.plan import RestoreRequest
@@ -33,7 +33,7 @@ from kafka_index.core.log.append.incoming_batches import Isolation as FetchIsola
 from kafka_index.core.log.append.settings import TimestampType
 from kafka_index.core.log.recovery.settings import Output
 from kafka_index.core.log.state.producer_append import AppendOrigin
-from kafka_index.core.query.settings import Isolation, OnDamage
+from kafka_index.core.query.choices import Isolation, OnDamage
 from tests.support.command_line import DUMP
 
 PARTITION = DUMP / "payments-0"

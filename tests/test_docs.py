@@ -15,7 +15,7 @@ import pytest
 import kafka_index
 from kafka_index.api import dumps, writing
 from kafka_index.commands.backup.result import BACKUP_REPORT_SCHEMA
-from kafka_index.commands.export.report import EXPORT_REPORT_SCHEMA
+from kafka_index.commands.export.result import EXPORT_REPORT_SCHEMA
 from kafka_index.commands.lookup.report import LOOKUP_REPORT_SCHEMA
 from kafka_index.commands.restore.result import RESTORE_SCHEMA
 from kafka_index.commands.rewrite.job import REWRITE_REPORT_SCHEMA

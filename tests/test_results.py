@@ -309,7 +309,9 @@ def _types(hint: Any) -> Iterator[type]:
 def _hints(name: str) -> Iterator[Any]:
     value = getattr(kafka_index, name)
     if inspect.isroutine(value) or (issubclass(value, Result) and value is not Result):
-        yield from typing.get_type_hints(value).values()
+        # Results are imported by the first call of a function, for type checkers before.
+        known = {each: getattr(kafka_index, each) for each in dir(kafka_index) if each[0] != "_"}
+        yield from typing.get_type_hints(value, localns=known).values()
 
 
 def test_every_type_in_a_public_signature_is_public() -> None:

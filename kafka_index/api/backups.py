@@ -8,21 +8,12 @@ from kafka_index.commands.backup.agent import take
 from kafka_index.commands.backup.repository_check import Backup, list_runs
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
-from kafka_index.core.arguments import (
-    Config,
-    Path,
-    Paths,
-    Topics,
-    paths_of,
-    properties_of,
-    text_of,
-    whole,
-    wrong,
-)
+from kafka_index.core.arguments import paths_of, properties_of, text_of, whole, wrong
 from kafka_index.core.format.config import topics_pattern
 from kafka_index.core.format.uri_passwords import path_of
 from kafka_index.core.fs.inputs import reading_inputs
 from kafka_index.core.fs.paths import absolute_path
+from kafka_index.core.parameters import Config, Path, Paths, Topics
 
 
 def backup_broker(

@@ -10,18 +10,12 @@ import pyarrow as pa
 from kafka_index.commands.verify.findings import Finding, PartitionFindings
 from kafka_index.commands.verify.verify_job import Verification, VerifyJob, VerifyRequest
 from kafka_index.core.arguments import (
-    Config,
-    Path,
-    Paths,
-    Tiered,
-    Topics,
     config_of,
     optional_path,
     paths_of,
     properties_of,
     threads_of,
     time_of,
-    unread_texts,
     whole,
     with_flags,
     wrong,
@@ -36,11 +30,12 @@ from kafka_index.core.format.config import (
     topics_pattern,
 )
 from kafka_index.core.format.times import Time
-from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.engine import Listener
 from kafka_index.core.job.result import Result, RunOutcome, TableResult
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
 from kafka_index.core.query.lag import read_lag
 from kafka_index.core.query.records import list_partitions as list_files
 from kafka_index.core.startup.conditions import start_conditions

@@ -13,25 +13,21 @@ import pyarrow.compute as pc
 from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, check_columns
 from kafka_index.commands.lookup.report import behind_gaps, outcome_of
 from kafka_index.core.arguments import (
-    Config,
-    Path,
-    Paths,
-    Table,
-    Tiered,
     config_of,
     optional_path,
     paths_of,
     table_of,
     time_of,
-    unread_texts,
     with_flags,
 )
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.config import choice_of
 from kafka_index.core.format.times import now_ms
-from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.result import TableResult
-from kafka_index.core.log.read.answers import Resolve, Status, UpperBound
+from kafka_index.core.log.read.answers import Status
+from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.parameters import Config, Path, Paths, Table, Tiered
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.keys import By, Keys, plain_array
 from kafka_index.core.query.lookups import Lookups, LookupSettings

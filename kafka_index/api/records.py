@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from kafka_index.commands.export.export_job import ExportJob
-from kafka_index.commands.export.report import ExportResult
-from kafka_index.commands.export.settings import ExportFormat, ExportSettings, OnDataLoss
 from kafka_index.core.arguments import (
-    Config,
-    Path,
-    Paths,
-    Tiered,
-    Topics,
     bounds_of,
     bytes_of,
     config_of,
-    offsets_of,
     optional_path,
     partitions_of,
     paths_of,
@@ -26,23 +16,22 @@ from kafka_index.core.arguments import (
     threads_of,
     times_between,
     times_of,
-    unread_texts,
     whole,
     with_flags,
 )
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError, InputError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
-from kafka_index.core.format.times import Time, is_relative, now_ms
-from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.inputs import LINKED_OUT, reading_inputs
-from kafka_index.core.fs.paths import absolute_path
-from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.format.times import Time, now_ms
+from kafka_index.core.fs.inputs import LINKED_OUT, reading_inputs, unread_texts
+from kafka_index.core.log.read.choices import UpperBound
+from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
 from kafka_index.core.query.bounds import BoundOptions, Offsets, Times, check_order
+from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.matches import Search
 from kafka_index.core.query.record_results import FoundRecords, Records
 from kafka_index.core.query.records import plan_read
-from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.query.settings import ReadSettings, RecordFilter
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 
@@ -272,114 +261,3 @@ def find_records(
             indexes=optional_path(indexes, "indexes"),
         )
     return FoundRecords(search, engine, most, unread_texts(unread))
-
-
-@with_flags
-def export_records(
-    paths: Paths,
-    output: Path,
-    *,
-    tiered: Tiered | None = None,
-    indexes: Path | None = None,
-    topics: Topics | None = None,
-    format: ExportFormat | str = ExportFormat.PARQUET,  # noqa: A002, as the option is named
-    offsets: Path | Mapping[str, Mapping[int, int]] | None = None,
-    from_time: Time | None = None,
-    to_time: Time | None = None,
-    columns: Sequence[str] = DEFAULT_COLUMNS,
-    isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-    by_date: bool = False,
-    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
-    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-    threads: int | None = None,
-    follow_links: bool = False,
-) -> ExportResult:
-    """Export records to Parquet or JSON lines, as ``kafka-index export`` does on threads.
-
-    The same call exports what is new since the last one.
-
-    Parameters
-    ----------
-    paths : path, or list of path
-        Data directories, partition directories, or globs of either; local paths or URIs.
-    output : path
-        A folder for ``topic=NAME/partition=N``, a local path or URI.
-    tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
-    indexes : path, optional
-        Output of an earlier build; by default index files are beside the logs.
-    topics : str, re.Pattern or list of str, optional
-        Only topics that match the regular expression in full, or that are named.
-    format : ExportFormat or str
-        ``parquet`` or ``jsonl``.
-    offsets : path, or mapping of str to mapping of int to int, optional
-        Where to begin in each partition: by topic and partition, or a file of them.
-    from_time, to_time : time, optional
-        Only records whose own timestamp is as late as the first, and earlier than the second.
-    columns : list of str
-        Their names, as for `read_records`.
-    isolation : Isolation or str
-        ``read_committed`` leaves out aborted and open transactions.
-    by_date : bool
-        Whether there is a folder ``date=YYYY-MM-DD`` for each day, in UTC.
-    on_data_loss : OnDataLoss or str
-        Where a log is not the one any more that was exported: ``fail`` refuses the partition,
-        ``continue`` continues where both agree, ``restart`` exports it anew.
-    max_decompressed_bytes : int
-        The most bytes of decompressed records that this process holds at a time.
-    threads : int, optional
-        Parts of logs exported at a time; by default one a core, two for remote inputs.
-    follow_links : bool
-        Whether index files and checkpoints are read also where they are links that lead out of the
-        input.
-
-    Returns
-    -------
-    ExportResult
-        A row per partition. A damaged partition is a row, not an exception.
-
-    Raises
-    ------
-    InputError
-        Nothing is found, the output overlaps the input, or has another export.
-    PublishError
-        The output cannot be made, locked or written.
-
-    Examples
-    --------
-    >>> exported = kafka_index.export_records("examples/dump", "lake", topics=["payments"])
-    >>> exported.ok
-    True
-    >>> kafka_index.export_records("examples/dump", "lake", topics=["payments"]).counts["records"]
-    0
-    """
-    given = path_of(output, "output")
-    times = times_between(from_time, to_time)
-    relative = {"from_ms": from_time, "to_ms": to_time}
-    settings = ExportSettings(
-        absolute_path(given),
-        choice_of(ExportFormat, format, "format"),
-        texts_of(columns, "columns"),
-        by_date,
-        ReadSettings(
-            isolation=choice_of(Isolation, isolation, "isolation"),
-            max_decompressed_bytes=whole(max_decompressed_bytes, "max_decompressed_bytes", least=1),
-            record_filter=None if times == (None, None) else RecordFilter(*times),
-        ),
-        relative_times={name: str(time) for name, time in relative.items() if is_relative(time)},
-    )
-    engine = threads_of(threads)
-    starts = None if offsets is None else offsets_of(offsets, "offsets")
-    on_loss = choice_of(OnDataLoss, on_data_loss, "on_data_loss")
-    with reading_inputs(follow_links=follow_links) as unread:
-        job = ExportJob.prepare(
-            paths_of(paths),
-            settings,
-            shown_output=given,
-            topics=topics_pattern(topics),
-            tiered=TieredOptions.of(tiered),
-            indexes=optional_path(indexes, "indexes"),
-        )
-        with job.held_plan(starts, on_loss) as plan:
-            result = job.run(plan, engine)
-    return replace(result, unread=unread_texts(unread))

@@ -17,11 +17,6 @@ from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.commands.restore.restored_partition import Salvage
 from kafka_index.commands.restore.result import RestoreResult
 from kafka_index.core.arguments import (
-    Config,
-    Path,
-    Paths,
-    Tiered,
-    Topics,
     config_of,
     keys_of,
     naming,
@@ -34,7 +29,6 @@ from kafka_index.core.arguments import (
     texts_by_name,
     threads_of,
     time_of,
-    unread_texts,
     whole,
     with_flags,
     wrong,
@@ -46,10 +40,11 @@ from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choic
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
 from kafka_index.core.format.times import Time, now_ms
 from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import new_run_id
 from kafka_index.core.log.recovery.settings import Output
+from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
 
 _SEGMENT = ["topic", "partition", "segment_base_offset"]
 _SHOWN = [*_SEGMENT, "status", "batch_count", "next_offset", "reason"]

@@ -14,11 +14,6 @@ from kafka_index.commands.import_.layouts import ImportLayout, list_layout_files
 from kafka_index.commands.import_.local_import import import_files
 from kafka_index.commands.rewrite.job import RewriteJob, RewriteRequest, RewriteResult
 from kafka_index.core.arguments import (
-    Config,
-    Path,
-    Paths,
-    Tiered,
-    Topics,
     config_of,
     keys_of,
     optional_path,
@@ -26,7 +21,6 @@ from kafka_index.core.arguments import (
     settings_of,
     text_of,
     threads_of,
-    unread_texts,
     whole,
     with_flags,
 )
@@ -36,9 +30,10 @@ from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choic
 from kafka_index.core.format.message_bytes import uuid_bytes
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.result import Result, RunOutcome
 from kafka_index.core.log.filter.condition import Condition, Selection
+from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
 
 _IMPORT_SCHEMA = pa.schema(
     [

@@ -19,14 +19,7 @@ from kafka_index.cli.shared_options import (
     report_option,
     topics_option,
 )
-from kafka_index.cli.terminal import (
-    Table,
-    format_bytes,
-    format_count,
-    print_error,
-    print_log,
-    print_text,
-)
+from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.commands.backup.agent import Agent, CompletedBackup, Manners, Monitor, take
 from kafka_index.commands.backup.barrier import DEFAULT_PATIENCE_S
 from kafka_index.commands.backup.high_watermarks import Source
@@ -35,6 +28,7 @@ from kafka_index.commands.backup.partition_inspector import Looked
 from kafka_index.commands.backup.request import BackupRequest, Broker
 from kafka_index.commands.backup.result import BACKUP_REPORT_SCHEMA, BackupResult
 from kafka_index.core.format.config import read_properties
+from kafka_index.core.format.human import format_bytes, format_count
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.names import METADATA_LOG
 from kafka_index.core.format.times import parse_duration_ms

@@ -213,7 +213,7 @@ def _readable(rows: pa.Table) -> pa.Table:
     """Return rows for people: sizes and spans with units, brokers as one text, no empty columns."""
     import pyarrow as pa  # noqa: PLC0415, slow to import
 
-    from kafka_index.cli.terminal import format_bytes, format_seconds  # noqa: PLC0415, as above
+    from kafka_index.core.format.human import format_bytes, format_seconds  # noqa: PLC0415, as above
 
     def text(name: str, value: Any) -> str | None:
         if value is None:

@@ -12,28 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.html.page import BAD, GOOD, NOTABLE, Explained, Page, Totals, Verdict, explain
+from kafka_index.cli.html.page import BAD, GOOD, NOTABLE, Conclusion, Meaning, Page, Totals, explain
 from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.options import request_of
 from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import (
-    SHOWN,
-    Paint,
-    Table,
-    first_lines,
-    format_bytes,
-    format_count,
-    print_text,
-    shown_path,
-    status_table,
-)
+from kafka_index.cli.terminal import SHOWN, Paint, Table, first_lines, print_text, status_table
 from kafka_index.commands.build.job import AFTER_FAILURE, BuildJob, BuildRequest
 from kafka_index.commands.build.parquet import SHARES, build_parquet, held_target, settings_of
 from kafka_index.commands.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.commands.build.parquet_order import count_segments
 from kafka_index.core.cluster.listing import list_logs
 from kafka_index.core.errors import InputError, plural
+from kafka_index.core.format.human import format_bytes, format_count, shown_path
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import Skipped, list_unread
 from kafka_index.core.fs.paths import absolute_path, expand_input
@@ -391,14 +382,14 @@ def build_page(count_out_of_order: Callable[[], int]) -> PageMaker:
     explained = explain(
         EXPLAINED, severities, dict.fromkeys(severities, "kafka-index dump {log_path}")
     )
-    explained[SKIPPED] = Explained(NOTABLE, "not a live log, passed over")
+    explained[SKIPPED] = Meaning(NOTABLE, "not a live log, passed over")
 
-    def verdict(totals: Totals) -> Verdict:
+    def verdict(totals: Totals) -> Conclusion:
         if damaged := totals.bad + count_out_of_order():
-            return Verdict(BAD, f"{plural(damaged, 'segment')} of {totals.units:,} damaged")
+            return Conclusion(BAD, f"{plural(damaged, 'segment')} of {totals.units:,} damaged")
         if unread := list_unread():
-            return Verdict(BAD, f"{plural(len(unread), 'entry', 'entries')} not read")
-        return Verdict(GOOD, f"{plural(totals.units, 'segment')} built, no damage found")
+            return Conclusion(BAD, f"{plural(len(unread), 'entry', 'entries')} not read")
+        return Conclusion(GOOD, f"{plural(totals.units, 'segment')} built, no damage found")
 
     page = Page(
         "build", "segments", ("status",), explained, verdict, units="kind", unit_values=(SEGMENT,)

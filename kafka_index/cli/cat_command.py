@@ -185,7 +185,7 @@ make_command = partial(
     command,
     "cat",
     CatOptions,
-    function_of("searching", "run_cat"),
+    function_of("find_and_cat", "run_cat"),
     help_text=_HELP,
     usage="TOPIC --input PATH... [OPTIONS]",
     examples=_EXAMPLES,

@@ -11,8 +11,8 @@ import pyarrow as pa
 from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
 from kafka_index.cli.printed_records import PrintedRecords
 from kafka_index.cli.record_text import RecordText
-from kafka_index.cli.terminal import format_count
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, TooLargeError, plural
+from kafka_index.core.format.human import format_count
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,

@@ -154,6 +154,7 @@ class RunSummary:
         self.run_id = os.urandom(8).hex()
         self.error: str | None = None
         self.outcome: str | None = None
+        self.conclusion: str | None = None
         self._counts: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
         self._missing_offsets: dict[str, object] = {"count": 0, "ranges": []}
@@ -210,6 +211,7 @@ class RunSummary:
         for name, size_bytes in result.sizes_bytes.items():
             self.add_bytes(name, size_bytes)
         self.add_missing_offsets(result.missing_offsets)
+        self.conclusion = result.conclusion.text
 
     def add_missing_offsets(self, missing: MissingOffsets) -> None:
         """Set the missing offsets of the logs that were read."""
@@ -270,6 +272,7 @@ class RunSummary:
             "run_id": self.run_id,
             "outcome": outcome,
             "exit_code": exit_code,
+            "conclusion": self.conclusion,
             "error": self.error,
             "started_at": _iso_time(self._started_at),
             "ended_at": _iso_time(datetime.now(UTC)),

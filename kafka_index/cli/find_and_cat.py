@@ -15,25 +15,20 @@ from kafka_index.cli.progress import Outcome, missing_lines, skipped_lines
 from kafka_index.cli.record_template import BYTES_AS_TEXT, RecordTemplate, ends_lines
 from kafka_index.cli.record_text import FOUND_COLUMNS, TEXT, FoundText
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import (
-    Paint,
-    escape_on_stdout,
-    format_bytes,
-    format_count,
-    print_error,
-    print_text,
-)
+from kafka_index.cli.terminal import Paint, escape_on_stdout, print_error, print_text
 from kafka_index.core.errors import InputError, plural
+from kafka_index.core.format.human import format_bytes, format_count
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.strings import parse_bytes
 from kafka_index.core.format.times import empty_range_text
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.query.bounds import EARLIEST, LATEST, Bound, ReadBounds, time_span
+from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.matches import Search, SplitMatches, limited, run_search
 from kafka_index.core.query.missing_records import MissingInRead
 from kafka_index.core.query.records import ListedPartitions, list_partitions
-from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.query.settings import ReadSettings, RecordFilter
 from kafka_index.core.query.topic_records import PartitionRecords, matches_by_time, plan_records
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ make_command = partial(
     command,
     "find",
     FindOptions,
-    function_of("searching", "run_find"),
+    function_of("find_and_cat", "run_find"),
     help_text=_HELP,
     usage="--input PATH... (--key KEY | --key-regex REGEX | --value-contains TEXT) [OPTIONS]",
     examples=_EXAMPLES,

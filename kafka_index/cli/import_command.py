@@ -11,7 +11,7 @@ import click
 from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import Group, command, flag, option
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
-from kafka_index.cli.terminal import format_bytes, format_count, print_log
+from kafka_index.cli.terminal import print_log
 from kafka_index.commands.import_.import_manifest import ImportCounts
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
 from kafka_index.commands.import_.import_target import import_root
@@ -19,6 +19,7 @@ from kafka_index.commands.import_.layouts import ImportLayout, list_layout_files
 from kafka_index.commands.import_.local_import import import_files
 from kafka_index.commands.import_.table_files import TableFile
 from kafka_index.core.errors import ConfigError, plural
+from kafka_index.core.format.human import format_bytes, format_count
 from kafka_index.core.format.message_bytes import uuid_bytes
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.store import is_remote

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.html.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
+from kafka_index.cli.html.page import BAD, DUMP, GOOD, NOTABLE, Conclusion, Page, Totals, explain
 from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
@@ -25,14 +25,7 @@ from kafka_index.cli.lookup_summary import (
 )
 from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import (
-    Table,
-    format_count,
-    print_error,
-    print_log,
-    print_text,
-    status_table,
-)
+from kafka_index.cli.terminal import Table, print_error, print_log, print_text, status_table
 from kafka_index.commands.lookup.output import answer_target, format_of_answers
 from kafka_index.commands.lookup.queries import open_queries
 from kafka_index.commands.lookup.query_executor import (
@@ -51,6 +44,7 @@ from kafka_index.commands.lookup.report import (
     behind_gaps,
 )
 from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, plural
+from kafka_index.core.format.human import format_count
 from kafka_index.core.fs.inputs import Skipped, list_unread
 from kafka_index.core.fs.paths import absolute_path, refuse_overlap
 from kafka_index.core.fs.registry import whole_file
@@ -63,10 +57,9 @@ from kafka_index.core.log.read.answers import (
     TAIL,
     UNREADABLE,
     Finding,
-    Resolve,
     Status,
-    UpperBound,
 )
+from kafka_index.core.log.read.choices import Resolve, UpperBound
 from kafka_index.core.logdir.segment_table import PartitionSegments
 from kafka_index.core.output.report_file import PageMaker, ReportFile, open_report
 from kafka_index.core.query.inventory import Inventory, collect_inventory
@@ -330,23 +323,23 @@ def lookup_page(inventory: Inventory, failing: Collection[str] = ()) -> PageMake
     severities |= {Status.LOG_END.text: GOOD}
     explained = explain(texts, severities, dict.fromkeys((INDEX_REFUSED, TAIL, UNREADABLE), DUMP))
 
-    def verdict(totals: Totals) -> Verdict:
+    def verdict(totals: Totals) -> Conclusion:
         queries = plural(totals.units, "query", "queries")
         if totals.bad:
-            return Verdict(BAD, f"{totals.bad:,} of {queries} unreadable")
+            return Conclusion(BAD, f"{totals.bad:,} of {queries} unreadable")
         if faults := totals.others[UNREADABLE] + len(list_unread()):
-            return Verdict(BAD, f"{queries} read, {plural(faults, 'place')} of damage")
+            return Conclusion(BAD, f"{queries} read, {plural(faults, 'place')} of damage")
         for status in failing:
             if count := totals.found[status]:
-                return Verdict(BAD, f"{count:,} of {queries} {status} (--fail-on)")
+                return Conclusion(BAD, f"{count:,} of {queries} {status} (--fail-on)")
         answered, malformed = (
             totals.found[status.text] for status in (Status.FOUND, Status.INVALID_QUERY)
         )
         text = f"{queries} read, {answered:,} found"
         return (
-            Verdict(NOTABLE, f"{text}, {malformed:,} malformed")
+            Conclusion(NOTABLE, f"{text}, {malformed:,} malformed")
             if malformed
-            else Verdict(GOOD, text)
+            else Conclusion(GOOD, text)
         )
 
     page = Page(

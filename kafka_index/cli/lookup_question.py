@@ -25,12 +25,13 @@ from kafka_index.cli.lookup_summary import (
     warn_of_starts,
     warn_of_unindexed,
 )
-from kafka_index.cli.terminal import Paint, Table, format_count, print_log, print_text, shown_path
+from kafka_index.cli.terminal import Paint, Table, print_log, print_text
 from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, QueryBatch
 from kafka_index.commands.lookup.query_stats import starting_offsets_of
 from kafka_index.commands.lookup.report import StartingOffset, behind_gaps
 from kafka_index.core.errors import CorruptLogError, InputError, first_of, is_retriable
 from kafka_index.core.format.config import topics_pattern
+from kafka_index.core.format.human import format_count, shown_path
 from kafka_index.core.format.names import (
     DirectoryKind,
     TopicPartition,
@@ -40,14 +41,8 @@ from kafka_index.core.format.names import (
 from kafka_index.core.format.times import format_time
 from kafka_index.core.fs.directories import directory_exists, scan_directory
 from kafka_index.core.fs.paths import expand_directories
-from kafka_index.core.log.read.answers import (
-    Answers,
-    Finding,
-    Resolve,
-    SpecialTimestamp,
-    Status,
-    UpperBound,
-)
+from kafka_index.core.log.read.answers import Answers, Finding, SpecialTimestamp, Status
+from kafka_index.core.log.read.choices import Resolve, UpperBound
 from kafka_index.core.logdir.listing import did_you_mean
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import By, Keys

@@ -8,16 +8,10 @@ import pyarrow as pa
 
 from kafka_index.cli.exit_status import ExitCode
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import (
-    Paint,
-    first_lines,
-    format_bytes,
-    format_count,
-    print_log,
-    shown_path,
-)
+from kafka_index.cli.terminal import Paint, first_lines, print_log
 from kafka_index.commands.lookup.report import InvalidQuery, behind_gaps, outcome_of
 from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_bytes, format_count, shown_path
 from kafka_index.core.log.read.answers import (
     GAP,
     INDEX_REFUSED,

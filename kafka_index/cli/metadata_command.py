@@ -20,10 +20,11 @@ from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import Group, Option, command, flag, option, option_group
 from kafka_index.cli.record_text import readable_time
 from kafka_index.cli.shared_options import Detail, detail_options, max_decompressed_option
-from kafka_index.cli.terminal import Paint, format_bytes, print_error, print_text
+from kafka_index.cli.terminal import Paint, print_error, print_text
 from kafka_index.core.cluster.metadata.directory import ClusterMetadata, Faults
 from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES, read_for_table
 from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.log.future_timestamps import future_segments
 from kafka_index.core.logdir.listing import list_any

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum, StrEnum
+from enum import StrEnum
 from itertools import pairwise
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +22,7 @@ from kafka_index.core.errors import ConfigError, InputError, help_page, plural
 from kafka_index.core.format.config import parse_integer
 from kafka_index.core.format.times import parse_time
 from kafka_index.core.format.uri_passwords import refuse_passwords
+from kafka_index.core.job.request import Group
 
 if TYPE_CHECKING:
     from kafka_index.core.fs.inputs import Skipped
@@ -46,21 +47,6 @@ _MISSING = object()
 
 _Options = TypeVar("_Options")
 _Request = TypeVar("_Request")
-
-
-class Group(Enum):
-    """The sections of options in the help of a command, by their titles, in their order."""
-
-    INPUT = "Input"
-    SELECTION = "Selection"
-    OUTPUT = "Output"
-    BEHAVIOUR = "Behaviour"
-    CLUSTER = "Cluster"
-    SETTINGS = "Kafka settings"
-    ENGINE = "Engine and memory"
-    TIERED = "Tiered storage"
-    STORAGE = "Storage"
-    HELP = "Help"
 
 
 class Option(click.Option):
@@ -172,8 +158,8 @@ def command(
         [
             *parameters,
             *([_links_option()] if has_links else []),
-            _storage_option(),
-            _summary_option(),
+            storage_option(),
+            summary_option(),
         ],
         help=f"{inspect.cleandoc(help_text)}\n\n\b\nExamples:\n{indent(shown, '  ')}",
         epilog=f"The page about it: {help_page(page or name)}",
@@ -347,7 +333,7 @@ def _first_of(files: Sequence[Skipped]) -> str:
     return f"{files[0].shown}{more}"
 
 
-def _storage_option() -> click.Option:
+def storage_option() -> click.Option:
     """Return the option that configures the stores of this process."""
 
     def configured(
@@ -376,7 +362,7 @@ def _storage_option() -> click.Option:
     )
 
 
-def _summary_option() -> click.Option:
+def summary_option() -> click.Option:
     """Return the option that says where the summary is written."""
 
     def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:

@@ -13,8 +13,8 @@ import click
 import pyarrow as pa
 
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.html.page import BAD, GOOD, NOTABLE, Explained, Page
-from kafka_index.cli.html.page import Verdict as PageVerdict
+from kafka_index.cli.html.page import BAD, GOOD, NOTABLE, Meaning, Page
+from kafka_index.cli.html.page import Conclusion as PageVerdict
 from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.options import Group, command, flag, option
 from kafka_index.cli.shared_options import (
@@ -23,9 +23,10 @@ from kafka_index.cli.shared_options import (
     max_decompressed_option,
     report_option,
 )
-from kafka_index.cli.terminal import Paint, format_bytes, print_text
+from kafka_index.cli.terminal import Paint, print_text
 from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.config import LogConfig, read_properties
+from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.times import format_time
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.segment_table import SegmentTable
@@ -144,15 +145,15 @@ def _page(predicted: Callable[[], Prediction | None], directories: list[str]) ->
     """
     command = "kafka-index predict --verbose --input {directory}"
     explained = {
-        SegmentAction.KEEP.value: Explained(GOOD, "kept as it is", command),
-        Outcome.LOADED.value: Explained(GOOD, "loaded; it has no segments", command),
-        SegmentAction.REBUILD.value: Explained(NOTABLE, "kept, its indexes rebuilt", command),
-        SegmentAction.REPLACE.value: Explained(NOTABLE, "replaced by a swap file", command),
-        Outcome.EMPTIED.value: Explained(BAD, "the partition begins anew, empty", command),
-        SegmentAction.CUT.value: Explained(BAD, "cut: what lies after is not kept", command),
-        SegmentAction.DELETE.value: Explained(BAD, "deleted", command),
-        Outcome.STRAY.value: Explained(BAD, "not of this broker any more: set aside", command),
-        Outcome.REFUSED.value: Explained(BAD, "the broker does not start with it", command),
+        SegmentAction.KEEP.value: Meaning(GOOD, "kept as it is", command),
+        Outcome.LOADED.value: Meaning(GOOD, "loaded; it has no segments", command),
+        SegmentAction.REBUILD.value: Meaning(NOTABLE, "kept, its indexes rebuilt", command),
+        SegmentAction.REPLACE.value: Meaning(NOTABLE, "replaced by a swap file", command),
+        Outcome.EMPTIED.value: Meaning(BAD, "the partition begins anew, empty", command),
+        SegmentAction.CUT.value: Meaning(BAD, "cut: what lies after is not kept", command),
+        SegmentAction.DELETE.value: Meaning(BAD, "deleted", command),
+        Outcome.STRAY.value: Meaning(BAD, "not of this broker any more: set aside", command),
+        Outcome.REFUSED.value: Meaning(BAD, "the broker does not start with it", command),
     }
 
     def segments() -> Iterator[pa.RecordBatch]:

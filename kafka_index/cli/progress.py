@@ -15,16 +15,13 @@ from kafka_index.cli.terminal import (
     Paint,
     Table,
     first_lines,
-    format_bytes,
-    format_count,
-    format_seconds,
     log_time,
     print_text,
     rich_console,
-    shown_path,
     terminal_size,
 )
 from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_bytes, format_count, format_seconds, shown_path
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.kernels.compile_clock import compile_clock

@@ -11,16 +11,16 @@ from kafka_index.cli.html.page import (
     DUMP,
     GOOD,
     NOTABLE,
-    Explained,
+    Conclusion,
+    Meaning,
     Page,
     Totals,
-    Verdict,
     explain,
 )
 from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.progress import Outcome, key_lines, skipped_lines
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Table, first_lines, format_bytes, format_count, status_table
+from kafka_index.cli.terminal import Table, first_lines, status_table
 from kafka_index.commands.restore.job import RestoreJob
 from kafka_index.commands.restore.plan import RestorePlan, RestoreRequest
 from kafka_index.commands.restore.restored_partition import (
@@ -40,6 +40,7 @@ from kafka_index.commands.restore.result import (
     status_of,
 )
 from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_bytes, format_count
 from kafka_index.core.format.times import time_text
 from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE
 from kafka_index.core.log.filter.condition import key_counts, records_by_line
@@ -208,15 +209,13 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
     has_unread = _has_unread(job.plan)
     command = "kafka-index verify --input {path}"
     explained = explain(_explained(job.plan), severities, dict.fromkeys(severities, command)) | {
-        LOST: Explained(BAD, "a range of offsets that no log has any more", DUMP),
-        CLAMPED: Explained(
-            NOTABLE, "an offset of a group after the end of its log, set to that end"
-        ),
-        BEYOND_END: Explained(
+        LOST: Meaning(BAD, "a range of offsets that no log has any more", DUMP),
+        CLAMPED: Meaning(NOTABLE, "an offset of a group after the end of its log, set to that end"),
+        BEYOND_END: Meaning(
             BAD if job.request.clamp_groups else NOTABLE,
             "an offset of a group after the end of its log, which stays",
         ),
-        NOT_RENAMED: Explained(
+        NOT_RENAMED: Meaning(
             NOTABLE, "an offset of a group under the old name of a topic, where it stays"
         ),
     }
@@ -224,7 +223,7 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
     if job.request.topics is not None:
         chosen += f" of topics that match {job.request.topics.pattern!r}"
 
-    def verdict(totals: Totals) -> Verdict:
+    def verdict(totals: Totals) -> Conclusion:
         partitions = plural(totals.units, "partition")
         lost, left_out = totals.others[LOST], totals.found[LEFT_OUT]
         of_read = " of what was read of the dump" if has_unread else ""
@@ -240,8 +239,8 @@ def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker
         if renamed := totals.others[NOT_RENAMED]:
             text += f", {plural(renamed, 'committed offset')} under the old name of a topic"
         if left_out or totals.bad_others:
-            return Verdict(BAD, text)
-        return Verdict(NOTABLE if clamped or beyond or renamed or has_unread else GOOD, text)
+            return Conclusion(BAD, text)
+        return Conclusion(NOTABLE if clamped or beyond or renamed or has_unread else GOOD, text)
 
     page = Page(
         "restore",

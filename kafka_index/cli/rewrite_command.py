@@ -23,7 +23,7 @@ from kafka_index.cli.shared_options import (
     settings_options,
     topics_option,
 )
-from kafka_index.cli.terminal import Paint, Table, format_count, print_error, print_log, print_text
+from kafka_index.cli.terminal import Paint, Table, print_error, print_log, print_text
 from kafka_index.commands.rewrite.job import (
     REWRITE_REPORT_SCHEMA,
     RewriteJob,
@@ -32,6 +32,7 @@ from kafka_index.commands.rewrite.job import (
     RewriteStatus,
 )
 from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.human import format_count
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import Engine

@@ -372,6 +372,11 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
 
     `has_page`: it can be a page of HTML.
     """
+    return option_group(report_parameter(rows, has_page=has_page), make=lambda path: path)
+
+
+def report_parameter(rows: str, *, has_page: bool) -> click.Option:
+    """Return ``--report``, whose value is checked before any work is done."""
     endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
 
     def checked(value: str | None) -> str | None:
@@ -389,9 +394,9 @@ def report_option(rows: str, *, has_page: bool = False) -> Any:
             raise click.BadParameter(str(error)) from error
         return path
 
-    return option(
-        "--report",
-        group=Group.OUTPUT,
+    return Option(
+        ["--report"],
+        Group.OUTPUT,
         parse=checked,
         metavar="FILE",
         help=f"Write {rows} to FILE: {endings}.",
@@ -437,7 +442,13 @@ class SparkEngine:
 
 def engine_options() -> Any:
     """Return the options of what runs the work; a job runs on the engine of ``spark-submit``."""
-    return option_group(
+    # A job runs on the engine of ``spark-submit``.
+    return option_group(*engine_parameters(), make=engine_of, in_job=SparkEngine())
+
+
+def engine_parameters() -> list[click.Parameter]:
+    """Return the options of the engine: ``--engine``, ``--master`` and ``--threads``."""
+    return [
         Option(
             ["--engine"],
             Group.ENGINE,
@@ -455,13 +466,10 @@ def engine_options() -> Any:
             metavar="N",
             help="Threads of the local engine.  [default: one per core, two for remote inputs]",
         ),
-        make=_engine,
-        # That of ``spark-submit``.
-        in_job=SparkEngine(),
-    )
+    ]
 
 
-def _engine(name: str, master: str | None, threads: int | None) -> Engine:
+def engine_of(name: str, master: str | None, threads: int | None) -> Engine:
     """Return the engine; refuse options of the other one, and a malformed master."""
     if master is not None and name != "spark":
         raise click.UsageError("--master requires --engine spark")
@@ -477,16 +485,21 @@ def _engine(name: str, master: str | None, threads: int | None) -> Engine:
 
 def detail_options() -> Any:
     """Return the options of how much is printed, a `Detail`."""
-    return option_group(
+    return option_group(*verbosity_parameters(), make=verbosity_of)
+
+
+def verbosity_parameters() -> list[click.Parameter]:
+    """Return ``--quiet`` and ``--verbose``."""
+    return [
         Option(["--quiet", "-q"], Group.OUTPUT, is_flag=True, help="Print only damage and errors."),
         Option(
             ["--verbose", "-v"], Group.OUTPUT, is_flag=True, help="Print details and tracebacks."
         ),
-        make=_detail,
-    )
+    ]
 
 
-def _detail(quiet: bool, verbose: bool) -> Detail:  # noqa: FBT001, because they are flags
+def verbosity_of(quiet: bool, verbose: bool) -> Detail:  # noqa: FBT001, because they are flags
+    """Return how much is printed; both options together are refused."""
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose are mutually exclusive")
     return Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from kafka_index.core.errors import plural, printable
+from kafka_index.core.format.human import format_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,11 +30,8 @@ COMPILING = "compiling kernels, once"
 _UNBOUNDED_WIDTH = 1 << 20
 _DEFAULT_SIZE = 80, 25
 _INDENT = 2
-_UNITS = ("kB", "MB", "GB", "TB", "PB")
 #: The most lines of a list in a summary.
 SHOWN = 20
-_MINUTE = 60
-_HOUR = 3600
 # The indentation of a line belongs to its first word.
 _WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
 # The styles of `Paint`, which are all that names can add to a styled line.
@@ -199,38 +197,6 @@ def _breaks(text: str, width: int, indent: int) -> Iterator[int]:
             yield start
 
 
-def format_bytes(size_bytes: float) -> str:
-    """Return a size in decimal units: ``512 B``, ``4.05 MB``, ``2.15 GB``."""
-    if size_bytes < 1000:
-        return f"{size_bytes:.0f} B"
-    scaled = size_bytes
-    unit = ""
-    for unit in _UNITS:  # noqa: B007, because the unit at the break is the one to print
-        scaled /= 1000
-        if scaled < 999.5:
-            break
-    digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-    return f"{scaled:.{digits}f} {unit}"
-
-
-def format_count(count: int) -> str:
-    """Return a count with thousands separators: ``1,234,567``."""
-    return f"{count:,}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a duration: ``0.42 s``, ``12.3 s``, ``3 min 05 s``, ``1 h 02 min``."""
-    if seconds < 9.995:
-        return f"{seconds:.2f} s"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE:02d} s"
-    minutes = round(seconds / _MINUTE)
-    return f"{minutes // 60:,} h {minutes % 60:02d} min"
-
-
 class Paint:
     """Colours on a terminal, unless ``NO_COLOR`` is set."""
 
@@ -299,14 +265,6 @@ def first_lines(
     more = plural(left, f"more {noun}") if noun else f"{format_count(left)} more"
     rest = [f"  and {more}{after}"] if left > 0 else []
     return ["", title, *(f"  {line}" for line in shown), *rest]
-
-
-def shown_path(path: str) -> str:
-    """Return a path relative to the working directory where it lies below, else unchanged."""
-    if "://" in path:
-        return path
-    relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
 
 
 def announce_compilation() -> None:

@@ -12,20 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.html.page import BAD, DUMP, GOOD, NOTABLE, Page, Totals, Verdict, explain
+from kafka_index.cli.html.page import BAD, DUMP, GOOD, NOTABLE, Conclusion, Page, Totals, explain
 from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.cli.options import request_of
 from kafka_index.cli.progress import Outcome, skipped_lines
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import (
-    SHOWN,
-    Table,
-    first_lines,
-    format_bytes,
-    format_count,
-    shown_path,
-    status_table,
-)
+from kafka_index.cli.terminal import SHOWN, Table, first_lines, status_table
 from kafka_index.commands.verify.findings import (
     VERIFY_SCHEMA,
     FileClass,
@@ -38,6 +30,7 @@ from kafka_index.commands.verify.findings import (
 from kafka_index.commands.verify.verify_job import VerifyJob, VerifyRequest, VerifyTally
 from kafka_index.core.cluster.metadata.directory import FoundCluster
 from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_bytes, format_count, shown_path
 from kafka_index.core.fs.inputs import Skipped, list_unread
 from kafka_index.core.job.result import RunOutcome
 from kafka_index.core.logdir.segment_table import SegmentTable
@@ -281,12 +274,12 @@ def verify_page(
     dumped = [name for name in severities if name != FileClass.MISSING]
     explained = explain(EXPLAINED, severities, dict.fromkeys(dumped, DUMP))
 
-    def verdict(_: Totals) -> Verdict:
+    def verdict(_: Totals) -> Conclusion:
         unread = list_unread()
         outcome = tally.outcome(unread)
         severity = {RunOutcome.DONE: GOOD, RunOutcome.ENVIRONMENT: NOTABLE}.get(outcome, BAD)
         text = f"{tally.headline(unread)}{where}{lost}"
-        return Verdict(BAD if tally.is_harmful else severity, text)
+        return Conclusion(BAD if tally.is_harmful else severity, text)
 
     kinds = tuple(kind.value for kind in FileKind if kind is not FileKind.PARTITION)
     page = Page(

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from os import PathLike
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import LogConfig, choice_of, members_of, read_properties
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.strings import parse_bytes
 from kafka_index.core.format.times import Time, now_ms, parse_time, time_range
 from kafka_index.core.format.uri_passwords import PATH_EXPECTED, path_of
-from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import pinned_run
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.filter.condition import read_keys
@@ -35,32 +32,10 @@ from kafka_index.core.query.bounds import (
     read_offsets_file,
 )
 
-#: A path or a URI.
-Path: TypeAlias = str | PathLike[str]
-#: Data directories, partition directories, or globs of either.
-Paths: TypeAlias = Path | Sequence[Path]
-#: A regular expression that a topic matches in full, or names.
-Topics: TypeAlias = str | re.Pattern[str] | Collection[str]
-#: Settings under Kafka's names: a file, a mapping, or settings that were read.
-Config: TypeAlias = Path | Mapping[str, object] | LogConfig
-#: Remote segments: a folder of them, several, or with options.
-Tiered: TypeAlias = Path | Sequence[Path] | TieredOptions
-
 _EXAMPLE = "by topic and partition: {'orders': {0: 123}}"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-
-class ArrowStream(Protocol):
-    """A table of any library: it exports Arrow's C stream interface."""
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the rows as a capsule."""
-
-
-#: Rows: whatever exports Arrow's C stream interface, or dicts.
-Table: TypeAlias = ArrowStream | Sequence[Mapping[str, Any]]
 
 
 def with_flags(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -347,11 +322,6 @@ def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:
     except (pa.ArrowException, TypeError) as error:
         raise InputError(f"{name} is not a table: {error}", expected=expected) from error
     raise InputError(f"{name} is not a table", expected=expected, found=argument_text(rows))
-
-
-def unread_texts(files: Mapping[str, Skipped]) -> tuple[str, ...]:
-    """Return the files that `reading_inputs` has not read, each with the reason."""
-    return tuple(f"{files[path].shown}: {files[path].reason}" for path in sorted(files))
 
 
 def outputs_of(what: Collection[str] | None) -> frozenset[Output] | None:

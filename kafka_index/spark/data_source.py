@@ -76,10 +76,11 @@ from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.core.output.staging import create_staging, remove_directory, staging_directory
 from kafka_index.core.query.bounds import BoundOptions
+from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, part_of_partition
 from kafka_index.core.query.record_reader import BatchForm, BatchReader, RecordReader, batch_schema
 from kafka_index.core.query.records import gap_rows, list_partitions, plan_partitions
-from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.query.settings import ReadSettings, RecordFilter
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, RECORD_SCHEMA
 from kafka_index.spark.executors import NOT_SHARED_HINT
 from kafka_index.spark.option_values import (

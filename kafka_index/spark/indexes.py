@@ -12,9 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_index.commands.build.job import AFTER_FAILURE, BuildRequest, BuildResult, BuiltRows
 from kafka_index.commands.build.parquet import held_target
 from kafka_index.commands.build.parquet_input import input_of_schemas
-from kafka_index.core.arguments import Config, Path, config_of, optional_path, outputs_of
+from kafka_index.core.arguments import config_of, optional_path, outputs_of
 from kafka_index.core.errors import ConfigError
 from kafka_index.core.job.engine import new_run_id
+from kafka_index.core.parameters import Config, Path
 from kafka_index.spark.jobs import job_failure
 from kafka_index.spark.package import ship_package
 from kafka_index.spark.parquet import Rows, build_rows

@@ -33,19 +33,14 @@ from pyspark.sql.types import (
 from kafka_index.commands.lookup.queries import read_split
 from kafka_index.commands.lookup.query_executor import SplitWork
 from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, QueryBatch, check_names
-from kafka_index.core.arguments import Config, Paths, config_of, paths_of
+from kafka_index.core.arguments import config_of, paths_of
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import choice_of
 from kafka_index.core.format.integers import Longs
 from kafka_index.core.job.engine import Workers
-from kafka_index.core.log.read.answers import (
-    ANSWER_SCHEMA,
-    NULL,
-    VALUE_COLUMNS,
-    Answers,
-    Resolve,
-    Status,
-)
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Status
+from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.parameters import Config, Paths
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import NO_PARTITION, By, Keys, integers
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups

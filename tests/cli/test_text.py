@@ -8,15 +8,9 @@ from typing import TextIO
 import pytest
 from click import unstyle
 
-from kafka_index.cli.terminal import (
-    Paint,
-    Table,
-    format_bytes,
-    format_count,
-    format_seconds,
-    print_text,
-)
+from kafka_index.cli.terminal import Paint, Table, print_text
 from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_bytes, format_count, format_seconds
 from tests.support.terminals import shown_on_a_terminal
 
 

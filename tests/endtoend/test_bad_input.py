@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.cli.terminal import shown_path
+from kafka_index.core.format.human import shown_path
 from kafka_index.core.output.locks import OUTPUT_LOCK
 from tests.support.builds import build, rubbish, small_disk, state, state_files, with_rows
 from tests.support.command_line import (

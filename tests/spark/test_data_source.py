@@ -22,7 +22,7 @@ from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.log.scan.segment_scan import read_batches
 from kafka_index.core.query.bounds import EARLIEST
-from kafka_index.core.query.settings import Isolation, OnDamage
+from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.spark.data_source import (
     FilteringReader,
     KafkaLogReader,

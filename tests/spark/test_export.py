@@ -11,14 +11,15 @@ from pyspark.sql import SparkSession
 
 from kafka_index.commands.export.export_job import export_splits
 from kafka_index.commands.export.plan import ExportPlan, plan_export
-from kafka_index.commands.export.report import SplitResult
+from kafka_index.commands.export.result import SplitResult
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import find_matches
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.records import list_partitions, plan_read
-from kafka_index.core.query.settings import OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.query.settings import ReadSettings, RecordFilter
 from kafka_index.spark.workers import session_workers
 from tests.support.command_line import DUMP
 from tests.support.record_tables import batch_of, write_partition

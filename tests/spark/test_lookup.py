@@ -16,7 +16,8 @@ from kafka_index.commands.lookup.queries import open_queries
 from kafka_index.commands.lookup.query_executor import answer_queries
 from kafka_index.commands.lookup.report import LookupTotals
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.read.answers import Resolve, Status
+from kafka_index.core.log.read.answers import Status
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.keys import By
 from kafka_index.core.query.lookups import LookupSettings

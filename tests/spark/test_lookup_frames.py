@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.core.errors import InputError, KafkaIndexError
-from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import By, Keys
 from kafka_index.core.query.lookups import Lookups, LookupSettings

@@ -16,7 +16,7 @@ from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.commands.lookup.query_executor import SplitWork, answer_queries, answer_split
 from kafka_index.commands.lookup.query_files import QueryBatch
 from kafka_index.commands.lookup.report import LookupTotals
-from kafka_index.core.log.read.answers import Resolve
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.segment_indexes import SegmentIndexes
 from kafka_index.core.query.inventory import collect_inventory, find_unindexed
 from kafka_index.core.query.keys import By, Keys

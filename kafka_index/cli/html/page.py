@@ -11,7 +11,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cache
 from html import escape
 from importlib.metadata import version
@@ -26,6 +25,9 @@ from numpy.typing import NDArray
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.integers import Longs
 from kafka_index.core.format.names import OFFSET_DIGITS
+from kafka_index.core.job.result import BAD, GOOD, NOTABLE, Conclusion, Meaning, Severity
+
+__all__ = ["BAD", "GOOD", "NOTABLE", "Conclusion", "Meaning", "Page", "Severity"]
 
 #: The command that shows more about a file.
 DUMP = "kafka-index dump {path}"
@@ -43,46 +45,14 @@ _SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
 _OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
 
 
-class Severity(IntEnum):
-    """The attention that a row wants."""
-
-    GOOD = 0
-    NOTABLE = 1
-    BAD = 2
-
-
-GOOD, NOTABLE, BAD = Severity.GOOD, Severity.NOTABLE, Severity.BAD
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """A value of the column that a report is counted by, and its meaning.
-
-    The command shows more about a row: a command line with columns in braces, which the page fills
-    in and quotes for a shell.
-    """
-
-    severity: Severity
-    text: str
-    command: str | None = None
-
-
 def explain(
     texts: Mapping[str, str], severities: Mapping[str, Severity], commands: Mapping[str, str]
-) -> dict[str, Explained]:
+) -> dict[str, Meaning]:
     """Return what a page explains: of each value its text, its severity, and a command."""
     return {
-        str(name): Explained(severities[str(name)], text, commands.get(str(name)))
+        str(name): Meaning(severities[str(name)], text, commands.get(str(name)))
         for name, text in texts.items()
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The conclusion of a report, in one line."""
-
-    severity: Severity
-    text: str
 
 
 @dataclass(slots=True)
@@ -122,8 +92,8 @@ class Page:
     command: str
     nouns: str
     found_in: tuple[str, ...]
-    explained: Mapping[str, Explained]
-    verdict: Callable[[Totals], Verdict]
+    explained: Mapping[str, Meaning]
+    verdict: Callable[[Totals], Conclusion]
     units: str | None = None
     unit_values: tuple[str, ...] = ()
     weight: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from kafka_index.core.format.records import (
 )
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.result import Conclusion, PageColumns
 
 #: A row per segment of a dump, as the pictures of a page need it.
 SEGMENT_SCHEMA = pa.schema(
@@ -174,6 +175,12 @@ class PageWriter:
         self._kept.append(table)
         self._kept_rows += len(table)
 
+    def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
+        """Name the segments of the input; a page of its own has them already."""
+
+    def finish(self, verdict: Conclusion) -> None:
+        """Set the verdict; a page of its own computes it."""
+
     def interrupt(self) -> None:
         """Note that an error or a signal ends the run: the rows are not all."""
         self._is_whole = False
@@ -220,3 +227,48 @@ class PageWriter:
             return None
         batches = [with_times(batch, reading=self._is_whole) for batch in self._page.segments()]
         return pa.Table.from_batches(batches, SEGMENT_SCHEMA)
+
+
+class ResultPageWriter(PageWriter):
+    """The page of a command whose result has the verdict.
+
+    `columns` says how rows are counted.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        columns: PageColumns,
+        about: Mapping[str, str],
+        path: str,
+        schema: pa.Schema,
+    ) -> None:
+        self._concluded: Conclusion | None = None
+        self._batches: Iterable[pa.RecordBatch] = ()
+        page = Page(
+            command,
+            columns.nouns,
+            columns.found_in,
+            columns.meanings,
+            self._conclude,
+            columns.units,
+            columns.unit_values,
+            columns.weight,
+            columns.worst_where,
+            None if columns.rows_are_segments else lambda: iter(self._batches),
+        )
+        super().__init__(page, about, path, schema)
+
+    def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
+        """Name the segments of the input; they are read when the page is written."""
+        self._batches = segments
+
+    def finish(self, verdict: Conclusion) -> None:
+        """Set the verdict."""
+        self._concluded = verdict
+
+    def _conclude(self, totals: Totals) -> Conclusion:
+        nouns = self._page.nouns
+        return self._concluded or Conclusion(
+            Severity.BAD, f"{totals.units:,} {nouns} were reported"
+        )

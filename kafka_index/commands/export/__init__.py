@@ -1,1 +1,98 @@
-"""`kafka-index export`."""
+"""Export records to Parquet or JSON lines, incrementally."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafka_index.commands.export.request import EXPORT, ExportFormat, OnDataLoss
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.times import Time
+from kafka_index.core.job.request import call
+from kafka_index.core.parameters import Path, Paths, Tiered, Topics
+from kafka_index.core.query.choices import Isolation
+
+if TYPE_CHECKING:
+    from kafka_index.commands.export.result import ExportResult
+
+
+def export_records(
+    paths: Paths,
+    output: Path,
+    *,
+    tiered: Tiered | None = None,
+    indexes: Path | None = None,
+    topics: Topics | None = None,
+    format: ExportFormat | str = ExportFormat.PARQUET,  # noqa: A002, as the option is named
+    offsets: Path | Mapping[str, Mapping[int, int]] | None = None,
+    from_time: Time | None = None,
+    to_time: Time | None = None,
+    columns: Sequence[str] | None = None,
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    by_date: bool = False,
+    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    threads: int | None = None,
+    follow_links: bool = False,
+) -> ExportResult:
+    """Export records to Parquet or JSON lines, as ``kafka-index export`` does on threads.
+
+    The same call exports what is new since the last one.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    output : path
+        A folder for ``topic=NAME/partition=N``, a local path or URI.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    indexes : path, optional
+        Output of an earlier build; by default index files are beside the logs.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named.
+    format : ExportFormat or str
+        ``parquet`` or ``jsonl``.
+    offsets : path, or mapping of str to mapping of int to int, optional
+        Where to begin in each partition: by topic and partition, or a file of them.
+    from_time, to_time : time, optional
+        Only records whose own timestamp is as late as the first, and earlier than the second.
+    columns : list of str
+        Their names, as for `read_records`.
+    isolation : Isolation or str
+        ``read_committed`` leaves out aborted and open transactions.
+    by_date : bool
+        Whether there is a folder ``date=YYYY-MM-DD`` for each day, in UTC.
+    on_data_loss : OnDataLoss or str
+        Where a log is not the one any more that was exported: ``fail`` refuses the partition,
+        ``continue`` continues where both agree, ``restart`` exports it anew.
+    max_decompressed_bytes : int
+        The most bytes of decompressed records that this process holds at a time.
+    threads : int, optional
+        Parts of logs exported at a time; by default one a core, two for remote inputs.
+    follow_links : bool
+        Whether index files and checkpoints are read also where they are links that lead out of the
+        input.
+
+    Returns
+    -------
+    ExportResult
+        A row per partition. A damaged partition is a row, not an exception.
+
+    Raises
+    ------
+    InputError
+        Nothing is found, the output overlaps the input, or has another export.
+    PublishError
+        The output cannot be made, locked or written.
+
+    Examples
+    --------
+    >>> exported = kafka_index.export_records("examples/dump", "lake", topics=["payments"])
+    >>> exported.ok
+    True
+    >>> kafka_index.export_records("examples/dump", "lake", topics=["payments"]).counts["records"]
+    0
+    """
+    result: ExportResult = call(EXPORT, locals())
+    return result

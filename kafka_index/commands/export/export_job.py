@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import OrderedDict
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +17,26 @@ import pyarrow.parquet as pq
 from kafka_index.commands.export.export_state import ExportedBatch, with_first_times
 from kafka_index.commands.export.partition_export import SplitWork, remove_data_files
 from kafka_index.commands.export.plan import ExportPlan, plan_export
-from kafka_index.commands.export.report import ExportResult, LeftOut, SplitResult
-from kafka_index.commands.export.settings import ExportFormat, ExportSettings, OnDataLoss
-from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.commands.export.request import ExportFormat, ExportRequest
+from kafka_index.commands.export.result import ExportResult, LeftOut, SplitResult
+from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
+from kafka_index.core.format.times import empty_range_text
 from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error, publishing
+from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.json_lines import json_lines
-from kafka_index.core.fs.paths import refuse_overlap
+from kafka_index.core.fs.paths import absolute_path, refuse_overlap
 from kafka_index.core.fs.registry import whole_file
 from kafka_index.core.fs.store import is_remote
-from kafka_index.core.job.engine import Engine, Listener, Waves, Workers, new_run_id
+from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves, Workers, new_run_id
+from kafka_index.core.job.result import ReportSink
 from kafka_index.core.output.locks import lock_of_output
+from kafka_index.core.parameters import time_range_ms
+from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.record_reader import RecordReader
-from kafka_index.core.query.records import ListedPartitions, list_partitions
+from kafka_index.core.query.records import list_partitions
+from kafka_index.core.query.settings import ReadSettings, RecordFilter
+from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 #: Rows are held until they have this many bytes: a row group of Parquet.
 _GROUP_BYTES = 16 * 1024 * 1024
@@ -236,85 +241,89 @@ def _date_name(day: int) -> str:
 _MAX_LEFT_OUT = 20
 
 
-class ExportListener(Listener, Protocol):
-    """Follows an export."""
+def export(
+    request: ExportRequest,
+    engine: Engine,
+    listener: Listener | None = None,
+    _report: ReportSink | None = None,
+) -> ExportResult:
+    """Export the records of a request.
 
-    def on_split(self, result: SplitResult) -> None:
-        """Follow a split that is exported; called by one thread at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExportJob:
-    """An export whose input is listed; relative times are those of its first run."""
-
-    settings: ExportSettings
-    listed: ListedPartitions
-
-    @classmethod
-    def prepare(
-        cls,
-        inputs: Sequence[str],
-        settings: ExportSettings,
-        *,
-        shown_output: str,
-        topics: re.Pattern[str] | None = None,
-        tiered: TieredOptions | None = None,
-        indexes: str | None = None,
-    ) -> Self:
-        """List the input; raises `InputError` if the output overlaps it, or nothing is found.
-
-        The output is shown in errors as it was given.
-        """
-        remote = () if tiered is None else tiered.uris
-        folders = [*inputs, *remote, *filter(None, [indexes])]
-        refuse_overlap(settings.output, shown_output, folders)
-        listed = list_partitions(inputs, topics=topics, tiered=tiered, indexes=indexes)
-        return cls(with_first_times(settings, listed.files), listed)
-
-    @contextmanager
-    def held_plan(
-        self, starting_offsets: Mapping[str, Mapping[int, int]] | None, on_data_loss: OnDataLoss
-    ) -> Iterator[ExportPlan]:
-        """Give the plan, while the output is made and locked."""
-        output = self.settings.output
+    Raises `InputError` if the output overlaps the input or nothing is found.
+    """
+    output = absolute_path(request.output)
+    times = time_range_ms(request.from_time, request.to_time)
+    settings = ExportSettings(
+        output,
+        request.format,
+        request.columns or DEFAULT_COLUMNS,
+        request.by_date,
+        ReadSettings(
+            isolation=request.isolation,
+            max_decompressed_bytes=request.max_decompressed_bytes,
+            record_filter=None if times == (None, None) else RecordFilter(*times),
+        ),
+        relative_times=request.relative_times,
+    )
+    with reading_inputs(follow_links=request.follow_links) as unread:
+        refuse_overlap(output, request.output, request.folders)
+        listed = list_partitions(
+            request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
+        )
+        settings = with_first_times(settings, listed.files)
         if not is_remote(output):
             with publishing(output, "make the output folder"):
                 os.makedirs(output, exist_ok=True)
         with lock_of_output(output, new_run_id()):
-            yield plan_export(
-                self.listed.files,
-                self.settings,
-                starting_offsets=starting_offsets,
-                on_data_loss=on_data_loss,
+            plan = plan_export(
+                listed.files,
+                settings,
+                starting_offsets=request.offsets,
+                on_data_loss=request.on_data_loss,
             )
-
-    def run(
-        self, plan: ExportPlan, engine: Engine, listener: ExportListener | None = None
-    ) -> ExportResult:
-        """Export the splits of the plan."""
-        works, output = plan.works, self.settings.output
+            _run(plan, settings, engine, listener or SILENT)
+        finder = listed.gap_finder(settings.read.max_decompressed_bytes)
         for partition in plan.partitions:
-            if partition.record is not None and partition.works:
-                partition.begin()
-        if works:
-            with engine.start(
-                "export",
-                after_failure="run again to continue",
-                listener=listener,
-                works=len(works),
-                inputs=sorted({name for work in works for name in work.split.directories}),
-                outputs=[output],
-            ) as workers:
-                partition_of = plan.partition_of
-                for result in export_splits(workers, works, self.settings):
-                    partition_of[result.number].add(result)
-                    if listener is not None:
-                        listener.on_split(result)
-        finder = self.listed.gap_finder(self.settings.read.max_decompressed_bytes)
-        for partition in plan.partitions:
-            partition.finish()
             partition.find_missing(finder)
-        return ExportResult([partition.report() for partition in plan.partitions], output)
+    result = ExportResult(
+        [partition.report() for partition in plan.partitions],
+        output,
+        unread_texts(unread),
+        skipped=skipped_texts(listed.skipped),
+    )
+    notes = []
+    if plan.works and not result.counts["records"] and times[0] is not None:
+        span = time_span(listed.files, settings.read)
+        notes.append(empty_range_text(settings.from_ms, settings.to_ms, span))
+    if (settings.from_ms, settings.to_ms) != times:
+        given = " and ".join(request.relative_times.values())
+        notes.append(f"{given}: relative to the first run of this export, which is continued")
+    return replace(result, notes=tuple(notes))
+
+
+def _run(plan: ExportPlan, settings: ExportSettings, engine: Engine, listener: Listener) -> None:
+    """Export the splits of a plan, whose output is locked."""
+    works = plan.works
+    sizes = {work.number: work.split.size_bytes for work in works}
+    listener.on_plan(len(works), sum(sizes.values()), ("split", "splits"))
+    for partition in plan.partitions:
+        if partition.record is not None and partition.works:
+            partition.begin()
+    if works:
+        with engine.start(
+            "export",
+            after_failure="run again to continue",
+            listener=listener,
+            works=len(works),
+            inputs=sorted({name for work in works for name in work.split.directories}),
+            outputs=[settings.output],
+        ) as workers:
+            partition_of = plan.partition_of
+            for result in export_splits(workers, works, settings):
+                partition_of[result.number].add(result)
+                listener.on_done(1, sizes[result.number])
+    for partition in plan.partitions:
+        partition.finish()
 
 
 def export_splits(

@@ -26,7 +26,7 @@ from kafka_index.commands.export.export_state import (
     ExportState,
     thinned,
 )
-from kafka_index.commands.export.report import ExportStatus, LeftOut, PartitionReport, SplitResult
+from kafka_index.commands.export.result import ExportStatus, LeftOut, PartitionReport, SplitResult
 from kafka_index.commands.export.settings import STAGED_ENDING
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.directories import directory_exists, scan_directory

@@ -27,8 +27,9 @@ from kafka_index.commands.export.partition_export import (
     remove_scratch_files,
     staged_folder,
 )
-from kafka_index.commands.export.report import LeftOut
-from kafka_index.commands.export.settings import ExportSettings, OnDataLoss
+from kafka_index.commands.export.request import OnDataLoss
+from kafka_index.commands.export.result import LeftOut
+from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.errors import (
     CorruptLogError,
     InputError,

@@ -5,41 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from kafka_index.commands.export.request import ExportFormat
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.paths import target_directory
-from kafka_index.core.query.settings import OnDamage, ReadSettings
+from kafka_index.core.query.choices import OnDamage
+from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 #: What the names of the folders hold, as Hive lays out tables: these columns are in no file.
 FOLDER_COLUMNS = ("topic", "partition")
 #: After the names of data files that are not in their place yet.
 STAGED_ENDING = ".staged"
-
-
-class ExportFormat(StrEnum):
-    """The format of the data files."""
-
-    PARQUET = "parquet"
-    JSONL = "jsonl"
-
-    @property
-    def ending(self) -> str:
-        """The ending of their names."""
-        return f".{self.value}"
-
-
-class OnDataLoss(StrEnum):
-    """The action if a log no longer has the records that were exported."""
-
-    #: The partition is not exported.
-    FAIL = "fail"
-    #: It is exported from where both agree, or from where the log begins.
-    CONTINUE = "continue"
-    #: It is exported anew, beside the existing files, and takes their place when it is whole.
-    RESTART = "restart"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from kafka_index.core.fs.directories import Entry, scan_directory
 from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import Workers
-from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.logdir.paged_listing import scan_directories
 from kafka_index.core.query.inventory import Inventory
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups

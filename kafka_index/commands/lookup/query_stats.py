@@ -25,10 +25,10 @@ from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
     FOUND_OFFSET,
     Answers,
-    Resolve,
     SpecialTimestamp,
     Status,
 )
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import Inventory
 from kafka_index.core.query.keys import NO_PARTITION, By, Keys, integers, plain_array
 from kafka_index.core.query.lookups import Lookups, LookupSettings

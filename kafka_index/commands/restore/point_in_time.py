@@ -23,7 +23,7 @@ from kafka_index.core.format.records import (
 )
 from kafka_index.core.format.times import Time, is_relative, parse_time, time_text
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader
 from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.settings import ReadSettings

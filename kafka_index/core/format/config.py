@@ -324,7 +324,7 @@ def members_of(given: object) -> list[object] | None:
         return None
 
 
-def topics_pattern(topics: object) -> re.Pattern[str] | None:
+def topics_pattern(topics: object, name: str = "topics") -> re.Pattern[str] | None:
     """Return the pattern that names of topics have to match in full; None for all.
 
     Topics are a regular expression, compiled or not, or a list of names. Raises `ConfigError` for
@@ -347,7 +347,7 @@ def topics_pattern(topics: object) -> re.Pattern[str] | None:
             return re.compile("|".join(map(re.escape, names)))
         reason = "it is not a list of names either"
     raise ConfigError(
-        f"topics is not a regular expression: {reason}",
+        f"{name} is not a regular expression: {reason}",
         expected="a regular expression, or a list of one name or more",
         found=argument_text(topics),
     )

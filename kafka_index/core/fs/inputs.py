@@ -23,6 +23,12 @@ from kafka_index.core.fs.store import DirectoryEntry
 LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
 BROKEN_LINK = "a link to nothing"
 NOT_A_FILE = "not a file"
+#: The counts of a summary by these reasons.
+UNREAD_COUNTS = {
+    NOT_A_FILE: "not_files",
+    BROKEN_LINK: "links_not_followed",
+    LINKED_OUT: "links_not_followed",
+}
 
 _follows: ContextVar[bool | None] = ContextVar("follows_links", default=None)
 _listings: ContextVar[dict[str, list[DirectoryEntry]] | None] = ContextVar("listings", default=None)
@@ -210,3 +216,13 @@ def _is_followed(directory: str, inputs: Mapping[str, bool]) -> bool:
     if around:
         return inputs[max(around, key=len)]
     return any(follows for each, follows in inputs.items() if os.path.dirname(each) == directory)
+
+
+def unread_texts(files: Mapping[str, Skipped]) -> tuple[str, ...]:
+    """Return the files that `reading_inputs` has not read, each with the reason."""
+    return tuple(f"{files[path].shown}: {files[path].reason}" for path in sorted(files))
+
+
+def skipped_texts(entries: Iterable[Skipped]) -> tuple[tuple[str, str], ...]:
+    """Return the paths of skipped entries, each with the reason."""
+    return tuple((entry.shown, entry.reason) for entry in entries)

@@ -63,13 +63,29 @@ class SplittableTask(Generic[Result]):
 class Listener(Protocol):
     """Follows any engine at work; by default it does nothing."""
 
+    def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:  # noqa: ARG002, of listeners that show it
+        """Record the total of the work: a number of things with their nouns, and their bytes."""
+        return
+
     def on_begin(self) -> None:
         """Record that the engine has started and the work begins."""
+        return
+
+    def on_done(self, count: int, size_bytes: int = 0) -> None:  # noqa: ARG002, as above
+        """Record that some of the total is done; called from any thread."""
         return
 
     def on_share(self, done: int, total: int) -> None:  # noqa: ARG002, of listeners that show it
         """Show how many of the equal shares of the work are done; called from any thread."""
         return
+
+
+class _SilentListener(Listener):
+    """Shows nothing."""
+
+
+#: For runs that nobody listens to.
+SILENT = _SilentListener()
 
 
 class Workers(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import pyarrow as pa
 
@@ -144,6 +144,134 @@ class MissingOffsets:
         return cls(tuple(ranges[:MAX_GAPS]), more)
 
 
+class Severity(IntEnum):
+    """How much attention a row, a list or a verdict needs."""
+
+    GOOD = 0
+    NOTABLE = 1
+    BAD = 2
+
+
+GOOD, NOTABLE, BAD = Severity.GOOD, Severity.NOTABLE, Severity.BAD
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The conclusion of a run, in one line: the only place for "nothing", "all" and "safe"."""
+
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A row of the table of a result: a status, its numbers, and its meaning."""
+
+    name: str
+    numbers: tuple[int, ...]
+    severity: Severity
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A list below the table of a result.
+
+    Attributes
+    ----------
+    lines : sequence of str
+        The first lines; `total` counts lines that are not given too.
+    noun : str, optional
+        What a line is, for "and 3 more partitions".
+    after : str
+        Follows the number of lines that are not shown.
+    """
+
+    title: str
+    lines: Sequence[str]
+    severity: Severity = Severity.NOTABLE
+    total: int | None = None
+    noun: str | None = None
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A value of the column by which a page counts the rows of a report.
+
+    `command` is a command line that shows more about a row, with columns in braces.
+    """
+
+    severity: Severity
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageColumns:
+    """How a page of HTML counts the rows of a report.
+
+    Attributes
+    ----------
+    nouns : str
+        What is counted, such as ``segments``.
+    found_in : tuple of str
+        Columns with findings: a row is counted by the first that is not null, and is as bad as the
+        worst.
+    meanings : mapping of str to Meaning
+        The values of these columns, the best first.
+    units, unit_values
+        A column and its values in the rows that are counted: all rows if `units` is None, any value
+        that is not null if there are no values.
+    weight : str, optional
+        A column with the number of units of a row; by default a row is one.
+    worst_where : str, optional
+        A column of booleans: only rows where it is true are bad.
+    rows_are_segments : bool
+        Whether the rows are segments with ``log_path``; otherwise the run hands over segments
+        (`ReportSink.add_segments`).
+    """
+
+    nouns: str
+    found_in: tuple[str, ...]
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
+    units: str | None = None
+    unit_values: tuple[str, ...] = ()
+    weight: str | None = None
+    worst_where: str | None = None
+    rows_are_segments: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSpec:
+    """The report of a command.
+
+    Attributes
+    ----------
+    schema : pa.Schema
+        The columns.
+    page : PageColumns, optional
+        How a page of HTML counts the rows; without it the command has no page.
+    is_streamed : bool
+        Whether a run writes the rows into its `ReportSink` as they arrive. Otherwise they are those
+        of `Result.to_arrow`.
+    """
+
+    schema: pa.Schema
+    page: PageColumns | None = None
+    is_streamed: bool = False
+
+
+class ReportSink(Protocol):
+    """Takes the rows of a report while they arrive."""
+
+    def write_table(self, table: pa.Table) -> None:
+        """Add rows that have the columns of the report."""
+
+    def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
+        """Name the segments of the input, which a page draws; read when the page is written."""
+
+
 class Result(ABC):
     """The result of a function of this package: a verdict, counts, and a table of rows.
 
@@ -154,6 +282,9 @@ class Result(ABC):
 
     __slots__ = ()
 
+    #: The header of the table of statuses: the name of the status, then of each number.
+    status_header: ClassVar[tuple[str, ...]] = ("status", "count")
+
     @property
     @abstractmethod
     def command(self) -> str:
@@ -162,7 +293,43 @@ class Result(ABC):
     @property
     @abstractmethod
     def headline(self) -> str:
-        """The verdict, in one line."""
+        """What was done or found; `conclusion` adds what was not read or is missing."""
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """The conclusion that the terminal, the summary, pages and notebooks print."""
+        severity = {RunOutcome.DONE: GOOD, RunOutcome.ENVIRONMENT: NOTABLE}.get(self.outcome, BAD)
+        return Conclusion(severity, self._verdict())
+
+    @property
+    def statuses(self) -> Sequence[Status]:
+        """The rows of the table of statuses; none if the result has no such table."""
+        return ()
+
+    @property
+    def facts(self) -> Sequence[str]:
+        """Lines below the table, each a sentence without a full stop."""
+        return ()
+
+    @property
+    def sections(self) -> Sequence[Section]:
+        """Lists below the table, such as what is wrong."""
+        return ()
+
+    @property
+    def work_bytes(self) -> int:
+        """The bytes that were read, for the rate of the run; 0 if unknown."""
+        return 0
+
+    @property
+    def next_command(self) -> str | None:
+        """The next command to run, if there is one."""
+        return None
+
+    @property
+    def skipped(self) -> Sequence[tuple[str, str]]:
+        """Entries of the input that a broker would not load: paths with reasons."""
+        return ()
 
     @property
     @abstractmethod
@@ -205,6 +372,7 @@ class Result(ABC):
             "command": self.command,
             "outcome": self.outcome.value,
             "exit_code": self.outcome.exit_code,
+            "conclusion": self.conclusion.text,
             "counts": dict(self.counts),
             "bytes": dict(self.sizes_bytes),
             "missing_offsets": self.missing_offsets.as_object(),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -19,6 +19,9 @@ from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.paths import absolute_path, local_path
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import is_remote
+
+if TYPE_CHECKING:
+    from kafka_index.core.job.result import Conclusion
 
 _LINES_AT_A_TIME = 8192
 
@@ -34,6 +37,12 @@ class PageSink(_Sink, Protocol):
 
     def interrupt(self) -> None:
         """Note that an error or a signal ends the run."""
+
+    def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
+        """Name the segments of the input."""
+
+    def finish(self, verdict: Conclusion) -> None:
+        """Set the verdict of the run."""
 
 
 #: Makes the sink of a page: from the path of its file and the columns of the report.
@@ -148,6 +157,16 @@ class ReportFile:
         """Add the rows of a table that has the report's columns."""
         self._count(table.num_rows)
         self._write(table.select(self._schema.names).cast(self._schema))
+
+    def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
+        """Name the segments of the input, which a page draws; read when the page is written."""
+        if self._page is not None:
+            self._page.add_segments(segments)
+
+    def finish(self, verdict: Conclusion) -> None:
+        """Set the verdict of the run, which a page shows."""
+        if self._page is not None:
+            self._page.finish(verdict)
 
     def _put(self) -> None:
         """Put the whole report where it goes to a store."""

@@ -31,10 +31,10 @@ from kafka_index.core.fs.text_files import read_text
 from kafka_index.core.log.read.answers import (
     FOUND_OFFSET,
     FOUND_TIMESTAMP,
-    Resolve,
     SpecialTimestamp,
     Status,
 )
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.query.settings import ReadSettings

@@ -22,7 +22,8 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import parse_integer
 from kafka_index.core.format.integers import INT64_MAX, Longs
 from kafka_index.core.format.times import parse_iso_time
-from kafka_index.core.log.read.answers import Answers, Resolve
+from kafka_index.core.log.read.answers import Answers
+from kafka_index.core.log.read.choices import Resolve
 
 Flags = NDArray[np.bool_]
 

@@ -23,10 +23,10 @@ from kafka_index.core.log.read.answers import (
     UNREADABLE,
     Answers,
     Finding,
-    Resolve,
     SpecialTimestamp,
     Status,
 )
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.query.inventory import Inventory, collect_inventory

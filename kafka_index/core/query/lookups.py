@@ -30,10 +30,10 @@ from kafka_index.core.log.read.answers import (
     Answers,
     Finding,
     Findings,
-    Resolve,
     SpecialTimestamp,
     Status,
 )
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.fetched_indexes import IndexFolder
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import Expected, PartitionLog, ReadAhead

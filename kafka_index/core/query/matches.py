@@ -21,11 +21,12 @@ from kafka_index.core.errors import CorruptLogError, KafkaIndexError, without_fr
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.job.engine import GROWN_WAVE, Engine, Listener, Waves, Workers
 from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.missing_records import MissingInRead
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import ListedPartitions, list_partitions, plan_partitions
-from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.query.settings import ReadSettings, RecordFilter
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 #: About the bytes of logs in a split that is searched for matches.

@@ -35,9 +35,10 @@ from kafka_index.core.query.bounds import (
     refuse_start_after_end,
     resolve_bounds,
 )
+from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.range_scan import LogRange, damaged_end
-from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings
+from kafka_index.core.query.settings import ReadSettings
 
 
 @dataclass(frozen=True, slots=True)

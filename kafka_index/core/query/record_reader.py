@@ -16,9 +16,10 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.scan.segment_scan import batch_rows
+from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.range_scan import RangeScan
 from kafka_index.core.query.read_plan import RecordSplit
-from kafka_index.core.query.settings import Isolation, OnDamage, ReadSettings
+from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import BATCH_SCHEMA
 from kafka_index.core.records.decompression import shared_budget

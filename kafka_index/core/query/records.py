@@ -24,7 +24,7 @@ from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.log.missing_offsets import SeenLog
-from kafka_index.core.log.read.answers import UpperBound
+from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.query.bounds import BoundOptions, time_span

@@ -6,7 +6,6 @@ These are decided before a record's other fields are copied.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import Longs
+from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, record_schema
@@ -97,26 +97,6 @@ def _where(rows: Longs, column: pa.Array, found: pa.Array) -> tuple[Longs, pa.Ar
     """Return the rows where a condition holds; null is no match."""
     mask = found.fill_null(False)  # noqa: FBT003
     return rows[np.asarray(mask)], column.filter(mask)
-
-
-class Isolation(StrEnum):
-    """The records of transactions that are read (``isolation.level``)."""
-
-    #: All of them.
-    READ_UNCOMMITTED = "read_uncommitted"
-    #: Those of committed transactions, up to the last stable offset.
-    READ_COMMITTED = "read_committed"
-
-
-class OnDamage(StrEnum):
-    """The action at a batch that cannot be read."""
-
-    #: The read ends with an error.
-    FAILFAST = "failfast"
-    #: The damage is a row: its place and reason in the column ``_corrupt_record``.
-    PERMISSIVE = "permissive"
-    #: The batch is left out, and a warning is logged.
-    DROP = "drop"
 
 
 @dataclass(frozen=True, slots=True)

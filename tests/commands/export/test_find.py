@@ -13,10 +13,11 @@ import pytest
 
 import kafka_index
 from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import SplitMatches, find_matches, match_split
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.records import plan_read
-from kafka_index.core.query.settings import OnDamage, ReadSettings, RecordFilter
+from kafka_index.core.query.settings import ReadSettings, RecordFilter
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.segments import PACKERS, batch, control_batch, record

@@ -17,7 +17,8 @@ from kafka_index.commands.lookup.query_executor import answer_queries
 from kafka_index.commands.lookup.query_files import QueryFormat
 from kafka_index.commands.lookup.report import LookupTotals
 from kafka_index.core.job.threads import ThreadEngine
-from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import By
 from kafka_index.core.query.lookups import Lookups, LookupSettings

@@ -14,7 +14,8 @@ import pytest
 
 from kafka_index.commands.lookup import queries, text_queries
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Resolve, Status
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Status
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.keys import By
 from tests.commands.lookup.building import (

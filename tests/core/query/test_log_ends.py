@@ -17,10 +17,11 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import CorruptLogError
+from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import plan_read
-from kafka_index.core.query.settings import OnDamage, ReadSettings
+from kafka_index.core.query.settings import ReadSettings
 from tests.servers.s3 import S3Server
 from tests.support.campaign import drawn
 from tests.support.command_line import json_rows, run_here

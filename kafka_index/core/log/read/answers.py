@@ -6,7 +6,7 @@ The statuses and columns are the public ones of ``kafka-index lookup``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import OPEN_FILES_HINT, KafkaIndexError, is_retriable, lacks_open_files
 from kafka_index.core.format.integers import Longs
+from kafka_index.core.log.read.choices import Resolve
 
 if TYPE_CHECKING:
     from kafka_index.core.log.read.segment_log import SegmentLog
@@ -62,26 +63,6 @@ class Status(IntEnum):
     def text(self) -> str:
         """The status as users see it."""
         return self.name.lower()
-
-
-class Resolve(StrEnum):
-    """The level of detail of a lookup."""
-
-    #: To the floor entry, by the index files alone.
-    INDEX = "index"
-    #: To the batch.
-    BATCH = "batch"
-    #: To the record.
-    RECORD = "record"
-
-
-class UpperBound(StrEnum):
-    """The end of a log for a lookup."""
-
-    LOG_END = "log-end"
-    HIGH_WATERMARK = "high-watermark"
-    #: The high watermark, or where the first open transaction below it begins.
-    LAST_STABLE_OFFSET = "last-stable-offset"
 
 
 class SpecialTimestamp(IntEnum):

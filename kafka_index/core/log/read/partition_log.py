@@ -45,11 +45,10 @@ from kafka_index.core.log.read.answers import (
     Answers,
     Finding,
     Findings,
-    Resolve,
     SpecialTimestamp,
     Status,
-    UpperBound,
 )
+from kafka_index.core.log.read.choices import Resolve, UpperBound
 from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
 from kafka_index.core.log.read.log_segment import LogSegment
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles

@@ -30,9 +30,9 @@ from kafka_index.core.log.read.answers import (
     NO_INDEX,
     TAIL,
     UNREADABLE,
-    Resolve,
     SegmentFindings,
 )
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.fetched_indexes import BuiltIndexes, FetchedIndexes
 from kafka_index.core.log.read.fetched_log import MAX_GAP_BYTES
 from kafka_index.core.log.read.segment_log import MAX_TAIL_BYTES, SegmentLog

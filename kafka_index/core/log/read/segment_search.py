@@ -40,8 +40,8 @@ from kafka_index.core.log.read.answers import (
     FOUND_TIMESTAMP,
     NULL,
     Answers,
-    Resolve,
 )
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.segment_indexes import SegmentIndexes, fetch_batches, request_parts
 from kafka_index.core.log.read.segment_log import SegmentLog
 from kafka_index.core.log.scan.file_records import read_batch_fields, search_for_offsets

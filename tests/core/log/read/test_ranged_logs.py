@@ -17,7 +17,7 @@ from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.log.read import fetched_log, segment_indexes
-from kafka_index.core.log.read.answers import Resolve
+from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.campaign import drawn

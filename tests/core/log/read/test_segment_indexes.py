@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.core.log.read.answers import INDEX_REFUSED, NO_INDEX, Finding, Resolve
+from kafka_index.core.log.read.answers import INDEX_REFUSED, NO_INDEX, Finding
+from kafka_index.core.log.read.choices import Resolve
 from tests.support.index_files import (
     ENTRY_BYTES,
     OFFSET,

@@ -10,11 +10,19 @@ from enum import StrEnum
 import pyarrow as pa
 
 from kafka_index.commands.export.export_state import ExportedBatch
-from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.errors import KafkaIndexError, plural
+from kafka_index.core.format.human import format_bytes, shown_path
 from kafka_index.core.job.result import (
+    BAD,
+    GOOD,
+    NOTABLE,
     MissingOffsets,
+    ReportSpec,
     Result,
     RunOutcome,
+    Section,
+    Severity,
+    Status,
     report_schema,
     report_table,
 )
@@ -42,6 +50,7 @@ EXPORT_REPORT_SCHEMA = report_schema(
         "missing_ranges",
     ),
 )
+EXPORT_REPORT = ReportSpec(EXPORT_REPORT_SCHEMA)
 
 
 class ExportStatus(StrEnum):
@@ -59,6 +68,17 @@ class ExportStatus(StrEnum):
     CONTINUED = "continued"
     #: The partition was exported anew, in place of what was there (`OnDataLoss.RESTART`).
     RESTARTED = "restarted"
+
+
+_MEANINGS: Mapping[ExportStatus, tuple[Severity, str]] = {
+    ExportStatus.EXPORTED: (GOOD, "new records were exported"),
+    ExportStatus.UNCHANGED: (GOOD, "no offset is new"),
+    ExportStatus.DAMAGED: (NOTABLE, "exported, without the corrupt ranges"),
+    ExportStatus.FAILED: (BAD, "not exported to the end"),
+    ExportStatus.CONTINUED: (NOTABLE, "exported, after the log lost data"),
+    ExportStatus.RESTARTED: (NOTABLE, "exported again, after the log lost data"),
+}
+_WITH_DATA_LOSS = (ExportStatus.FAILED, ExportStatus.CONTINUED, ExportStatus.RESTARTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +163,59 @@ class ExportResult(Result):
         The folder.
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
+    skipped : tuple of (str, str)
+        Entries of the input that a broker would not load, with the reason.
+    notes : tuple of str
+        Further facts, such as about a range of times without records.
     """
 
     partitions: list[PartitionReport]
     output: str
     unread: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     command = "export"
+    status_header = ("status", "partitions")
 
     @property
     def headline(self) -> str:
-        """The number of records and files, and of partitions by status."""
-        found = ", ".join(f"{count:,} {name}" for name, count in self.statuses.items())
+        """The number of records and files."""
         counts = self.counts
         return (
-            f"{counts['records']:,} records in {counts['files']:,} files in {self.output}; "
-            f"partitions: {found}"
+            f"{plural(counts['records'], 'record')} in {plural(counts['files'], 'file')} of "
+            f"{format_bytes(self.sizes_bytes['output'])}, in {self.output}"
         )
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The number of partitions by status."""
+        found = Counter(row.status for row in self.partitions)
+        return [
+            Status(status.value, (found[status],), *_MEANINGS[status])
+            for status in ExportStatus
+            if found[status]
+        ]
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The notes."""
+        return self.notes
+
+    @property
+    def sections(self) -> list[Section]:
+        """Corrupt ranges and failures, by partition."""
+        wrong = [
+            row
+            for row in self.partitions
+            if row.left_out or row.is_shorter or row.status in _WITH_DATA_LOSS
+        ]
+        skipped = sum(row.left_out for row in wrong)
+        failed = sum(row.status is ExportStatus.FAILED for row in wrong)
+        title = f"{plural(skipped, 'corrupt range')} skipped, {plural(failed, 'partition')} failed:"
+        if not skipped and not failed:
+            title = f"{plural(len(wrong), 'partition')} with a log that lost data:"
+        return [Section(title, list(map(_partition_line, wrong)), BAD, noun="partition")]
 
     @property
     def outcome(self) -> RunOutcome:
@@ -176,15 +232,10 @@ class ExportResult(Result):
         return MissingOffsets.joined(row.missing_offsets for row in self.partitions)
 
     @property
-    def statuses(self) -> Counter[str]:
-        """The number of partitions by status."""
-        return Counter(row.status.value for row in self.partitions)
-
-    @property
     def counts(self) -> Mapping[str, int]:
         """Partitions by status, records, and files."""
         return {
-            **{f"partitions_{name}": count for name, count in self.statuses.items()},
+            **{f"partitions_{one.name}": one.numbers[0] for one in self.statuses},
             "records": sum(row.records for row in self.partitions),
             "files": sum(row.files for row in self.partitions),
         }
@@ -197,3 +248,11 @@ class ExportResult(Result):
     def to_arrow(self) -> pa.Table:
         """Return the rows of the report."""
         return report_table(self.partitions, EXPORT_REPORT_SCHEMA)
+
+
+def _partition_line(row: PartitionReport) -> str:
+    place = "" if row.path is None else f"{shown_path(row.path)}: "
+    if row.position_bytes is not None:
+        place += f"at byte {row.position_bytes}: "
+    more = f" and {row.left_out - 1} more" if row.left_out > 1 else ""
+    return f"{row.topic}-{row.partition}: {place}{row.reason}{more}"

@@ -1,0 +1,222 @@
+"""Commands derived from requests: options from fields, and one way to run, print and report."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafka_index.cli.completion import PATHS, complete_topic, complete_topics
+from kafka_index.cli.exit_status import ExitCode, run_summary
+from kafka_index.cli.options import (
+    MORE_PATHS,
+    Command,
+    Option,
+    storage_option,
+    summary_option,
+)
+from kafka_index.cli.shared_options import (
+    Detail,
+    SparkEngine,
+    engine_of,
+    engine_parameters,
+    report_parameter,
+    verbosity_of,
+    verbosity_parameters,
+)
+from kafka_index.cli.terminal import print_log
+from kafka_index.core.errors import ConfigError, InputError, help_page
+from kafka_index.core.job.engine import Engine
+from kafka_index.core.job.request import (
+    ArgumentError,
+    CommandSpec,
+    OptionSpec,
+    Parameter,
+    Request,
+    function_at,
+    parameters,
+)
+from kafka_index.core.parameters import KafkaSettings
+
+if TYPE_CHECKING:
+    from kafka_index.core.job.result import ReportSpec, Result
+
+_COMPLETIONS = {"topics": complete_topics, "topic": complete_topic}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run that are no fields of its request."""
+
+    engine: Engine
+    verbosity: Detail
+    report: str | None = None
+
+
+#: Runs a request; by default `run_request`.
+Runner = Callable[[CommandSpec, Any, RunOptions], int]
+
+
+def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) -> click.Command:
+    """Return the click command of a command; as a job it always runs on Spark.
+
+    The help names the page of the documentation.
+    """
+    if as_job and spec.job_examples is None:
+        raise ValueError(f"{spec.name} does not run as a job")
+    fields = parameters(spec.request)
+    click_names: dict[str, list[str]] = {}
+    shown: list[click.Parameter] = []
+    for field, one in fields.items():
+        own = list(_click_parameters(field, one))
+        click_names[field] = [each.name or "" for each in own if each.name != MORE_PATHS]
+        shown += own
+    has_engine = spec.has_engine and not as_job
+    shown += engine_parameters() if has_engine else []
+    shown += [report_parameter(spec.report_rows, has_page=spec.has_page)] if spec.report else []
+    shown += [*verbosity_parameters(), storage_option(), summary_option()]
+
+    def run_with_options(**values: Any) -> int:
+        options = RunOptions(
+            engine_of(*(values.pop(name) for name in ("engine", "master", "threads")))
+            if has_engine
+            else SparkEngine()
+            if as_job
+            else engine_of("local", None, None),
+            verbosity_of(values.pop("quiet"), values.pop("verbose")),
+            values.pop("report", None),
+        )
+        request = _build(spec.request, fields, click_names, values)
+        return (run or run_request)(spec, request, options)
+
+    examples = inspect.cleandoc(
+        spec.job_examples if as_job and spec.job_examples else spec.examples
+    )
+    return Command(
+        spec.name,
+        {"help_option_names": ["-h", "--help"]},
+        run_with_options,
+        shown,
+        help=f"{inspect.cleandoc(spec.help)}\n\n\b\nExamples:\n{indent(examples, '  ')}",
+        epilog=f"The page about it: {help_page(spec.page or spec.name)}",
+        options_metavar=spec.usage,
+    )
+
+
+def _click_parameters(field: str, one: Parameter) -> Iterable[click.Parameter]:
+    """Yield the click parameters of a field."""
+    if one.is_argument:
+        yield click.Argument([field], nargs=-1, required=True, metavar=one.metavar)
+        return
+    names = one.names or (f"--{field.replace('_', '-')}",)
+    for number, option in enumerate(one.kind.options(one, names)):
+        name = PATHS if option.takes_more else field if number == 0 else f"{field}_{number}"
+        yield _click_option(name, option)
+        if option.takes_more:
+            yield click.Argument([MORE_PATHS], nargs=-1, metavar="")
+
+
+def _click_option(name: str, option: OptionSpec) -> Option:
+    text = option.help
+    if option.default is not None:
+        text = f"{text}  [default: {option.default}]"
+    return Option(
+        [*option.names, name],
+        option.group,
+        help=text,
+        metavar=option.metavar if not (option.is_flag or option.choices) else None,
+        multiple=option.is_multiple,
+        **({"is_flag": True} if option.is_flag else {}),
+        type=click.Choice(option.choices) if option.choices else None,
+        shell_complete=_COMPLETIONS.get(option.completes or ""),
+    )
+
+
+def _build(
+    kind: type[Request],
+    fields: Mapping[str, Parameter],
+    click_names: Mapping[str, list[str]],
+    values: Mapping[str, Any],
+) -> Request:
+    """Return the request of the texts of options.
+
+    Raises `click.UsageError`, which calls fields by the names of their options.
+    """
+
+    def name_of(field: str) -> str:
+        one = fields[field]
+        if one.is_argument:
+            return one.metavar or field.upper()
+        return next(iter(one.names), f"--{field.replace('_', '-')}")
+
+    try:
+        given = {}
+        for field, one in fields.items():
+            found = [values.get(name) or None for name in click_names[field]]
+            if any(value is not None for value in found):
+                given[field] = one.kind.combine(found)
+        request = kind.build(given, name_of=name_of, now=run_summary().started_ms)
+    except ArgumentError as error:
+        raise click.UsageError(error.named(name_of)) from error
+    except (ConfigError, InputError) as error:
+        raise click.UsageError(str(error)) from error
+    for field in fields:
+        value = getattr(request, field)
+        if isinstance(value, KafkaSettings) and value.properties is not None:
+            _warn_of_unknown_settings(str(values[field]), value.properties)
+    return request
+
+
+def _warn_of_unknown_settings(path: str, properties: Mapping[str, str]) -> None:
+    """Warn of properties in a settings file that are not settings of a broker."""
+    from kafka_index.core.format.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
+
+    for name, other in unknown_settings(properties).items():
+        hint = f"; is it {other}?" if other else ""
+        print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
+
+
+def run_request(spec: CommandSpec, request: Request, options: RunOptions) -> int:
+    """Run a command, print its result, write its report; return the exit code.
+
+    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
+    """
+    from kafka_index.cli.print_result import ProgressListener, print_result  # noqa: PLC0415, slow to import
+    from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
+    from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
+
+    work = function_at(spec.work)
+    columns: ReportSpec | None = None if spec.report is None else function_at(spec.report)
+    with ExitStack() as stack:
+        report = None
+        if options.report is not None and columns is not None:
+            report = stack.enter_context(
+                ReportFile(options.report, columns.schema, _page_maker(spec.name, columns))
+            )
+        with ProgressListener(options.verbosity) as progress:
+            result: Result = work(request, options.engine, progress, report)
+        # Printed first: if the report cannot be finished, the answer is not lost.
+        print_result(result, progress, options.verbosity)
+        run_summary().add_result(result)
+        run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in drain_unread()))
+        if report is not None and columns is not None:
+            if not columns.is_streamed:
+                report.write_table(result.to_arrow())
+            report.finish(result.conclusion)
+    return ExitCode(result.outcome.exit_code)
+
+
+def _page_maker(command: str, columns: ReportSpec) -> Any:
+    """Return the maker of the page of a report; None if the command has none."""
+    if columns.page is None:
+        return None
+    from kafka_index.cli.html.page_writer import ResultPageWriter  # noqa: PLC0415, slow to import
+
+    return partial(ResultPageWriter, command, columns.page, run_summary().about())

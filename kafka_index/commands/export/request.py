@@ -1,0 +1,141 @@
+"""The request of ``export``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kafka_index.core.job.request import (
+    TIME_HELP,
+    ChoiceKind,
+    CommandSpec,
+    FlagKind,
+    Group,
+    Moment,
+    PathKind,
+    TimeKind,
+    parameter,
+)
+from kafka_index.core.parameters import ColumnsKind, OffsetsKind, RecordRequest, time_range_ms
+from kafka_index.core.query.choices import Isolation, isolation_parameter
+
+
+class ExportFormat(StrEnum):
+    """The format of the data files."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+
+    @property
+    def ending(self) -> str:
+        """The ending of their names."""
+        return f".{self.value}"
+
+
+class OnDataLoss(StrEnum):
+    """The action if a log no longer has the records that were exported."""
+
+    #: The partition is not exported.
+    FAIL = "fail"
+    #: It is exported from the last common offset, or from the log start offset.
+    CONTINUE = "continue"
+    #: It is exported again, to a staging directory that replaces the existing files at the end.
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest(RecordRequest):
+    """Parameters of an export."""
+
+    output: str = parameter(PathKind(), Group.OUTPUT, "A folder, or its URI.")
+    format: ExportFormat = parameter(
+        ChoiceKind(ExportFormat),
+        Group.OUTPUT,
+        "The format of the files; Parquet is compressed with zstd.",
+        default=ExportFormat.PARQUET,
+    )
+    offsets: Mapping[str, Mapping[int, int]] | None = parameter(
+        OffsetsKind(),
+        Group.SELECTION,
+        "The first offset of each partition: Spark's startingOffsets, or lines of "
+        "topic,partition,offset, as `lookup` writes them.",
+        default=None,
+    )
+    from_time: Moment | None = parameter(
+        TimeKind(),
+        Group.SELECTION,
+        f"Only records whose own timestamp is this or later. {TIME_HELP}",
+        "--from",
+        default=None,
+    )
+    to_time: Moment | None = parameter(
+        TimeKind(),
+        Group.SELECTION,
+        "Only records whose own timestamp is earlier than this.",
+        "--to",
+        default=None,
+    )
+    columns: tuple[str, ...] | None = parameter(
+        ColumnsKind(),
+        Group.OUTPUT,
+        "Names separated by commas.  [default: those of Spark's Kafka source]",
+        default=None,
+    )
+    isolation: Isolation = isolation_parameter()
+    by_date: bool = parameter(
+        FlagKind(), Group.OUTPUT, "A folder date=YYYY-MM-DD for each day, in UTC.", default=False
+    )
+    on_data_loss: OnDataLoss = parameter(
+        ChoiceKind(OnDataLoss),
+        Group.BEHAVIOUR,
+        "What to do if the log no longer matches the earlier export: fail, continue from the last "
+        "common offset, or export again.",
+        default=OnDataLoss.FAIL,
+    )
+
+    def __post_init__(self) -> None:
+        super(ExportRequest, self).__post_init__()
+        time_range_ms(self.from_time, self.to_time)
+
+    @property
+    def relative_times(self) -> dict[str, str]:
+        """The bounds that are relative to now, as they were given, by ``from_ms`` and ``to_ms``."""
+        bounds = {"from_ms": self.from_time, "to_ms": self.to_time}
+        return {
+            name: str(moment.given)
+            for name, moment in bounds.items()
+            if moment is not None and moment.is_relative
+        }
+
+
+EXPORT = CommandSpec(
+    "export",
+    ExportRequest,
+    work="commands.export.export_job:export",
+    help="""Export the records of the logs below PATH to Parquet or JSON lines.
+
+    PATH is a data directory of a broker, one topic-partition directory, or a glob of either, or
+    the URI of one; `--tiered` adds remote segments, or reads only those if --input is omitted. The
+    files are in OUTPUT/topic=NAME/partition=N/, named by the first and the last offset in them.
+    A second run exports only new records. If a log lost records before they were exported, or its
+    history changed, --on-data-loss decides. Logs are only read.
+
+    Exit code 0: everything is exported. 1: corrupt batches were skipped, the summary and the
+    report list them; the next run reads them again. 2: wrong usage, or nothing was found.
+    3: permission, disk, memory, network or cluster: retriable.
+    """,
+    usage="--input PATH... --output PATH [OPTIONS]",
+    examples="""\
+kafka-index export --input /dump/broker-1 --output /lake/kafka
+kafka-index export --input /dump/broker-1 --topics 'orders.*' --from 2024-05-01 \\
+    --to 2024-06-01 --by-date --output s3://lake/orders
+kafka-index export --input /dump/broker-1 --format jsonl --columns offset,key,value \\
+    --isolation read_committed --output records
+""",
+    job_examples="""\
+spark-submit jobs/export.py --input /mnt/dump/broker-1 --output s3://lake/kafka
+""",
+    report="commands.export.result:EXPORT_REPORT",
+    report_rows="a row for each partition",
+)

@@ -1,0 +1,446 @@
+"""Requests: what a command is asked to do, as one dataclass of typed fields.
+
+The options of the command line and of ``spark-submit`` jobs are derived from the fields, and Python
+functions build the same requests from their arguments. A value is converted in one place, the
+`Kind` of its field. What values may not be combined is refused in ``__post_init__``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum, StrEnum
+from numbers import Integral
+from typing import Any, Self
+
+from kafka_index.core.errors import ConfigError, InputError, argument_text
+from kafka_index.core.format.config import choice_of, members_of, topics_pattern
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.strings import parse_bytes
+from kafka_index.core.format.times import is_relative, now_ms, parse_time
+from kafka_index.core.format.uri_passwords import path_of
+
+_PARAMETER = "parameter"
+#: A time on the command line or in Python, for help texts.
+TIME_HELP = (
+    "A time is 2024-05-01T00:00:00Z or a date (UTC if no zone is given), milliseconds since 1970 "
+    "(ms:N if N looks like seconds), now, today, yesterday (UTC), or relative: -90m, -36h, -7d."
+)
+
+
+class Group(Enum):
+    """The sections of options in the help of a command, by their titles, in their order."""
+
+    INPUT = "Input"
+    SELECTION = "Selection"
+    OUTPUT = "Output"
+    BEHAVIOUR = "Behaviour"
+    CLUSTER = "Cluster"
+    SETTINGS = "Kafka settings"
+    ENGINE = "Engine and memory"
+    TIERED = "Tiered storage"
+    STORAGE = "Storage"
+    HELP = "Help"
+
+
+class ArgumentError(ConfigError):
+    """Arguments that cannot be combined; the message has the names of fields in braces.
+
+    Python callers read the names of arguments, users of the command line the names of options.
+    """
+
+    def named(self, name_of: Callable[[str], str]) -> str:
+        """Return the message with the name of each field."""
+        return re.sub(r"\{(\w+)\}", lambda match: name_of(match[1]), self.message)
+
+    def __str__(self) -> str:
+        """Return the message with the names of the fields, which Python arguments have too."""
+        return self.named(str)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """One option of the command line.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Such as ``("--quiet", "-q")``.
+    choices : tuple of str
+        The only values, if there are any.
+    is_multiple : bool
+        The option may be repeated.
+    takes_more : bool
+        Each use of the option takes several values, up to the next option.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    group: Group
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    is_flag: bool = False
+    is_multiple: bool = False
+    takes_more: bool = False
+    completes: str | None = None
+
+
+class Kind:
+    """A type of parameter: converts the text of an option, or the value of a Python argument."""
+
+    metavar: str | None = None
+    is_flag = False
+    is_multiple = False
+    takes_more = False
+    choices: tuple[str, ...] = ()
+    completes: str | None = None
+
+    def convert(self, value: Any, name: str, now: int) -> Any:  # noqa: ARG002, of other kinds
+        """Return the value of a field.
+
+        Raises `ConfigError` or `InputError`, which begins with the name of the option or argument.
+        """
+        return value
+
+    def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
+        """Return the options of a field on the command line; most fields have one."""
+        default = parameter.default
+        return (
+            OptionSpec(
+                names,
+                parameter.help,
+                parameter.group,
+                parameter.metavar or self.metavar,
+                self.choices,
+                str(default) if isinstance(default, str | int) and not self.is_flag else None,
+                self.is_flag,
+                self.is_multiple,
+                self.takes_more,
+                self.completes,
+            ),
+        )
+
+    def combine(self, values: Sequence[Any]) -> Any:
+        """Return one value for the values of all options of a field; None if none is given."""
+        return values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """How a field of a request is given: its kind, its help, and its names on the command line."""
+
+    kind: Kind
+    help: str
+    group: Group
+    names: tuple[str, ...]
+    default: object
+    metavar: str | None
+    is_argument: bool
+
+
+def parameter(
+    kind: Kind,
+    group: Group,
+    help: str,  # noqa: A002, as click names it
+    *names: str,
+    default: Any = MISSING,
+    metavar: str | None = None,
+    is_argument: bool = False,
+) -> Any:
+    """Return a field of a request.
+
+    Without names the option is called like the field. A field without a default is required. An
+    argument is given on the command line without the name of an option.
+    """
+    shown = Parameter(kind, help, group, names, default, metavar, is_argument)
+    return field(default=default, metadata={_PARAMETER: shown})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The base of requests."""
+
+    def refuse(self, message: str, **details: Any) -> None:
+        """Refuse a combination of fields, whose names are in braces in the message."""
+        raise ArgumentError(message, **details)
+
+    @classmethod
+    def build(
+        cls,
+        given: Mapping[str, object],
+        *,
+        name_of: Callable[[str], str] = str,
+        now: int | None = None,
+    ) -> Self:
+        """Return a request of values by the names of fields; None stands for a default of None.
+
+        Parameters
+        ----------
+        given : mapping of str to object
+            Texts of options, or values of Python arguments.
+        name_of : callable
+            Returns the name by which errors call a field.
+        now : int, optional
+            The instant to which times are relative, in ms since the epoch.
+
+        Raises
+        ------
+        ConfigError, InputError
+            A value is wrong, or values cannot be combined.
+        """
+        instant = now_ms() if now is None else now
+        known = parameters(cls)
+        converted = {
+            name: known[name].kind.convert(value, name_of(name), instant)
+            for name, value in given.items()
+            if value is not None or known[name].default is not None
+        }
+        for name, one in known.items():
+            if name not in converted and one.default is MISSING:
+                raise ArgumentError(f"{{{name}}} is required")
+        return cls(**converted)
+
+
+def parameters(kind: type[Request]) -> dict[str, Parameter]:
+    """Return the parameters of a request by the names of its fields."""
+    return {
+        each.name: each.metadata[_PARAMETER] for each in fields(kind) if _PARAMETER in each.metadata
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """A command: its request, its work, and the texts of its help.
+
+    Attributes
+    ----------
+    work : str
+        ``module:function`` below ``kafka_index``. The function is called with the request, an
+        `Engine`, a `Listener` and a `ReportSink` or None, and returns a `Result`.
+    job_examples : str, optional
+        Without them the command does not run as a job of ``spark-submit``.
+    report : str, optional
+        ``module:name`` of the `ReportSpec`; without it the command has no report.
+    report_rows : str
+        What the rows of the report are, for the help.
+    has_page : bool
+        The report may be a page of HTML.
+    """
+
+    name: str
+    request: type[Request]
+    work: str
+    help: str
+    usage: str
+    examples: str
+    job_examples: str | None = None
+    report: str | None = None
+    report_rows: str = ""
+    has_page: bool = False
+    has_engine: bool = True
+    page: str | None = None
+
+
+def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
+    """Run a command as a Python function, on threads of this process; return its result.
+
+    `arguments` are those of the function, by the names of the fields of its request; ``paths`` are
+    its inputs, and ``threads`` the number of threads.
+    """
+    from kafka_index.core.job.threads import ThreadEngine  # noqa: PLC0415, slow to import
+
+    given = dict(arguments)
+    threads = given.pop("threads", None)
+    if "paths" in given:
+        given["inputs"] = given.pop("paths")
+    request = spec.request.build(given, name_of=lambda name: "paths" if name == "inputs" else name)
+    count = None if threads is None else IntegerKind(1).convert(threads, "threads", 0)
+    return function_at(spec.work)(request, ThreadEngine(count), None, None)
+
+
+def function_at(place: str) -> Any:
+    """Return what ``module:name`` below this package names; it is imported now."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f"kafka_index.{module}"), name)
+
+
+# ------------------------------------------------------------------------------------------ kinds
+
+
+def _wrong(message: str, expected: str, value: object) -> ConfigError:
+    return ConfigError(message, expected=expected, found=argument_text(value))
+
+
+def input_path(value: object, name: str) -> str:
+    """Return a path as text; the backup that a URI selects is chosen here, once for all reads."""
+    text = path_of(value, name)
+    if not text.startswith("backup:"):
+        return text
+    from kafka_index.core.fs.paths import pinned_run  # noqa: PLC0415, slow to import
+
+    return pinned_run(text)
+
+
+class PathKind(Kind):
+    """A path or URI, as text."""
+
+    def __init__(self, metavar: str = "PATH") -> None:
+        self.metavar = metavar
+
+    def convert(self, value: Any, name: str, now: int) -> str:  # noqa: ARG002, D102
+        return input_path(value, name)
+
+
+class PathsKind(Kind):
+    """One path or several, as a tuple of texts."""
+
+    metavar = "PATH..."
+    is_multiple = takes_more = True
+
+    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002, D102
+        members = None if isinstance(value, str) else members_of(value)
+        if members is None:
+            return (input_path(value, name),)
+        return tuple(input_path(path, name) for path in members)
+
+
+class FlagKind(Kind):
+    """True if given on the command line; in Python True or False."""
+
+    is_flag = True
+
+    def convert(self, value: Any, name: str, now: int) -> bool:  # noqa: ARG002, D102
+        # numpy's booleans are neither integers nor bool.
+        if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):
+            raise _wrong(f"{name} is neither true nor false", "True or False", value)
+        return bool(value)
+
+
+class ChoiceKind(Kind):
+    """A member of an enumeration, or its value."""
+
+    def __init__(self, members: type[StrEnum]) -> None:
+        self._members = members
+        self.choices = tuple(each.value for each in members)
+
+    def convert(self, value: Any, name: str, now: int) -> StrEnum:  # noqa: ARG002, D102
+        return choice_of(self._members, value, name)
+
+
+class IntegerKind(Kind):
+    """An integer from `least` to `most`; on the command line in decimal digits."""
+
+    metavar = "N"
+
+    def __init__(self, least: int = 0, most: int = INT64_MAX) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, name: str, now: int) -> int:  # noqa: ARG002, D102
+        number = value
+        if isinstance(value, str):
+            number = int(value) if re.fullmatch(r"[+-]?[0-9]{1,19}", value) else None
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, Integral)
+            or not self._least <= int(number) <= self._most
+        ):
+            expected = f"an integer from {self._least}"
+            if self._most != INT64_MAX:
+                expected += f" to {self._most}"
+            raise _wrong(f"{name} is not a number in its range", expected, value)
+        return int(number)
+
+
+class TextKind(Kind):
+    """A text."""
+
+    def __init__(self, metavar: str = "TEXT") -> None:
+        self.metavar = metavar
+
+    def convert(self, value: Any, name: str, now: int) -> str:  # noqa: ARG002, D102
+        if not isinstance(value, str):
+            raise _wrong(f"{name} is not text", "a text", value)
+        return value
+
+
+class BytesKind(Kind):
+    """Bytes, or text: UTF-8, or other bytes after ``hex:`` or ``base64:``."""
+
+    def __init__(self, metavar: str = "TEXT") -> None:
+        self.metavar = metavar
+
+    def convert(self, value: Any, name: str, now: int) -> bytes:  # noqa: ARG002, D102
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return parse_bytes(value)
+        raise _wrong(f"{name} is not text or bytes", "a text or bytes", value)
+
+
+class NamesKind(Kind):
+    """Names: a list, or on the command line a text with commas."""
+
+    metavar = "LIST"
+
+    def __init__(self, known: Sequence[str] = ()) -> None:
+        self._known = tuple(known)
+
+    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002, D102
+        if isinstance(value, str):
+            members: list[object] | None = [one.strip() for one in value.split(",")]
+        else:
+            members = members_of(value)
+        if members is None or not all(isinstance(one, str) for one in members):
+            raise _wrong(f"{name} is not a list of texts", "a list of texts", value)
+        names = tuple(str(one) for one in members if one)
+        unknown = [one for one in names if self._known and one not in self._known]
+        if unknown or not names:
+            raise _wrong(
+                f"{name}: {unknown[0] if unknown else 'nothing'} is not one of the choices",
+                ", ".join(self._known) or "a name",
+                value,
+            )
+        return names
+
+
+class TopicsKind(Kind):
+    """Topics: a regular expression for the full name, or a list of names; as a pattern."""
+
+    metavar = "REGEX"
+    completes = "topics"
+
+    def convert(self, value: Any, name: str, now: int) -> re.Pattern[str] | None:  # noqa: ARG002, D102
+        return topics_pattern(value, name)
+
+
+class Moment(int):
+    """A time in ms since the epoch that keeps how it was given."""
+
+    given: object
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether it was given relative to now."""
+        return is_relative(self.given)
+
+
+class TimeKind(Kind):
+    """A time, as ms since the epoch (`Moment`)."""
+
+    metavar = "TIME"
+
+    def convert(self, value: Any, name: str, now: int) -> Moment:  # noqa: D102
+        try:
+            moment = Moment(parse_time(value, now=now))
+        except InputError as error:
+            raise InputError(
+                f"{name}: {error.message}",
+                expected=error.expected,
+                found=error.found,
+                hint=error.hint,
+            ) from None
+        moment.given = value
+        return moment

@@ -1,0 +1,334 @@
+"""Parameters that several commands share: logs, remote segments, records, Kafka settings.
+
+The module loads neither numpy nor pyarrow: the help of a command does not wait for them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Protocol, TypeAlias
+
+from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import ConfigError, argument_text
+from kafka_index.core.format.config import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    LogConfig,
+    read_properties,
+)
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.times import time_text
+from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.job.request import (
+    ArgumentError,
+    FlagKind,
+    Group,
+    IntegerKind,
+    Kind,
+    Moment,
+    NamesKind,
+    OptionSpec,
+    Parameter,
+    PathKind,
+    PathsKind,
+    Request,
+    TopicsKind,
+    parameter,
+)
+
+#: A path or a URI.
+Path: TypeAlias = str | PathLike[str]
+#: Data directories, partition directories, or globs of either.
+Paths: TypeAlias = Path | Sequence[Path]
+#: A regular expression that a topic matches in full, or names.
+Topics: TypeAlias = str | re.Pattern[str] | Collection[str]
+#: Settings under Kafka's names: a file, a mapping, or settings that were read.
+Config: TypeAlias = Path | Mapping[str, object] | LogConfig
+#: Remote segments: a folder of them, several, or with options.
+Tiered: TypeAlias = Path | Sequence[Path] | TieredOptions
+
+
+class ArrowStream(Protocol):
+    """A table of any library: it exports Arrow's C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows as a capsule."""
+
+
+#: Rows: whatever exports Arrow's C stream interface, or dicts.
+Table: TypeAlias = ArrowStream | Sequence[Mapping[str, Any]]
+
+
+class TieredKind(Kind):
+    """Remote segments: `TieredOptions`, or folders of objects."""
+
+    def convert(self, value: Any, name: str, now: int) -> TieredOptions | None:  # noqa: ARG002, D102
+        return TieredOptions.of(value)
+
+    def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
+        """Return an option for each field of `TieredOptions`."""
+        return (
+            OptionSpec(names, parameter.help, Group.INPUT, "URI", is_multiple=True),
+            OptionSpec(
+                ("--tiered-format",),
+                "Object layout of the tiered storage plugin; auto detects it from the object keys.",
+                Group.TIERED,
+                choices=("auto", "aiven", "local"),
+            ),
+            OptionSpec(
+                ("--key-prefix",),
+                "key.prefix of Aiven's plugin: only objects whose keys begin with it.",
+                Group.TIERED,
+                "PREFIX",
+            ),
+            OptionSpec(
+                ("--tiered-key",),
+                "The private key of a key pair of encrypted segments, a file. May be repeated.",
+                Group.TIERED,
+                "KEYID=PEM",
+                is_multiple=True,
+            ),
+            OptionSpec(
+                ("--topic-id",),
+                "The topic to read if several have one name.  [default: the live one]",
+                Group.TIERED,
+                "ID",
+                is_multiple=True,
+            ),
+        )
+
+    def combine(self, values: Sequence[Any]) -> TieredOptions | None:
+        """Return options of the texts of the command line."""
+        uris, layout, prefix, keys, topic_ids = values
+        if uris:
+            return TieredOptions(uris, layout, prefix, topic_ids or (), _key_files(keys or ()))
+        names = ("--tiered-format", "--key-prefix", "--tiered-key", "--topic-id")
+        for name, value in zip(names, values[1:], strict=True):
+            if value:
+                raise ConfigError(f"{name} requires --tiered")
+        return None
+
+
+def _key_files(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the files of key pairs by id; the keys themselves are read when they are used."""
+    files: dict[str, str] = {}
+    for text in texts:
+        key_id, separator, path = text.partition("=")
+        if not (key_id and separator and path):
+            raise ConfigError("--tiered-key", expected="KEYID=PEM", found=text)
+        if key_id in files:
+            raise ConfigError(f"--tiered-key: {key_id} is given twice")
+        if not os.path.isfile(path):
+            raise ConfigError(f"--tiered-key: {path} is not a file")
+        files[key_id] = os.path.abspath(path)
+    return tuple(files.items())
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Kafka settings as they are given.
+
+    Attributes
+    ----------
+    config : LogConfig
+        The settings of logs, with Kafka's defaults.
+    properties : mapping of str to str, optional
+        All properties of a file or mapping, such as a broker's ``server.properties``.
+    """
+
+    config: LogConfig
+    properties: Mapping[str, str] | None = None
+
+
+#: Kafka's defaults.
+DEFAULT_SETTINGS = KafkaSettings(LogConfig())
+
+
+class SettingsKind(Kind):
+    """Kafka settings: a file, a mapping, or a `LogConfig`; options override single settings.
+
+    `overrides` are options for keyword arguments of `LogConfig.load`, each a kind and a help text.
+    """
+
+    metavar = "FILE"
+
+    def __init__(self, **overrides: tuple[Kind, str]) -> None:
+        self._overrides = overrides
+
+    def convert(self, value: Any, name: str, now: int) -> KafkaSettings:  # noqa: ARG002, D102
+        if isinstance(value, KafkaSettings):
+            return value
+        if isinstance(value, LogConfig):
+            return KafkaSettings(value)
+        if isinstance(value, str | PathLike):
+            path = path_of(value, name)
+            return KafkaSettings(LogConfig.load(path), read_properties(path))
+        if isinstance(value, Mapping):
+            properties = properties_of_mapping(value, name)
+            return KafkaSettings(LogConfig.of_properties(properties), properties)
+        raise ConfigError(
+            f"{name} is not settings",
+            expected="a path, a mapping of Kafka's names to values, or a LogConfig",
+            found=argument_text(value),
+        )
+
+    def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
+        """Return ``--config`` and an option for each setting that overrides it."""
+        overrides = (
+            OptionSpec((f"--{key.replace('_', '-')}",), text, Group.SETTINGS, kind.metavar)
+            for key, (kind, text) in self._overrides.items()
+        )
+        return (OptionSpec(names, parameter.help, Group.SETTINGS, self.metavar), *overrides)
+
+    def combine(self, values: Sequence[Any]) -> KafkaSettings | None:
+        """Return the settings of a file, with the values of options."""
+        path, *own = values
+        if path is None and all(one is None for one in own):
+            return None
+        given = {
+            key: None if value is None else kind.convert(value, f"--{key.replace('_', '-')}", 0)
+            for (key, (kind, _)), value in zip(self._overrides.items(), own, strict=True)
+        }
+        properties = None if path is None else read_properties(path)
+        return KafkaSettings(LogConfig.load(path, **given), properties)
+
+
+#: The interval of index entries, an override of `SettingsKind`.
+INDEX_INTERVAL = (
+    IntegerKind(0, INT32_MAX),
+    "Bytes of log between two index entries; overrides --config.  [default: 4096]",
+)
+
+
+def properties_of_mapping(given: Mapping[Any, object], name: str) -> dict[str, str]:
+    """Return a mapping of Kafka's names to values as a ``.properties`` file has them."""
+    found = {}
+    for key, value in given.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"{name} has a name that is not text", found=argument_text(key))
+        if not isinstance(value, str | int | float):
+            raise ConfigError(
+                f"{name} has a value of {key} that is not one of a setting",
+                expected="a text or a number",
+                found=argument_text(value),
+            )
+        found[key] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest(Request):
+    """A request that reads logs."""
+
+    inputs: tuple[str, ...] = parameter(
+        PathsKind(),
+        Group.INPUT,
+        "The logs; may be given several times and take several paths.",
+        "--input",
+        default=(),
+    )
+    tiered: TieredOptions | None = parameter(
+        TieredKind(),
+        Group.INPUT,
+        "Tiered storage: the folder that LocalTieredStorage or Aiven's plugin writes to. With "
+        "--input, each partition is the union of local and remote segments. May be repeated.",
+        "--tiered",
+        default=None,
+    )
+    follow_links: bool = parameter(
+        FlagKind(),
+        Group.STORAGE,
+        "Read index files, checkpoints and snapshots also if they are links out of the input. "
+        "Links to directories and logs are always followed.",
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        if not (self.inputs or self.tiered):
+            raise ArgumentError("no input: give {inputs} or {tiered}")
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that logs and indexes are read from."""
+        tiered = () if self.tiered is None else self.tiered.uris
+        indexes = getattr(self, "indexes", None)
+        return [*self.inputs, *tiered, *([indexes] if indexes else [])]
+
+
+class ColumnsKind(NamesKind):
+    """Columns of records: a list of names."""
+
+    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: D102
+        from kafka_index.core.records.record_table import RECORD_SCHEMA  # noqa: PLC0415, slow to import
+
+        return NamesKind(RECORD_SCHEMA.names).convert(value, name, now)
+
+
+class OffsetsKind(Kind):
+    """Offsets by topic and partition: a mapping, or a file of them."""
+
+    metavar = "FILE"
+
+    def convert(self, value: Any, name: str, now: int) -> dict[str, dict[int, int]]:  # noqa: ARG002, D102
+        from kafka_index.core.arguments import offsets_of  # noqa: PLC0415, slow to import
+
+        return offsets_of(value, name)
+
+
+def indexes_parameter() -> Any:
+    """Return the parameter for index files that are not next to the logs."""
+    return parameter(
+        PathKind(),
+        Group.INPUT,
+        "The folder of the index files, as `build --output` writes it.  "
+        "[default: next to the logs]",
+        default=None,
+    )
+
+
+def topics_parameter() -> Any:
+    """Return the parameter that selects topics."""
+    return parameter(
+        TopicsKind(), Group.SELECTION, "Only topics whose full name matches REGEX.", default=None
+    )
+
+
+def max_decompressed_parameter() -> Any:
+    """Return the parameter that bounds decompressed records."""
+    return parameter(
+        IntegerKind(1),
+        Group.ENGINE,
+        "Memory limit for decompressed records, in bytes, per process. Larger batches fail with "
+        "too_large.",
+        default=DEFAULT_MAX_DECOMPRESSED_BYTES,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRequest(LogRequest):
+    """A request that reads the records of logs."""
+
+    indexes: str | None = indexes_parameter()
+    topics: Any = topics_parameter()
+    max_decompressed_bytes: int = max_decompressed_parameter()
+
+
+def time_range_ms(
+    from_time: Moment | None, to_time: Moment | None
+) -> tuple[int | None, int | None]:
+    """Return a range of timestamps of records, the second exclusive; refuse an empty range.
+
+    The parameters are fields of a request with these names. A record without a timestamp has -1,
+    and is in no range, not even in a range without a start.
+    """
+    if from_time is not None and to_time is not None and from_time >= to_time:
+        raise ArgumentError(
+            f"no time is in the range: {{from_time}} is {time_text(from_time)}, and {{to_time}}, "
+            f"which is exclusive, {time_text(to_time)}"
+        )
+    if from_time is None and to_time is None:
+        return None, None
+    return max(from_time or 0, 0), to_time
