@@ -10,7 +10,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.options import Group, Whole, command, moment, option, request_of
+from kafka_index.cli.options import Whole, command, moment, option, request_of
 from kafka_index.cli.shared_options import (
     Detail,
     config_option,
@@ -32,6 +32,7 @@ from kafka_index.core.format.human import format_bytes, format_count
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.names import METADATA_LOG
 from kafka_index.core.format.times import parse_duration_ms
+from kafka_index.core.job.request import Group
 from kafka_index.core.output.report_file import open_report
 
 _HELP = """Back up a broker while it runs: what is new since the last run goes into a repository.

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafka_index.cli.options import Group, argument, command, flag, option
+from kafka_index.cli.options import argument, command, flag, option
 from kafka_index.cli.shared_options import Detail, detail_options, report_option
 from kafka_index.core.errors import help_page
+from kafka_index.core.job.request import Group
 
 if TYPE_CHECKING:
     import pyarrow as pa

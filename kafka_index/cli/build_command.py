@@ -11,7 +11,6 @@ import click
 
 from kafka_index.cli.options import (
     TIME_HELP,
-    Group,
     Option,
     Whole,
     command,
@@ -34,6 +33,7 @@ from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import Engine
+from kafka_index.core.job.request import Group
 from kafka_index.core.log.recovery.report import KINDS, SEGMENT
 from kafka_index.core.log.recovery.settings import Output
 

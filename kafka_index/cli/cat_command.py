@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.completion import complete_topic
-from kafka_index.cli.options import Group, Whole, command, flag, function_of, option, option_group
+from kafka_index.cli.options import Whole, command, flag, function_of, option, option_group
 from kafka_index.cli.shared_options import (
     Detail,
     Times,
@@ -25,6 +25,7 @@ from kafka_index.cli.shared_options import (
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.format.names import is_legal_topic
+from kafka_index.core.job.request import Group
 
 _HELP = """Print the records of a TOPIC in the logs below PATH.
 

@@ -127,13 +127,15 @@ def _click_option(name: str, option: OptionSpec) -> Option:
     text = option.help
     if option.default is not None:
         text = f"{text}  [default: {option.default}]"
+    # click takes an option that is told not to be a flag for one whose value may be left out.
+    attributes: dict[str, Any] = {"is_flag": True} if option.is_flag else {}
     return Option(
         [*option.names, name],
         option.group,
         help=text,
         metavar=option.metavar if not (option.is_flag or option.choices) else None,
         multiple=option.is_multiple,
-        **({"is_flag": True} if option.is_flag else {}),
+        **attributes,
         type=click.Choice(option.choices) if option.choices else None,
         shell_complete=_COMPLETIONS.get(option.completes or ""),
     )

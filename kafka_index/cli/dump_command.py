@@ -22,7 +22,7 @@ from kafka_index.cli.dump_indexes import (
 from kafka_index.cli.dump_logs import dump_directory, dump_log, dump_records
 from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.options import Group, Whole, argument, command, flag, moment, option
+from kafka_index.cli.options import Whole, argument, command, flag, moment, option
 from kafka_index.cli.printed_records import decoder_of
 from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.cli.shared_options import (
@@ -47,6 +47,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.paths import expand_input, local_path
 from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.request import Group
 from kafka_index.core.records.decompression import shared_budget
 
 _HELP = """Print the contents of each FILE: a row per record batch of a .log, or per record with

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, Whole, command, flag, function_of, option
+from kafka_index.cli.options import Whole, command, flag, function_of, option
 from kafka_index.cli.shared_options import (
     Detail,
     RecordOptions,
@@ -18,6 +18,7 @@ from kafka_index.cli.shared_options import (
     times_options,
 )
 from kafka_index.core.job.engine import Engine
+from kafka_index.core.job.request import Group
 
 _HELP = """Find records by key, value and time in the logs below PATH.
 

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.options import Group, command, flag, option
+from kafka_index.cli.options import command, flag, option
 from kafka_index.cli.shared_options import Detail, detail_options, engine_options, input_option
 from kafka_index.cli.terminal import print_log
 from kafka_index.commands.import_.import_manifest import ImportCounts
@@ -24,6 +24,7 @@ from kafka_index.core.format.message_bytes import uuid_bytes
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import Engine
+from kafka_index.core.job.request import Group
 
 _HELP = """Write tables of records as the logs of partitions, which a broker mounts.
 

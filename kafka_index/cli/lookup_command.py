@@ -14,7 +14,6 @@ from kafka_index.cli.completion import complete_topic
 from kafka_index.cli.exit_status import option_name
 from kafka_index.cli.options import (
     TIME_HELP,
-    Group,
     Whole,
     command,
     flag,
@@ -38,6 +37,7 @@ from kafka_index.cli.shared_options import (
 from kafka_index.core.format.config import LogConfig, parse_integer
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.job.engine import Engine
+from kafka_index.core.job.request import Group
 from kafka_index.core.log.read.answers import Status
 
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.

@@ -17,7 +17,7 @@ from pyarrow import types
 
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.options import Group, Option, command, flag, option, option_group
+from kafka_index.cli.options import Option, command, flag, option, option_group
 from kafka_index.cli.record_text import readable_time
 from kafka_index.cli.shared_options import Detail, detail_options, max_decompressed_option
 from kafka_index.cli.terminal import Paint, print_error, print_text
@@ -26,6 +26,7 @@ from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES
 from kafka_index.core.errors import plural
 from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.times import now_ms
+from kafka_index.core.job.request import Group
 from kafka_index.core.log.future_timestamps import future_segments
 from kafka_index.core.logdir.listing import list_any
 from kafka_index.core.output.report_file import ReportFile, check_report_path

@@ -16,7 +16,7 @@ from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.html.page import BAD, GOOD, NOTABLE, Meaning, Page
 from kafka_index.cli.html.page import Conclusion as PageVerdict
 from kafka_index.cli.html.page_writer import PageWriter
-from kafka_index.cli.options import Group, command, flag, option
+from kafka_index.cli.options import command, flag, option
 from kafka_index.cli.shared_options import (
     config_option,
     input_option,
@@ -28,6 +28,7 @@ from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.config import LogConfig, read_properties
 from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.times import format_time
+from kafka_index.core.job.request import Group
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.segment_table import SegmentTable
 from kafka_index.core.output.report_file import PageMaker, open_report

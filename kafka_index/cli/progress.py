@@ -239,6 +239,13 @@ class Outcome:
         """Duration of the work, without the engine's start."""
         return self._ended - self._began
 
+    def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:
+        """Ignore the total: it is known from the start."""
+
+    def on_done(self, count: int, size_bytes: int = 0) -> None:
+        """Show that some of the work is done; called from any thread."""
+        self._progress.advance(count, size_bytes)
+
     def on_begin(self) -> None:
         """Start the clock of the work, and the display of its progress."""
         self._began = time.monotonic()

@@ -15,7 +15,6 @@ import click
 from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import (
     TIME_HELP,
-    Group,
     Whole,
     add_unread,
     choice,
@@ -53,6 +52,7 @@ from kafka_index.core.format.config import LogConfig, parse_integer
 from kafka_index.core.format.names import TopicPartition, is_legal_topic, parse_partition_directory
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import Engine
+from kafka_index.core.job.request import Group
 from kafka_index.core.log.filter.condition import read_keys
 from kafka_index.core.output.report_file import open_report
 from kafka_index.core.query.bounds import read_offsets_file

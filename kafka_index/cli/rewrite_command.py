@@ -11,7 +11,7 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.options import Group, command, flag, option, request_of
+from kafka_index.cli.options import command, flag, option, request_of
 from kafka_index.cli.progress import Outcome, key_lines, missing_lines, skipped_lines
 from kafka_index.cli.shared_options import (
     Detail,
@@ -36,6 +36,7 @@ from kafka_index.core.format.human import format_count
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import Engine
+from kafka_index.core.job.request import Group
 from kafka_index.core.log.filter.condition import Condition, Selection, read_keys
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.output.report_file import open_report

@@ -22,7 +22,6 @@ from kafka_index.cli.options import (
     MOMENTS,
     MORE_PATHS,
     TIME_HELP,
-    Group,
     Option,
     Whole,
     moment,
@@ -40,6 +39,7 @@ from kafka_index.core.format.config import (
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.times import is_relative, time_range
 from kafka_index.core.job.engine import Engine, Listener
+from kafka_index.core.job.request import Group
 from kafka_index.core.job.threads import ThreadEngine
 
 if TYPE_CHECKING:

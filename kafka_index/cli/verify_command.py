@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from kafka_index.cli.options import Group, command, flag, function_of, option
+from kafka_index.cli.options import command, flag, function_of, option
 from kafka_index.cli.shared_options import (
     Detail,
     LogOptions,
@@ -22,6 +22,7 @@ from kafka_index.cli.shared_options import (
 )
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.job.engine import Engine
+from kafka_index.core.job.request import Group
 
 _HELP = """Compare every file of the dump below PATH with what it should be; nothing is changed.
 

@@ -9,9 +9,10 @@ from functools import partial
 import click
 
 from kafka_index.cli.exit_status import ExitCode
-from kafka_index.cli.options import Group, command, flag
+from kafka_index.cli.options import command, flag
 from kafka_index.cli.shared_options import Detail, detail_options
 from kafka_index.core.format.human import format_seconds
+from kafka_index.core.job.request import Group
 
 _HELP = """Compile all kernels and keep their machine code, so that no later run compiles any.
 

@@ -15,6 +15,7 @@ import pytest
 from kafka_index.cli import progress as progress_module
 from kafka_index.cli.progress import Progress
 from kafka_index.commands.rewrite.job import RewriteJob, RewriteRequest
+from kafka_index.core.job.engine import Listener
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.filter.condition import Condition, Selection
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -213,16 +214,10 @@ def test_both_passes_of_a_rewrite_are_shown_as_one(tmp_path: Path) -> None:
     assert lines[-2].endswith(f"in {out}")
 
 
-class _Reads:
+class _Reads(Listener):
     def __init__(self) -> None:
         self.first: list[SegmentFile] = []
         self.last: list[SegmentFile] = []
-
-    def on_begin(self) -> None:
-        pass
-
-    def on_share(self, done: int, total: int) -> None:
-        pass
 
     def on_first(self, segment: SegmentFile) -> None:
         self.first.append(segment)

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from kafka_index.core.fs import object_config, object_errors
+from kafka_index.core.fs import object_errors, object_store
 
 object_errors._FIRST_WAIT_SECONDS = 0.01
-object_config._BACKOFF = {
+object_store._BACKOFF = {
     "init_backoff": timedelta(milliseconds=5),
     "max_backoff": timedelta(milliseconds=20),
     "base": 2,

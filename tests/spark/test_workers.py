@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_index.core.errors import EngineError, ExecutorError, PublishError
 from kafka_index.core.fs.registry import configure_stores, storage_options
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
-from kafka_index.core.job.engine import SplittableTask, Waves
+from kafka_index.core.job.engine import Listener, SplittableTask, Waves
 from kafka_index.spark import workers as module
 from kafka_index.spark.executors import ExecutorCheck, marked_folders
 from kafka_index.spark.jobs import Jobs
@@ -84,7 +84,7 @@ def test_a_job_without_the_results_of_all_its_works_has_failed(spark: SparkSessi
 def test_a_wave_begins_when_its_results_are_asked_for(spark: SparkSession) -> None:
     seen: list[tuple[int, int]] = []
 
-    class Listener:
+    class Shares(Listener):
         def on_begin(self) -> None:
             seen.clear()
 
@@ -94,7 +94,7 @@ def test_a_wave_begins_when_its_results_are_asked_for(spark: SparkSession) -> No
     def double(work: int, _attempt_id: str) -> int:
         return 2 * work
 
-    with session_workers(spark, listener=Listener(), works=12) as workers:
+    with session_workers(spark, listener=Shares(), works=12) as workers:
         found = workers.run(
             range(12), double, sizes=[0] * 12, what="{:,} works", waves=Waves.GROWING
         )

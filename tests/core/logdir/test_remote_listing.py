@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.core.output.test_listing import batch, name, put
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import TopicPartition
@@ -21,6 +20,7 @@ from kafka_index.core.logdir.segment_table import (
     SegmentTable,
     list_plain_partition,
 )
+from tests.core.logdir.test_listing import batch, name, put
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.support.remote import new_bucket, upload
