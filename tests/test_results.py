@@ -116,6 +116,13 @@ def test_a_result_is_a_table_to_whatever_reads_arrow(
     assert rows == [(table.num_rows,)]
 
 
+def test_integers_with_nulls_stay_integers_in_pandas(sound: Path) -> None:
+    queries = [{"topic": "payments", "partition": 0, "offset": offset} for offset in (3, 10**9)]
+    frame = kafka_index.lookup_offsets(sound, queries).to_pandas()
+    assert str(frame["batch_base_offset"].dtype) == "Int64"
+    assert frame["batch_base_offset"].isna().tolist() == [False, True]
+
+
 @pytest.mark.parametrize(
     "name", [each for each in CALLS if each not in ("import", "metadata", "predict")]
 )

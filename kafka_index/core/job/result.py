@@ -379,8 +379,8 @@ class Result(ABC):
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a data frame of pandas."""
-        return self.to_arrow().to_pandas()
+        """Return the rows as a data frame of pandas; integers stay integers, also next to nulls."""
+        return self.to_arrow().to_pandas(types_mapper=_pandas_type)
 
     def raise_for_damage(self) -> None:
         """Raise an error unless the result is ok.
@@ -482,6 +482,15 @@ class TableResult(Result):
     def to_arrow(self) -> pa.Table:
         """Return the rows."""
         return self.rows
+
+
+def _pandas_type(kind: pa.DataType) -> object | None:
+    """Return the type of pandas for integers, which has nulls; None for another type."""
+    if not pa.types.is_integer(kind):
+        return None
+    import pandas as pd  # noqa: PLC0415, optional
+
+    return pd.api.types.pandas_dtype(str(kind).replace("int", "Int").replace("u", "U"))
 
 
 def _table_lines(table: pa.Table) -> list[str]:
