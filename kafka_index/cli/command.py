@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -37,6 +39,7 @@ from kafka_index.core.job.engine import Engine
 from kafka_index.core.job.request import (
     ArgumentError,
     CommandSpec,
+    Group,
     OptionSpec,
     Parameter,
     Request,
@@ -48,6 +51,7 @@ from kafka_index.core.parameters import KafkaSettings
 if TYPE_CHECKING:
     from kafka_index.core.job.result import ReportSpec, Result
 
+_JSON = Option(["--json"], Group.OUTPUT, is_flag=True, help="Print one JSON object.")
 _COMPLETIONS = {"topics": complete_topics, "topic": complete_topic}
 
 
@@ -58,6 +62,7 @@ class RunOptions:
     engine: Engine
     verbosity: Detail
     report: str | None = None
+    as_json: bool = False
 
 
 #: Runs a request; by default `run_request`.
@@ -81,6 +86,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
     has_engine = spec.has_engine and not as_job
     shown += engine_parameters() if has_engine else []
     shown += [report_parameter(spec.report_rows, has_page=spec.has_page)] if spec.report else []
+    shown += [_JSON] if spec.has_json else []
     shown += [*verbosity_parameters(), storage_option(), summary_option()]
 
     def run_with_options(**values: Any) -> int:
@@ -92,6 +98,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
             else engine_of("local", None, None),
             verbosity_of(values.pop("quiet"), values.pop("verbose")),
             values.pop("report", None),
+            bool(values.pop("json", False)),
         )
         request = _build(spec.request, fields, click_names, values)
         return (run or run_request)(spec, request, options)
@@ -205,7 +212,11 @@ def run_request(spec: CommandSpec, request: Request, options: RunOptions) -> int
         with ProgressListener(options.verbosity) as progress:
             result: Result = work(request, options.engine, progress, report)
         # Printed first: if the report cannot be finished, the answer is not lost.
-        print_result(result, progress, options.verbosity)
+        if options.as_json:
+            sys.stdout.write(json.dumps(result.as_object()) + "\n")
+            sys.stdout.flush()
+        else:
+            print_result(result, progress, options.verbosity)
         run_summary().add_result(result)
         run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in drain_unread()))
         if report is not None and columns is not None:

@@ -159,6 +159,8 @@ class SettingsKind(Kind):
         self._overrides = overrides
 
     def convert(self, value: Any, name: str, now: int) -> KafkaSettings:  # noqa: ARG002, D102
+        if value is None:
+            return DEFAULT_SETTINGS
         if isinstance(value, KafkaSettings):
             return value
         if isinstance(value, LogConfig):

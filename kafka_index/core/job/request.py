@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from numbers import Integral
 from typing import Any, Self
@@ -228,6 +228,8 @@ class CommandSpec:
         What the rows of the report are, for the help.
     has_page : bool
         The report may be a page of HTML.
+    has_json : bool
+        The result may be printed as one JSON object (`Result.as_object`).
     """
 
     name: str
@@ -240,6 +242,7 @@ class CommandSpec:
     report: str | None = None
     report_rows: str = ""
     has_page: bool = False
+    has_json: bool = False
     has_engine: bool = True
     page: str | None = None
 
@@ -248,8 +251,10 @@ def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
     """Run a command as a Python function, on threads of this process; return its result.
 
     `arguments` are those of the function, by the names of the fields of its request; ``paths`` are
-    its inputs, and ``threads`` the number of threads.
+    its inputs, and ``threads`` the number of threads. If the rows are written while they arrive
+    (`ReportSpec.is_streamed`), the result gets them as its ``rows``.
     """
+    from kafka_index.core.job.result import KeptRows  # noqa: PLC0415, slow to import
     from kafka_index.core.job.threads import ThreadEngine  # noqa: PLC0415, slow to import
 
     given = dict(arguments)
@@ -258,7 +263,10 @@ def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
         given["inputs"] = given.pop("paths")
     request = spec.request.build(given, name_of=lambda name: "paths" if name == "inputs" else name)
     count = None if threads is None else IntegerKind(1).convert(threads, "threads", 0)
-    return function_at(spec.work)(request, ThreadEngine(count), None, None)
+    columns = None if spec.report is None else function_at(spec.report)
+    kept = KeptRows(columns.schema) if columns is not None and columns.is_streamed else None
+    result = function_at(spec.work)(request, ThreadEngine(count), None, kept)
+    return result if kept is None else replace(result, rows=kept.to_table())
 
 
 def function_at(place: str) -> Any:
@@ -295,10 +303,13 @@ class PathKind(Kind):
 
 
 class PathsKind(Kind):
-    """One path or several, as a tuple of texts."""
+    """One path or several, as a tuple of texts; at most one field `takes_more` for an option."""
 
-    metavar = "PATH..."
-    is_multiple = takes_more = True
+    is_multiple = True
+
+    def __init__(self, metavar: str = "PATH", *, takes_more: bool = True) -> None:
+        self.takes_more = takes_more
+        self.metavar = f"{metavar}..." if takes_more else metavar
 
     def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002, D102
         members = None if isinstance(value, str) else members_of(value)

@@ -253,8 +253,9 @@ class ReportSpec:
     page : PageColumns, optional
         How a page of HTML counts the rows; without it the command has no page.
     is_streamed : bool
-        Whether a run writes the rows into its `ReportSink` as they arrive. Otherwise they are those
-        of `Result.to_arrow`.
+        Whether a run writes the rows into its `ReportSink` as they arrive, because their number is
+        not bounded. The result then has a field ``rows``: all rows for a Python function, the first
+        notable ones otherwise. If false, the rows are those of `Result.to_arrow`.
     """
 
     schema: pa.Schema
@@ -270,6 +271,24 @@ class ReportSink(Protocol):
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Name the segments of the input, which a page draws; read when the page is written."""
+
+
+class KeptRows:
+    """Keeps the rows of a report in memory, for Python functions; a `ReportSink`."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._tables = [schema.empty_table()]
+
+    def write_table(self, table: pa.Table) -> None:
+        """Add rows."""
+        self._tables.append(table)
+
+    def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
+        """Ignore the segments, which only pages show."""
+
+    def to_table(self) -> pa.Table:
+        """Return all rows."""
+        return pa.concat_tables(self._tables)
 
 
 class Result(ABC):
@@ -377,6 +396,10 @@ class Result(ABC):
             "bytes": dict(self.sizes_bytes),
             "missing_offsets": self.missing_offsets.as_object(),
         }
+
+    def as_object(self) -> dict[str, object]:
+        """Return the result as one JSON object, for ``--json``."""
+        return self.summary
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a data frame of pandas; integers stay integers, also next to nulls."""
