@@ -31,7 +31,7 @@ from kafka_index.core.log.read import fetched_indexes, fetched_log
 from kafka_index.core.log.read.answers import Status
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.keys import By, Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.servers.s3 import S3Server, running_s3
 
@@ -102,9 +102,11 @@ def _look_up(inventory: Inventory, count: int, resolve: Resolve, *, seed: int) -
     fresh = Inventory(inventory.partitions, inventory.segments)
     with Lookups(fresh, LookupSettings(By.OFFSET, resolve)) as lookups:
         answers = lookups.answer(
-            pa.array(["topic"] * count),
-            pa.array(random.integers(0, SEGMENTS, count)),
-            Keys(random.integers(0, records, count), specials=False),
+            QueryBatch(
+                pa.array(["topic"] * count),
+                pa.array(random.integers(0, SEGMENTS, count)),
+                Keys(random.integers(0, records, count), specials=False),
+            )
         )
     assert (answers.status == Status.FOUND).all()
 

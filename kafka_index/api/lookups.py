@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, check_columns
+from kafka_index.commands.lookup.queries import check_columns
 from kafka_index.commands.lookup.report import behind_gaps, outcome_of
 from kafka_index.core.arguments import (
     config_of,
@@ -29,7 +29,7 @@ from kafka_index.core.log.read.answers import Status
 from kafka_index.core.log.read.choices import Resolve, UpperBound
 from kafka_index.core.parameters import Config, Path, Paths, Table, Tiered
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By, Keys, plain_array
+from kafka_index.core.query.keys import PARTITION, TOPIC, By, Keys, plain_array
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 
 
@@ -209,19 +209,14 @@ def _look_up(
     index_root = optional_path(indexes, "indexes")
     names = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (by.column, pa.int64())])
     table = table_of(queries, "queries", names)
-    texts = _texts_of_times(table, by)
-    schema = table.schema
-    if texts is not None:
-        place = schema.get_field_index(by.column)
-        schema = schema.set(place, pa.field(by.column, pa.int64()))
-    check_columns(schema, by)
+    asked = _with_times(table, by)
+    check_columns(asked.schema, by)
     with reading_inputs(follow_links=follow_links) as unread:
         inventory = collect_inventory(
             inputs, tiered=TieredOptions.of(tiered), indexes=index_root, upper_bound=bound
         )
-        keys = Keys.of(table.column(by.column), by) if texts is None else _keys_of(texts)
         with Lookups(inventory, settings) as lookups:
-            found = lookups.answer(table.column(TOPIC), table.column(PARTITION), keys).to_arrow()
+            found = lookups.answer_rows(asked).to_arrow()
             findings = lookups.drain_findings()
     schema = pa.schema([*table.schema, *found.schema], metadata=table.schema.metadata)
     rows = pa.table([*table.columns, *found.columns], schema=schema)
@@ -230,28 +225,27 @@ def _look_up(
     return LookupResult(rows, ended, unread_texts(unread), behind_gaps(findings))
 
 
-def _texts_of_times(table: pa.Table, by: By) -> pa.Array | None:
-    """Return the column of times if it is one of texts."""
-    if by is not By.TIMESTAMP or table.schema.names.count(by.column) != 1:
-        return None
-    column = plain_array(table.column(by.column))
-    is_text = any(
-        check(column.type)
-        for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    )
-    return column.cast(pa.string()) if is_text else None
-
-
-def _keys_of(texts: pa.Array) -> Keys:
-    """Return times in texts as keys: also relative times, which files of queries do not have.
+def _with_times(table: pa.Table, by: By) -> pa.Table:
+    """Return a table with milliseconds instead of times in texts, which may be relative.
 
     Raises `InputError`, which names the text, for the first that is no time.
     """
-    keys, now = Keys.of(texts, By.TIMESTAMP), now_ms()
-    if keys.valid is None:
-        return keys
-    values, valid = keys.values.copy(), keys.valid.copy()
-    for row in np.flatnonzero(~valid & texts.is_valid().to_numpy(zero_copy_only=False)):
-        values[row] = time_of(texts[int(row)].as_py(), "queries: timestamp", now=now)
-        valid[row] = True
-    return Keys(values, valid, keys.specials)
+    if by is not By.TIMESTAMP or table.schema.names.count(by.column) != 1:
+        return table
+    column = plain_array(table.column(by.column))
+    types = pa.types
+    if not any(
+        is_text(column.type)
+        for is_text in (types.is_string, types.is_large_string, types.is_string_view)
+    ):
+        return table
+    texts = column.cast(pa.string())
+    keys, now = Keys.of(texts, by), now_ms()
+    values, valid = keys.values.copy(), keys.valid
+    if valid is not None:
+        valid = valid.copy()
+        for row in np.flatnonzero(~valid & texts.is_valid().to_numpy(zero_copy_only=False)):
+            values[row] = time_of(texts[int(row)].as_py(), "queries: timestamp", now=now)
+            valid[row] = True
+    place = table.schema.get_field_index(by.column)
+    return table.set_column(place, by.column, Keys(values, valid).to_arrow())

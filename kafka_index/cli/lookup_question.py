@@ -26,7 +26,6 @@ from kafka_index.cli.lookup_summary import (
     warn_of_unindexed,
 )
 from kafka_index.cli.terminal import Paint, Table, print_log, print_text
-from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, QueryBatch
 from kafka_index.commands.lookup.query_stats import starting_offsets_of
 from kafka_index.commands.lookup.report import StartingOffset, behind_gaps
 from kafka_index.core.errors import CorruptLogError, InputError, first_of, is_retriable
@@ -45,7 +44,7 @@ from kafka_index.core.log.read.answers import Answers, Finding, SpecialTimestamp
 from kafka_index.core.log.read.choices import Resolve, UpperBound
 from kafka_index.core.logdir.listing import did_you_mean
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.keys import By, Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ def _answer_one(question: LookupOptions) -> ExitCode:
     warn_of_starts(inventory, detail)
     batch = _batch([partition], [question.key], specials=question.specials)
     with Lookups(inventory, LookupSettings(by, resolve, question.config)) as lookups:
-        answers = _ask(lookups, batch)
+        answers = lookups.answer(batch)
         status = Status(int(answers.status[0]))
         start = end = None
         if status in _OUTSIDE:
@@ -368,7 +367,7 @@ def _answers(
 
     def answer(lookups: Lookups) -> Answers:
         batch = _batch(partitions, [question.key] * len(rows), specials=question.specials)
-        found = _ask(lookups, batch)
+        found = lookups.answer(batch)
         if question.has_files:
             starting_offsets.extend(starting_offsets_of(lookups, batch, found, len(rows)))
         return found
@@ -376,7 +375,7 @@ def _answers(
     level = Resolve.RECORD
     with Lookups(inventory, LookupSettings(By.TIMESTAMP, level, question.config)) as lookups:
         largest = [int(SpecialTimestamp.MAX_TIMESTAMP)] * len(rows)
-        latest = _ask(lookups, _batch(partitions, largest))
+        latest = lookups.answer(_batch(partitions, largest))
         starts, ends = (
             [
                 bound(code) if row["segment_count"] else None
@@ -388,7 +387,7 @@ def _answers(
             answers = answer(lookups)
         findings += lookups.drain_findings()
     with Lookups(inventory, LookupSettings(By.OFFSET, level, question.config)) as lookups:
-        first = _ask(lookups, _batch(partitions, [start or 0 for start in starts]))
+        first = lookups.answer(_batch(partitions, [start or 0 for start in starts]))
         if question.by == By.OFFSET.value:
             answers = answer(lookups)
         findings += lookups.drain_findings()
@@ -424,18 +423,13 @@ def _found(answers: Answers) -> list[dict[str, Any]]:
     return rows
 
 
-def _ask(lookups: Lookups, batch: QueryBatch) -> Answers:
-    return lookups.answer(batch.topics, batch.partitions, batch.keys)
-
-
 def _batch(
     partitions: Sequence[TopicPartition], keys: Sequence[int], *, specials: bool = True
 ) -> QueryBatch:
     """Return a query for each partition."""
     topics = pa.array([each.topic for each in partitions], pa.string())
     numbers = pa.array([each.partition for each in partitions], pa.int64())
-    rows = pa.record_batch({TOPIC: topics, PARTITION: numbers})
-    return QueryBatch(rows, topics, numbers, Keys(np.array(keys, np.int64), specials=specials))
+    return QueryBatch(topics, numbers, Keys(np.array(keys, np.int64), specials=specials))
 
 
 def _table(question: LookupOptions, answers: Sequence[Mapping[str, Any]]) -> Table:

@@ -30,9 +30,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_index.commands.lookup.queries import read_split
+from kafka_index.commands.lookup.queries import check_names, read_split
 from kafka_index.commands.lookup.query_executor import SplitWork
-from kafka_index.commands.lookup.query_files import PARTITION, TOPIC, QueryBatch, check_names
 from kafka_index.core.arguments import config_of, paths_of
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import choice_of
@@ -42,7 +41,7 @@ from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.parameters import Config, Paths
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import NO_PARTITION, By, Keys, integers
+from kafka_index.core.query.keys import NO_PARTITION, PARTITION, TOPIC, By, QueryBatch, integers
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
 from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task
 
@@ -159,8 +158,7 @@ def answer_rows(
     opened = lookups.open()
     filled = [VALUE_COLUMNS.index(name.removeprefix(_RAW)) for name in raw.names[1:]]
     for rows in gather(batches):
-        keys = Keys.of(rows.column(key), lookups.settings.by)
-        found = opened.answer(rows.column(TOPIC), rows.column(PARTITION), keys)
+        found = opened.answer_rows(_with_key(rows, key, lookups.settings.by))
         columns = rows.drop_columns([_INSTANT]) if key == _INSTANT else rows
         answered = pa.RecordBatch.from_arrays(
             [*columns.columns, pa.array(found.status), *(found.values[place] for place in filled)],
@@ -170,6 +168,13 @@ def answer_rows(
             yield answered.slice(first, _ROWS_RETURNED)
     # Nothing here reports findings, and the process outlives the task.
     opened.drain_findings()
+
+
+def _with_key(rows: pa.RecordBatch, key: str, by: By) -> pa.RecordBatch:
+    """Return queries whose key is in another column."""
+    if key == by.column:
+        return rows
+    return rows.set_column(rows.schema.get_field_index(by.column), by.column, rows.column(key))
 
 
 def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -309,8 +314,8 @@ def find_needs(
     for work in read_works(batches):
         # The task that answers the split meets the same error, and reports it.
         with suppress(InputError):
-            for batch in read_split(work.split):
-                for code, keys in _asked(batch, inventory):
+            for rows in read_split(work.split):
+                for code, keys in _asked(QueryBatch.of(rows, work.split.by), inventory):
                     for segment, key in _needs(inventory, lookups, code, keys):
                         place = code, segment
                         largest[place] = max(key, largest.get(place, key))
@@ -379,5 +384,5 @@ def build_needed(
             topic, partition = inventory.name_of(code)
             if needs_end and segment == len(inventory.base_offsets(code)) - 1:
                 own.end_offset(code)
-            key = Keys.of(pa.array([asked], pa.int64()), settings.by)
-            own.answer(pa.array([topic]), pa.array([partition], pa.int32()), key)
+            query = {TOPIC: topic, PARTITION: partition, settings.by.column: asked}
+            own.answer_rows(pa.Table.from_pylist([query]))

@@ -20,7 +20,7 @@ payments,0,5
 payments,x,9
 payments,0,-4
 nope,1,1
-payments,0
+payments,0,
 payments,0,many
 """
 LOGS = ("--logs", DUMP, "--by", "offset")
@@ -28,7 +28,7 @@ FIRST = [
     (2, "no topic"),
     (3, "partition 'x' is not an integer"),
     (4, "offset -4 is negative"),
-    (6, "not as many cells as the header has"),
+    (6, "no offset, or it is not an integer"),
     (7, "offset 'many' is not an integer"),
 ]
 
@@ -70,8 +70,10 @@ def test_ten_bad_queries_are_named_and_the_rest_are_counted(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("[1, 2]", "not a JSON object"),
-        ('{"topic": "payments", "partition": true, "offset": 1}', "partition 'True'"),
+        (
+            '{"topic": "payments", "partition": true, "offset": 1}',
+            "partition 'true' is not an integer",
+        ),
         ('{"topic": "payments", "partition": 0}', "no offset, or it is not an integer"),
     ],
 )
@@ -82,8 +84,6 @@ def test_lines_of_json_have_their_reasons(
     asked = tmp_path / "queries.json"
     asked.write_text('{"topic": "payments", "partition": 0, "offset": 1}\n' + line + "\n")
     done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / output)
-    if output == "a.parquet" and "True" in reason:
-        reason = "no partition, or it is not an integer"
     assert f"row 2: {reason}" in done.stdout
 
 

@@ -15,7 +15,7 @@ from kafka_index.core.errors import InputError, KafkaIndexError
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.keys import By, Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
 from kafka_index.spark.workers import spark_schema
@@ -53,7 +53,7 @@ def zone(spark: SparkSession) -> Iterator[None]:
 def expected(table: pa.Table, inventory: Inventory, by: By, resolve: Resolve) -> pa.Table:
     with Lookups(inventory, LookupSettings(by, resolve)) as lookups:
         keys = Keys.of(table[by.column], by)
-        answers = lookups.answer(table["topic"], table["partition"], keys).to_arrow()
+        answers = lookups.answer(QueryBatch(table["topic"], table["partition"], keys)).to_arrow()
     columns = [*table.columns, *answers.columns]
     return pa.table(columns, schema=pa.schema([*table.schema, *answers.schema]))
 

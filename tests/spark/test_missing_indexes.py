@@ -14,12 +14,11 @@ from pyspark.sql import SparkSession
 from kafka_index.commands.lookup.output import AnswerTarget, answer_target
 from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.commands.lookup.query_executor import SplitWork, answer_queries, answer_split
-from kafka_index.commands.lookup.query_files import QueryBatch
 from kafka_index.commands.lookup.report import LookupTotals
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.segment_indexes import SegmentIndexes
 from kafka_index.core.query.inventory import collect_inventory, find_unindexed
-from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.keys import By, Keys, QueryBatch
 from kafka_index.core.query.lookups import LookupSettings, SharedLookups
 from kafka_index.spark import lookup
 from kafka_index.spark.lookup import build_missing_indexes, build_needed, find_needs
@@ -92,9 +91,7 @@ def test_queries_of_no_partition_need_no_index(tmp_path: Path, by: By, rows: int
         with SharedLookups(inventory, settings, target.index_folder) as lookups:
             needs = pa.Table.from_batches(find_needs(rows_of(asked, target), lookups=lookups))
     assert needs.num_rows == 0
-    batch = QueryBatch(
-        pa.RecordBatch.from_pydict({"topic": topics}), topics, codes, Keys.of(keys, by)
-    )
+    batch = QueryBatch(topics, codes, Keys.of(keys, by))
     assert list(lookup._asked(batch, inventory)) == []
 
 

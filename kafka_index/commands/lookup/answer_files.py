@@ -11,14 +11,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from kafka_index.commands.lookup.queries import converted_schema, parquet_schema, read_footer
-from kafka_index.commands.lookup.query_files import QueryBatch, QueryFormat, QuerySplit
+from kafka_index.commands.lookup.queries import (
+    LINE,
+    QueryFormat,
+    QuerySplit,
+    read_footer,
+    written_schema,
+)
+from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.fs.json_lines import extended_lines
 from kafka_index.core.fs.registry import input_stream
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Answers
+from kafka_index.core.query.keys import PARTITION, QueryBatch
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -35,10 +43,14 @@ _SPARK_TYPES = {pa.string(): "string", pa.int64(): "long", pa.int32(): "integer"
 _COPY_BYTES = 1 << 20
 
 
+#: Writes queries as they were read, and their answers.
+Write = Callable[[pa.RecordBatch, QueryBatch, Answers], None]
+
+
 @contextmanager
 def open_answers(
     path: str, form: QueryFormat, split: QuerySplit, *, to_join: bool = False
-) -> Iterator[Callable[[QueryBatch, Answers], None]]:
+) -> Iterator[Write]:
     """Create a file of answers, in a format; yield what writes queries of a split with theirs.
 
     The queries have the same format, unless the answers are in Parquet. A file `to_join` is only an
@@ -53,31 +65,49 @@ def open_answers(
         schema = _csv_schema(split)
         writer = pa_csv.CSVWriter(path, schema)
     else:
-        is_parquet = split.format is QueryFormat.PARQUET
-        footer = read_footer(split.path) if is_parquet else None
-        queries = converted_schema(split) if footer is None else parquet_schema(footer)
+        queries = written_schema(split)
         schema = pa.schema([*queries, *ANSWER_SCHEMA], _metadata(queries))
         # Parquet is encoded once, when the parts are joined. A stream, other than a file, may have
         # different dictionaries in each batch.
         writer = (
-            pa.ipc.new_stream(path, schema) if to_join else _parquet_writer(path, schema, footer)
+            pa.ipc.new_stream(path, schema) if to_join else _parquet_writer(path, schema, split)
         )
     with writer:
         yield partial(_write_rows, writer, schema)
 
 
-def _write_rows(writer: Any, schema: pa.Schema, batch: QueryBatch, answers: Answers) -> None:
+def _write_rows(
+    writer: Any, schema: pa.Schema, rows: pa.RecordBatch, queries: QueryBatch, answers: Answers
+) -> None:
     """Write queries and their answers, in Parquet as a row group."""
-    rows, names = batch.rows, schema.names[: -len(ANSWER_SCHEMA)]
-    if rows.schema.names != names:
-        rows = rows.select(names)
-    columns = [*rows.columns, *answers.to_arrow().columns]
-    writer.write_table(pa.Table.from_arrays(columns, schema=schema), max(len(batch), 1))
+    if rows.schema.names != schema.names[: rows.num_columns]:
+        rows = rows.select(schema.names[: rows.num_columns])
+    columns = [
+        column if column.type == field.type else _cast(column, field, queries)
+        for column, field in zip(rows.columns, schema, strict=False)
+    ]
+    table = pa.Table.from_arrays([*columns, *answers.to_arrow().columns], schema=schema)
+    writer.write_table(table, max(len(answers), 1))
 
 
-def _write_lines(file: io.FileIO, batch: QueryBatch, answers: Answers) -> None:
+def _cast(column: pa.Array, field: pa.Field, queries: QueryBatch) -> pa.Array:
+    """Return a column of queries in the type in which it is written: numbers for texts."""
+    if not pa.types.is_string(column.type):
+        return column.cast(field.type)
+    if field.name != PARTITION:
+        return queries.keys.to_arrow()
+    partitions = queries.partitions
+    fits = pc.and_(
+        pc.greater_equal(partitions, -INT32_MAX - 1), pc.less_equal(partitions, INT32_MAX)
+    )
+    return pc.if_else(fits, partitions, None).cast(field.type)
+
+
+def _write_lines(
+    file: io.FileIO, rows: pa.RecordBatch, _queries: QueryBatch, answers: Answers
+) -> None:
     """Write the JSON object of each query, with the members of its answer added."""
-    lines = extended_lines(batch.lines, answers.to_arrow())
+    lines = extended_lines(rows.column(LINE), answers.to_arrow())
     offsets = lines.buffers()[1]
     assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
     end = memoryview(offsets).cast("q")[len(lines)]
@@ -91,20 +121,21 @@ def _csv_schema(split: QuerySplit) -> pa.Schema:
     return pa.schema([*(pa.field(name, pa.string()) for name in split.columns), *ANSWER_SCHEMA])
 
 
-def _parquet_writer(path: str, schema: pa.Schema, like: pq.FileMetaData | None) -> pq.ParquetWriter:
-    """Open a Parquet file of answers; columns are dictionary-encoded if they are in `like`.
+def _parquet_writer(path: str, schema: pa.Schema, split: QuerySplit) -> pq.ParquetWriter:
+    """Open a Parquet file of answers; columns are dictionary-encoded if those of the queries are.
 
-    Without such a file all columns of the queries are, as long as that makes them smaller.
+    Columns of text are, as long as that makes them smaller.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 
+    is_parquet = split.format is QueryFormat.PARQUET
     names = schema.names[: -len(ANSWER_SCHEMA)]
     return pq.ParquetWriter(
         path,
         schema,
         compression=_COMPRESSION,
         use_dictionary=[
-            *(names if like is None else _dictionary_columns(like, names)),
+            *(_dictionary_columns(read_footer(split.path), names) if is_parquet else names),
             *_REPEATED,
         ],
         column_encoding=dict.fromkeys(_CLOSE, "DELTA_BINARY_PACKED"),
@@ -133,9 +164,7 @@ def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QueryS
 def _join_parquet(parts: Sequence[str], path: str, split: QuerySplit) -> None:
     with _mapped(parts[0]) as file:
         schema = pa.ipc.open_stream(file).schema
-    is_parquet = split.format is QueryFormat.PARQUET
-    like = read_footer(split.path) if is_parquet else None
-    with _parquet_writer(path, schema, like) as writer:
+    with _parquet_writer(path, schema, split) as writer:
         for part in parts:
             with _mapped(part) as file:
                 for batch in pa.ipc.open_stream(file):

@@ -20,8 +20,7 @@ from contextlib import ExitStack
 from typing import Self
 
 from kafka_index.commands.lookup.answer_files import join_parts
-from kafka_index.commands.lookup.queries import Queries
-from kafka_index.commands.lookup.query_files import QueryFormat, QuerySplit
+from kafka_index.commands.lookup.queries import Queries, QueryFormat, QuerySplit
 from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import exchange, make_durable, publish_error, publishing

@@ -1,36 +1,37 @@
-"""Queries: from a path to checked splits, and from a split to batches.
+"""Tables of queries in files: found, checked, split into works, and read as Arrow batches.
 
-Files of Parquet are checked by their footers, split and read by row groups.
+Parquet is read by Arrow, CSV and JSON lines by DuckDB: all columns of text are strings. A file
+whose rows do not parse is refused, with its line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import csv
+import glob
+import io
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Self
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.commands.lookup.query_files import (
-    PARTITION,
-    TOPIC,
-    QueryBatch,
-    QueryFormat,
-    QuerySplit,
-    check_columns,
-    errors_of,
-    file_size,
-    find_query_files,
-    needed_columns,
-    refuse_differences,
-)
-from kafka_index.commands.lookup.text_queries import check_csv, check_json, read_csv, read_json
-from kafka_index.core.errors import InputError
-from kafka_index.core.format.integers import INT32_MAX
-from kafka_index.core.fs.registry import readable
-from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.errors import InputError, ReadError, first_of
+from kafka_index.core.fs.directories import scan_directory, walk
+from kafka_index.core.fs.local_work import workspace
+from kafka_index.core.fs.paths import absolute_path, expand_input
+from kafka_index.core.fs.registry import COMPRESSIONS, input_stream, readable, store_of
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA
+from kafka_index.core.query.keys import PARTITION, TOPIC, By
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -39,6 +40,376 @@ if TYPE_CHECKING:
 SPLIT_ROWS = 1_000_000
 #: Rows of a batch, if they are small. More are slower: they do not fit into caches.
 READ_ROWS = 250_000
+#: The column of JSON lines: the object of each query, as it was read.
+LINE = "line"
+
+_MAX_NAMES = 20
+# Names that Spark ignores in a folder of files (InMemoryFileIndex).
+_NOT_DATA = ("_", ".")
+_COPYING = "._COPYING_"
+
+
+class QueryFormat(Enum):
+    """The format of query files, and of files of answers: its name for people, and endings."""
+
+    PARQUET = "parquet", "Parquet", (".parquet",)
+    CSV = "csv", "CSV", (".csv",)
+    JSON = "json", "JSON lines", (".json", ".jsonl", ".ndjson")
+
+    text: str
+    endings: tuple[str, ...]
+
+    def __new__(cls, value: str, text: str, endings: tuple[str, ...]) -> Self:
+        """Return the member of a value."""
+        member = object.__new__(cls)
+        member._value_, member.text, member.endings = value, text, endings
+        return member
+
+    @classmethod
+    def of(cls, path: str) -> QueryFormat | None:
+        """Return the format that the ending of a path names, None for any other ending."""
+        ending = os.path.splitext(path)[1].lower()
+        return next((form for form in cls if ending in form.endings), None)
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySplit:
+    """A file of queries, or some row groups of a Parquet file.
+
+    `number` is the position among all splits, whose order is that of the queries. A Parquet file
+    without rows has no row groups. `rows` is None when only reading reveals it. `size_bytes` is
+    about the size of the read, `file_bytes` the size of the file when it was checked. `first_row`
+    counts the queries of the file before the split. `columns` are those of all files, in the order
+    of the first file; for JSON lines, the members of the first lines of all files.
+    """
+
+    number: int
+    path: str
+    format: QueryFormat
+    by: By
+    row_groups: tuple[int, ...]
+    rows: int | None
+    size_bytes: int
+    file_bytes: int
+    columns: tuple[str, ...] = ()
+    first_row: int = 0
+
+    def check_unchanged(self) -> None:
+        """Check that the file still has its size; raises `InputError` if not, or if it is gone."""
+        if file_size(self.path) != self.file_bytes:
+            raise self.changed()
+
+    def changed(self) -> ReadError:
+        """Return the error for a file that changed after it was checked."""
+        return ReadError(
+            "the file of queries changed during the run",
+            path=self.path,
+            hint="run again when nothing writes to it",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """The checked queries of a run.
+
+    The files are absolute, in the order of the queries; each has one split or more.
+    """
+
+    path: str
+    by: By
+    format: QueryFormat
+    files: tuple[str, ...]
+    splits: tuple[QuerySplit, ...]
+
+    @property
+    def rows(self) -> int | None:
+        """Number of queries; None when only reading reveals it."""
+        counts = [split.rows for split in self.splits]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+
+def open_queries(path: str, by: By) -> Queries:
+    """Find query files, check their columns, and divide them into splits.
+
+    The path is a Parquet (``.parquet``), CSV (``.csv``) or JSON lines (``.json``, ``.jsonl``,
+    ``.ndjson``) file, a folder of files of one format, or a glob of either. Names that start with
+    ``_`` or ``.`` are ignored in folders and globs. Text may be compressed. Raises `InputError` if
+    there are no files, they have several formats or an unknown one, or their columns are missing,
+    of the wrong type, named like those of answers, or not the same in all files. For JSON lines
+    only the first lines of each file are checked.
+    """
+    files, form = find_query_files(path)
+    if form is QueryFormat.PARQUET:
+        splits = _check_parquet(files, by)
+    else:
+        sizes = list(map(file_size, files))
+        names = _check_csv(files, by) if form is QueryFormat.CSV else _check_json(files, by)
+        splits = [
+            QuerySplit(number, file, form, by, (), None, size, size, names or needed_columns(by))
+            for number, (file, size) in enumerate(zip(files, sizes, strict=True))
+        ]
+    return Queries(path, by, form, tuple(files), tuple(splits))
+
+
+def read_split(
+    split: QuerySplit, *, as_parquet: bool = False, max_rows: int = READ_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Read the queries of a split in their order, as `QuerySplit.columns`; text as strings.
+
+    JSON lines have the column `LINE` instead of members that no query needs, unless their answers
+    are written `as_parquet`. A batch of Parquet has at most so many rows, one of text some
+    megabytes. Raises `InputError` if the file cannot be read, does not parse, or changed after it
+    was checked.
+    """
+    split.check_unchanged()
+    if split.format is QueryFormat.PARQUET:
+        return _read_parquet(split, max_rows=max_rows)
+    if split.format is QueryFormat.CSV:
+        return _read_csv(split)
+    return _read_json(split, as_columns=as_parquet)
+
+
+def written_schema(split: QuerySplit) -> pa.Schema:
+    """Return the columns of the queries of a split as Parquet."""
+    if split.format is QueryFormat.PARQUET:
+        return parquet_schema(read_footer(split.path))
+    types = {PARTITION: pa.int32(), split.by.column: pa.int64()}
+    return pa.schema([(name, types.get(name, pa.string())) for name in split.columns])
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
+    """Find the files of queries, sorted within each folder, and their format.
+
+    The path or URI is a file, a folder (searched through), or a glob of either. Raises `InputError`
+    if there are no files, an ending is unknown, or there are several formats.
+    """
+    roots = expand_input(path)
+    named_outright = not glob.has_magic(path) or roots == [absolute_path(path)]
+    files = [
+        file
+        for root in roots
+        if named_outright or not _is_hidden(os.path.basename(root))
+        for file in (_walk(root) if _is_folder(root) else [root])
+    ]
+    files = list(dict.fromkeys(files))
+    every = ", ".join(ending for form in QueryFormat for ending in form.endings)
+    if not files:
+        raise InputError("no query files found", path=path, expected=f"files that end in {every}")
+    forms = [_form_of(file) for file in files]
+    for file, form in zip(files, forms, strict=True):
+        if form is None:
+            raise InputError(
+                "the ending of a query file is not that of a format", path=file, expected=every
+            )
+        if form is not forms[0]:
+            raise InputError(
+                f"queries of several formats: also {file}",
+                path=files[0],
+                hint="look up each format in a run of its own",
+            )
+    assert forms[0] is not None  # noqa: S101, for mypy: the loop refused it
+    return files, forms[0]
+
+
+def file_size(path: str) -> int:
+    """Return the size of a file of queries.
+
+    Raises `InputError` if it cannot be examined, or is not a regular file.
+    """
+    if is_remote(path):
+        try:
+            return store_of(path).info(path).size_bytes
+        except FileNotFoundError as error:
+            raise InputError("cannot read the queries: there is no such file", path=path) from error
+    with errors_of(path):
+        found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(
+            "not a regular file", path=path, hint="queries are read more than once: give a file"
+        )
+    return found.st_size
+
+
+@contextmanager
+def errors_of(path: str) -> Iterator[None]:
+    """Raise what is wrong with a file as an InputError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot read the queries: {error.strerror or error}", path=path
+        ) from error
+
+
+def _form_of(path: str) -> QueryFormat | None:
+    stem, ending = os.path.splitext(path)
+    if ending.lower() not in COMPRESSIONS:
+        return QueryFormat.of(path)
+    form = QueryFormat.of(stem)
+    return None if form is QueryFormat.PARQUET else form
+
+
+def _is_folder(path: str) -> bool:
+    if is_remote(path):
+        # HDFS lists a file as what it is itself.
+        return any(entry.path != path for entry in scan_directory(path))
+    return os.path.isdir(path)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(_NOT_DATA) or name.endswith(_COPYING)
+
+
+def _walk(root: str) -> Iterator[str]:
+    if is_remote(root):
+        yield from _walk_stored(root)
+        return
+    for folder, folders, names in walk(root, follows_links=True):
+        folders[:] = sorted(name for name in folders if not _is_hidden(name))
+        for name in folders:
+            _refuse_column(os.path.join(folder, name))
+        yield from (os.path.join(folder, name) for name in sorted(names) if not _is_hidden(name))
+
+
+def _walk_stored(root: str) -> Iterator[str]:
+    entries = [entry for entry in scan_directory(root) if not _is_hidden(entry.name)]
+    entries.sort(key=lambda entry: entry.name)
+    folders = [entry.path for entry in entries if entry.is_directory()]
+    for path in folders:
+        _refuse_column(path)
+    yield from (entry.path for entry in entries if not entry.is_directory())
+    for path in folders:
+        yield from _walk_stored(path)
+
+
+def _refuse_column(folder: str) -> None:
+    if "=" in os.path.basename(folder):
+        raise InputError(
+            "the name of a folder holds the value of a column",
+            path=folder,
+            hint="such columns are not read: store them in the files",
+        )
+
+
+# ---------------------------------------------------------------------------------------- columns
+
+
+def needed_columns(by: By) -> tuple[str, str, str]:
+    """Return the names of the columns that every query has."""
+    return TOPIC, PARTITION, by.column
+
+
+def check_columns(schema: pa.Schema, by: By, *, path: str | None = None) -> None:
+    """Check the columns of queries, of a file or of a data frame.
+
+    Raises `InputError` if columns are missing, of the wrong type, or named like those of answers.
+    """
+    check_names(schema.names, by, path=path)
+    problems = [
+        f"{name} is {schema.field(name).type}, not {expected}"
+        for name in needed_columns(by)
+        if (expected := _expected(name, schema.field(name).type)) is not None
+    ]
+    if problems:
+        raise InputError(f"columns of the wrong type: {', '.join(problems)}", path=path)
+
+
+def check_names(names: Sequence[str], by: By, *, path: str | None = None) -> None:
+    """Check the names of columns, as `check_columns` does."""
+    needed = needed_columns(by)
+    missing = [name for name in needed if name not in names]
+    if missing:
+        shown = [repr(name) if name != name.strip() else name for name in names]
+        raise InputError(
+            f"no column {', '.join(missing)}",
+            path=path,
+            expected=", ".join(needed),
+            found=first_of(shown, _MAX_NAMES) or "no columns",
+            hint=_hint(names, by),
+        )
+    repeated = [name for name in needed if names.count(name) > 1]
+    if repeated:
+        raise InputError(f"more than one column {', '.join(repeated)}", path=path)
+    refuse_collisions(names, path=path)
+
+
+def refuse_collisions(names: Iterable[str], *, path: str | None = None) -> None:
+    """Refuse columns that are named like those of answers.
+
+    To Spark, names that differ only in case are the same.
+    """
+    taken = sorted(set(names) & set(ANSWER_SCHEMA.names)) or sorted(
+        name for name in set(names) if name.lower() in ANSWER_SCHEMA.names
+    )
+    if taken:
+        raise InputError(
+            f"columns are named like those of answers: {', '.join(taken)}",
+            path=path,
+            hint="rename them (are these the answers of an earlier run?)",
+        )
+
+
+def _hint(names: Sequence[str], by: By) -> str | None:
+    other = By.TIMESTAMP if by is By.OFFSET else By.OFFSET
+    if by.column not in names and other.column in names:
+        return f"these queries ask by {other.value}: give --by {other.value}"
+    return None
+
+
+def _expected(name: str, found: pa.DataType) -> str | None:
+    """Return what a column must be, None if it is that."""
+    kind = found.value_type if pa.types.is_dictionary(found) else found
+    if name == TOPIC:
+        return None if _is_string(kind) else "a string"
+    if pa.types.is_integer(kind):
+        return None
+    if name == By.TIMESTAMP.column:
+        is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        return None if is_time else "an integer (milliseconds), a timestamp or a date"
+    return "an integer"
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(
+        check(kind) for check in (types.is_string, types.is_large_string, types.is_string_view)
+    )
+
+
+def refuse_differences(schemas: Sequence[tuple[str, pa.Schema]]) -> None:
+    """Refuse files whose columns are not those of the first, whatever their order.
+
+    Raises `InputError`, which names the first such file, and how it differs.
+    """
+    first_path, first = schemas[0]
+    for path, schema in schemas[1:]:
+        differences = list(_differences(first, schema))
+        if not differences and len(set(first.names)) < len(first) and schema.names != first.names:
+            differences = ["columns that share a name are in another order"]
+        if differences:
+            raise InputError(
+                f"not the columns of {first_path}: {', '.join(differences)}",
+                path=path,
+                hint="look up files of different columns in a run each",
+            )
+
+
+def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
+    for name in dict.fromkeys(one.names):
+        if one.names.count(name) != other.names.count(name):
+            yield f"no {name}" if name not in other.names else f"{name} more or less often"
+        elif one.names.count(name) == 1 and one.field(name).type != other.field(name).type:
+            yield f"{name} is {other.field(name).type}, not {one.field(name).type}"
+    for name in dict.fromkeys(other.names):
+        if name not in one.names:
+            yield f"an additional {name}"
+
+
+# ----------------------------------------------------------------------------------------- Parquet
+
 # Fewer queries make smaller splits, so that there is work for all threads.
 _MIN_SPLIT_ROWS = 100_000
 _SPLITS = 32
@@ -49,10 +420,9 @@ _ARROW_SCHEMA = b"ARROW:schema"
 # Spark and Hive used to write instants as 96-bit integers, which have no unit. As nanoseconds they
 # overflow and Spark cannot read them, so they become what Spark itself writes today.
 _INSTANT = pa.timestamp("us", "UTC")
-_INT32 = -INT32_MAX - 1, INT32_MAX
 
 
-def check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
+def _check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
     """Check the columns of all files, and divide them into splits.
 
     Raises `InputError` if a file cannot be read, or its columns are not right or not those of the
@@ -62,7 +432,7 @@ def check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
     footers: list[pq.FileMetaData] = []
     sizes = [file_size(path) for path in files]
     for path in files:
-        with _errors_of(path):
+        with _parquet_errors_of(path):
             footers.append(read_footer(path))
             schemas.append((path, parquet_schema(footers[-1])))
         check_columns(schemas[-1][1], by, path=path)
@@ -113,15 +483,15 @@ def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
     return schema
 
 
-def read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[QueryBatch]:
-    """Read a split of a Parquet file, at most so many rows at a time.
+def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[pa.RecordBatch]:
+    """Read a split of a Parquet file, at most so many rows at a time; topics may be dictionaries.
 
     Raises `InputError` if it cannot be read, or changed after it was checked.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 
     rows = 0
-    with _errors_of(split.path):
+    with _parquet_errors_of(split.path):
         file = readable(split.path)
         footer = pq.read_metadata(file)
         unit = "us" if _instants(footer) else None
@@ -142,21 +512,9 @@ def read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[Qu
             )
             for batch in batches if split.row_groups else ():
                 rows += batch.num_rows
-                typed = _typed(batch, schema)
-                keys = Keys.of(typed.column(split.by.column), split.by)
-                yield QueryBatch(typed, batch.column(TOPIC), typed.column(PARTITION), keys)
+                yield batch
     if rows != split.rows:
         raise split.changed()
-
-
-def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    if batch.schema.equals(schema):
-        return batch
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple[int, ...]]:
@@ -195,7 +553,7 @@ def _instants(footer: pq.FileMetaData) -> list[int]:
 
 
 @contextmanager
-def _errors_of(path: str) -> Iterator[None]:
+def _parquet_errors_of(path: str) -> Iterator[None]:
     """Raise what is wrong with a file as an InputError that names it."""
     try:
         with errors_of(path):
@@ -204,83 +562,204 @@ def _errors_of(path: str) -> Iterator[None]:
         raise InputError(f"not a valid Parquet file: {error}", path=path) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Queries:
-    """The checked queries of a run.
+# -------------------------------------------------------------------------------------------- text
 
-    The files are absolute, in the order of the queries; each has one split or more.
-    """
+# DuckDB holds a row in memory.
+_MAX_ROW_BYTES = 16 << 20
+_BATCH_TEXT_BYTES = 32 << 20
+_MIN_TEXT_ROWS = 2_048
+_SAMPLE_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
+# The members of the first lines are those that the columns of Parquet are made of.
+_FIRST_LINES = 1_000
+# DuckDB expands these in a path.
+_MAGIC = re.compile(r"[*?\[{]")
+# What is wrong, in DuckDB's errors about CSV.
+_CAUSE = re.compile(
+    r"^(Expected Number of|Value with|Invalid unicode|Maximum line).*$", re.MULTILINE
+)
+_CSV = (
+    "header = true, auto_detect = false, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
+    "allow_quoted_nulls = false"
+)
 
-    path: str
-    by: By
-    format: QueryFormat
-    files: tuple[str, ...]
-    splits: tuple[QuerySplit, ...]
 
-    @property
-    def rows(self) -> int | None:
-        """Number of queries; None when only reading reveals it."""
-        counts = [split.rows for split in self.splits]
-        return None if None in counts else sum(count or 0 for count in counts)
+def _check_csv(files: Sequence[str], by: By) -> tuple[str, ...]:
+    """Check the headers of all files; return their columns, none if all files are empty."""
+    schemas: list[tuple[str, pa.Schema]] = []
+    for path in files:
+        if names := _csv_header(path):
+            check_names(names, by, path=path)
+            schemas.append((path, pa.schema([(name, pa.string()) for name in names])))
+    if not schemas:
+        return ()
+    refuse_differences(schemas)
+    return tuple(schemas[0][1].names)
 
 
-def open_queries(path: str, by: By) -> Queries:
-    """Find query files, check their columns, and divide them into splits.
+def _csv_header(path: str) -> list[str]:
+    with errors_of(path), input_stream(path) as stream:
+        text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
+        return next((row for row in csv.reader(text) if row), [])
 
-    The path is a Parquet (``.parquet``), CSV (``.csv``) or JSON lines (``.json``, ``.jsonl``,
-    ``.ndjson``) file, a folder of files of one format, or a glob of either. Names that start with
-    ``_`` or ``.`` are ignored in folders and globs. Text may be compressed. Raises `InputError` if
-    there are no files, they have several formats or an unknown one, or their columns are missing,
-    of the wrong type, named like those of answers, or not the same in all files. For JSON lines
-    only the first lines of each file are checked.
-    """
-    files, form = find_query_files(path)
-    if form is QueryFormat.PARQUET:
-        splits = check_parquet(files, by)
-    else:
-        sizes = list(map(file_size, files))
-        names = check_csv(files, by) if form is QueryFormat.CSV else check_json(files, by)
-        splits = [
-            QuerySplit(number, file, form, by, (), None, size, size, names or needed_columns(by))
-            for number, (file, size) in enumerate(zip(files, sizes, strict=True))
+
+def _check_json(files: Sequence[str], by: By) -> tuple[str, ...]:
+    """Check the first lines of all files; return their members in the order of appearance."""
+    members: dict[str, None] = {}
+    for path in files:
+        query = f"SELECT json_keys(json) FROM {_json_source()} LIMIT {_FIRST_LINES}"  # noqa: S608
+        found = [
+            names
+            for batch in _query(path, QueryFormat.JSON, query)
+            for names in batch.column(0).to_pylist()
         ]
-    return Queries(path, by, form, tuple(files), tuple(splits))
+        if found:
+            names = dict.fromkeys(name for names in found for name in names)
+            check_names(list(names), by, path=path)
+            members.update(names)
+    return tuple(members)
 
 
-def read_split(
-    split: QuerySplit, *, as_parquet: bool = False, max_rows: int = READ_ROWS
-) -> Iterator[QueryBatch]:
-    """Read the queries of a split in their order.
+def _read_csv(split: QuerySplit) -> Iterator[pa.RecordBatch]:
+    names = _csv_header(split.path)
+    if not names:
+        return
+    if sorted(names) != sorted(split.columns):
+        raise split.changed()
+    places = list(range(len(names)))
+    if names != list(split.columns):
+        places = list(map(names.index, split.columns))
+    types = ", ".join(f"c{place}: 'VARCHAR'" for place in range(len(names)))
+    source = f"read_csv(?, {_CSV}, columns = {{{types}}}, max_line_size = {_MAX_ROW_BYTES}"
+    chosen = ", ".join(f"c{place}" for place in places)
+    query = f"SELECT {chosen} FROM {source}, compression = 'none')"  # noqa: S608, no value is in it
+    for batch in _query(split.path, split.format, query):
+        yield pa.RecordBatch.from_arrays(batch.columns, list(split.columns))
 
-    With `as_parquet` the queries will be written as Parquet, whatever their own format is. A batch
-    of Parquet has at most so many rows; text is read by some megabytes. Raises `InputError` if the
-    file cannot be read, is malformed as a whole, or changed after it was checked.
+
+def _read_json(split: QuerySplit, *, as_columns: bool) -> Iterator[pa.RecordBatch]:
+    """Read JSON lines; with `as_columns` all members, otherwise those of queries and the lines."""
+    names = split.columns if as_columns else needed_columns(split.by)
+    chosen = [f"json ->> '{_pointer(name)}'" for name in names]
+    more = ["json::VARCHAR", "json_keys(json)"]
+    query = f"SELECT {', '.join([*chosen, *more])} FROM {_json_source()}"  # noqa: S608, as quoted
+    rows = 0
+    for batch in _query(split.path, split.format, query):
+        *columns, lines, members = batch.columns
+        _check_members(lines, members, rows, split, as_columns=as_columns)
+        rows += len(batch)
+        if as_columns:
+            yield pa.RecordBatch.from_arrays(columns, list(names))
+        else:
+            yield pa.RecordBatch.from_arrays([*columns, lines], [*names, LINE])
+
+
+def _json_source() -> str:
+    return (
+        "read_json_objects(?, format = 'newline_delimited', compression = 'none', "
+        f"maximum_object_size = {_MAX_ROW_BYTES})"
+    )
+
+
+def _pointer(name: str) -> str:
+    """Return a member as a JSON pointer (RFC 6901), quoted for SQL."""
+    return "/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''")
+
+
+def _check_members(
+    lines: pa.Array, members: pa.Array, rows: int, split: QuerySplit, *, as_columns: bool
+) -> None:
+    """Refuse lines that are not objects, and members that answers cannot have next to theirs."""
+    empty = pc.equal(pc.list_value_length(members), 0)
+    bad = pc.and_(empty, pc.invert(pc.starts_with(lines, "{")))
+    if pc.any(bad).as_py():
+        row = rows + pc.index(bad, True).as_py() + 1
+        raise InputError(f"query {row} is not a JSON object", path=split.path)
+    names = pc.unique(members.flatten()).to_pylist()
+    refuse_collisions(names, path=split.path)
+    unknown = set(names).difference(split.columns) if as_columns else ()
+    if unknown:
+        row, name = next(
+            (row, name)
+            for row, found in enumerate(members.to_pylist(), rows + 1)
+            for name in found
+            if name in unknown
+        )
+        raise InputError(
+            f"query {row}: the member {name!r} is in none of the files' first lines",
+            path=split.path,
+            hint="they determine the columns of answers in Parquet: put such a line first, or "
+            "write JSON lines",
+        )
+
+
+def _query(path: str, form: QueryFormat, query: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a DuckDB query over a file, whose path is its parameter.
+
+    Raises `InputError` with the row or line that does not parse.
     """
-    split.check_unchanged()
-    if split.format is QueryFormat.PARQUET:
-        return read_parquet(split, max_rows=max_rows)
-    if split.format is QueryFormat.CSV:
-        batches = read_csv(split)
-    else:
-        batches = read_json(split, as_lines=not as_parquet)
-    if not as_parquet:
-        return batches
-    return (replace(batch, rows=_converted(batch, split), cells=batch.rows) for batch in batches)
+    import duckdb  # noqa: PLC0415, slow to import
+
+    with errors_of(path), _plain_file(path) as plain:
+        rows = _rows_of_batch(plain)
+        with closing(duckdb.connect(config={"threads": 1})) as connection:
+            try:
+                yield from connection.sql(query, params=[plain]).to_arrow_reader(rows)
+            except duckdb.Error as error:
+                raise _parse_error(path, plain, str(error), form) from error
 
 
-def converted_schema(split: QuerySplit) -> pa.Schema:
-    """Return the columns of CSV or JSON lines that are written as Parquet."""
-    types = {PARTITION: pa.int32(), split.by.column: pa.int64()}
-    return pa.schema([(name, types.get(name, pa.string())) for name in split.columns])
+@contextmanager
+def _plain_file(path: str) -> Iterator[str]:
+    """Yield a local file with the text of a file, from its first line that is not blank.
+
+    It is the file itself, unless that is compressed or remote, or has a path that DuckDB expands.
+    """
+    is_plain = not is_remote(path) and os.path.splitext(path)[1].lower() not in COMPRESSIONS
+    if is_plain and not _MAGIC.search(path):
+        with open(path, "rb") as file:
+            if not file.read(1).isspace():
+                yield path
+                return
+    with tempfile.NamedTemporaryFile(dir=workspace()) as copy, input_stream(path) as stream:
+        block = b""
+        while not block.strip() and (data := stream.read(_COPY_BYTES)):
+            block = data.lstrip(b"\r\n")
+        copy.write(block)
+        shutil.copyfileobj(stream, copy, _COPY_BYTES)
+        copy.flush()
+        yield copy.name
 
 
-def _converted(batch: QueryBatch, split: QuerySplit) -> pa.RecordBatch:
-    low, high = _INT32
-    partitions = batch.partitions
-    fits = pc.and_(pc.greater_equal(partitions, low), pc.less_equal(partitions, high))
-    typed = {
-        PARTITION: pc.if_else(fits, partitions, None).cast(pa.int32()),
-        split.by.column: batch.keys.to_arrow(),
-    }
-    columns = [typed[name] if name in typed else batch.rows.column(name) for name in split.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=converted_schema(split))
+def _rows_of_batch(path: str) -> int:
+    """Return how many rows of a text make a batch, by its first rows."""
+    with open(path, "rb") as file:
+        sample = file.read(_SAMPLE_BYTES)
+    row_bytes = len(sample) // (sample.count(b"\n") + 1) + 1
+    return max(min(READ_ROWS, _BATCH_TEXT_BYTES // row_bytes), _MIN_TEXT_ROWS)
+
+
+def _parse_error(path: str, plain: str, text: str, form: QueryFormat) -> InputError:
+    """Return the error for a text that DuckDB does not parse, from DuckDB's own."""
+    cause = _CAUSE.search(text)
+    reason = cause[0] if cause else text.splitlines()[0].removeprefix("Invalid Input Error: ")
+    if form is QueryFormat.JSON:
+        return InputError(f"line {_bad_json_line(plain) or 1} does not parse: {reason}", path=path)
+    row = re.search(r"CSV Error on Line: (\d+)", text)
+    place = f"row {row[1]}, with the header," if row else "a row"
+    return InputError(
+        f"{place} does not parse: {reason}",
+        path=path,
+        hint="rows have as many cells as the header, close their quotes and end alike (RFC 4180)",
+    )
+
+
+def _bad_json_line(path: str) -> int | None:
+    """Return the number of the first line that is not JSON: DuckDB's own is off by one."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                orjson.loads(line.lstrip(b"\xef\xbb\xbf").strip() or b"0")
+            except orjson.JSONDecodeError:
+                return number
+    return None

@@ -21,8 +21,14 @@ from msgspec import Meta
 
 from kafka_index.commands.lookup.answer_files import open_answers
 from kafka_index.commands.lookup.output import ARROW_ENDING, AnswerTarget
-from kafka_index.commands.lookup.queries import READ_ROWS, SPLIT_ROWS, Queries, read_split
-from kafka_index.commands.lookup.query_files import QueryFormat, QuerySplit
+from kafka_index.commands.lookup.queries import (
+    READ_ROWS,
+    SPLIT_ROWS,
+    Queries,
+    QueryFormat,
+    QuerySplit,
+    read_split,
+)
 from kafka_index.commands.lookup.query_stats import SplitTally
 from kafka_index.commands.lookup.report import SplitReport
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
@@ -40,6 +46,7 @@ from kafka_index.core.job.engine import Workers
 from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.logdir.paged_listing import scan_directories
 from kafka_index.core.query.inventory import Inventory
+from kafka_index.core.query.keys import QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
 
 _VERSION = 1
@@ -85,10 +92,11 @@ def answer_split(
                 file.writing(),
                 open_answers(file.scratch_path, form, split, to_join=to_join) as write,
             ):
-                for batch in batches:
-                    answers = lookups.answer(batch.topics, batch.partitions, batch.keys)
-                    write(batch, answers)
-                    tally.add(batch, answers)
+                for rows in batches:
+                    queries = QueryBatch.of(rows, split.by)
+                    answers = lookups.answer(queries)
+                    write(rows, queries, answers)
+                    tally.add(rows, queries, answers)
         except pa.ArrowException as error:
             raise InputError(
                 f"the queries cannot be written as {form.text}: {error}", path=split.path

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.commands.lookup.query_files import PARTITION, QueryBatch, QueryFormat, QuerySplit
+from kafka_index.commands.lookup.queries import QuerySplit
 from kafka_index.commands.lookup.report import (
     MAX_FINDINGS,
     MAX_INVALID,
@@ -30,8 +30,15 @@ from kafka_index.core.log.read.answers import (
 )
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import Inventory
-from kafka_index.core.query.keys import NO_PARTITION, By, Keys, integers, plain_array
-from kafka_index.core.query.lookups import Lookups, LookupSettings
+from kafka_index.core.query.keys import (
+    NO_PARTITION,
+    PARTITION,
+    By,
+    QueryBatch,
+    integers,
+    plain_array,
+)
+from kafka_index.core.query.lookups import Lookups
 
 # Partitions that do not exist are counted one by one up to this many.
 _MAX_UNKNOWN = 1_000
@@ -43,10 +50,6 @@ _MAX_CELL = 60
 _WRONG_KEY = {
     By.OFFSET: "not an integer",
     By.TIMESTAMP: "neither milliseconds nor a time from 1970 on",
-}
-_MALFORMED = {
-    QueryFormat.CSV: "not as many cells as the header has",
-    QueryFormat.JSON: "not a JSON object",
 }
 
 
@@ -74,19 +77,45 @@ class SplitTally:
         wanted = lookups.inventory.partition_count + 1
         self._max_starts = wanted if starting_offsets else 0
 
-    def add(self, batch: QueryBatch, answers: Answers) -> None:
-        """Count queries and their answers."""
+    def add(self, rows: pa.RecordBatch, queries: QueryBatch, answers: Answers) -> None:
+        """Count queries, which are in rows as they were read, and their answers."""
         if len(self._invalid) < MAX_INVALID:
-            rows = np.flatnonzero(answers.status == Status.INVALID_QUERY)
-            room = MAX_INVALID - len(self._invalid)
-            self._invalid += _invalid_queries(
-                batch, rows[:room], self._split, self._rows, self._lookups.settings
-            )
+            wrong = np.flatnonzero(answers.status == Status.INVALID_QUERY)
+            for row in wrong[: MAX_INVALID - len(self._invalid)].tolist():
+                self._invalid.append(self._invalid_query(rows, queries, row))
         self._rows += len(answers)
-        self._counts.add(batch.topics, batch.partitions, answers.status)
+        self._counts.add(queries.topics, queries.partitions, answers.status)
         wanted = min(self._max_starts - len(self._starts), len(answers))
         if wanted > 0:
-            self._starts += starting_offsets_of(self._lookups, batch, answers, wanted)
+            self._starts += starting_offsets_of(self._lookups, queries, answers, wanted)
+
+    def _invalid_query(self, rows: pa.RecordBatch, queries: QueryBatch, row: int) -> InvalidQuery:
+        topic = plain_array(queries.topics.slice(row, 1))[0].as_py()
+        return InvalidQuery(
+            self._split.path,
+            self._split.first_row + self._rows + row + 1,
+            topic,
+            queries.partitions[row].as_py(),
+            self._reason(rows, queries, row, topic),
+        )
+
+    def _reason(
+        self, rows: pa.RecordBatch, queries: QueryBatch, row: int, topic: str | None
+    ) -> str:
+        settings, keys = self._lookups.settings, queries.keys
+        name = settings.by.column
+        if topic is None:
+            return "no topic"
+        if not queries.partitions[row].is_valid:
+            return _not_a_number(PARTITION, rows.column(PARTITION)[row].as_py(), "not an integer")
+        if keys.valid is not None and not keys.valid[row]:
+            return _not_a_number(name, rows.column(name)[row].as_py(), _WRONG_KEY[settings.by])
+        value = int(keys.values[row])
+        if settings.by is By.OFFSET:
+            return f"offset {value} is negative"
+        if keys.specials and value >= min(SpecialTimestamp):
+            return f"timestamp {value} has no answer at the level of {settings.resolve.value}"
+        return f"timestamp {value} is before 1970, and is not one of Kafka's special timestamps"
 
     def report(self) -> SplitReport:
         """Return the report of the split."""
@@ -102,63 +131,12 @@ class SplitTally:
         )
 
 
-def _invalid_queries(
-    batch: QueryBatch, rows: Longs, split: QuerySplit, rows_before: int, settings: LookupSettings
-) -> Iterator[InvalidQuery]:
-    """Yield the faults of some rows of a batch, which are `Status.INVALID_QUERY`.
-
-    `rows_before` counts the rows of the split before the batch.
-    """
-    for row in rows.tolist():
-        topic = plain_array(batch.topics.slice(row, 1))[0].as_py()
-        yield InvalidQuery(
-            split.path,
-            split.first_row + rows_before + row + 1,
-            topic,
-            batch.partitions[row].as_py(),
-            _reason(batch, row, split, settings, topic),
-        )
-
-
-def _reason(
-    batch: QueryBatch, row: int, split: QuerySplit, settings: LookupSettings, topic: str | None
-) -> str:
-    if batch.malformed is not None and batch.malformed[row]:
-        return _MALFORMED[split.format]
-    if topic is None:
-        return "no topic"
-    if not batch.partitions[row].is_valid:
-        return _not_a_number(PARTITION, _cell(batch, row, PARTITION), "not an integer")
-    if batch.keys.valid is not None and not batch.keys.valid[row]:
-        name = split.by.column
-        return _not_a_number(name, _cell(batch, row, name), _WRONG_KEY[split.by])
-    return _wrong_key(int(batch.keys.values[row]), split.by, settings, batch.keys)
-
-
-def _wrong_key(value: int, by: By, settings: LookupSettings, keys: Keys) -> str:
-    """Return what is wrong with a number."""
-    if by is By.OFFSET:
-        return f"offset {value} is negative"
-    if keys.specials and value >= min(SpecialTimestamp):
-        return f"timestamp {value} has no answer at the level of {settings.resolve.value}"
-    return f"timestamp {value} is before 1970, and is not one of Kafka's special timestamps"
-
-
 def _not_a_number(name: str, cell: object, wrong: str) -> str:
     if cell is None:
         return f"no {name}, or it is {wrong}"
     text = str(cell)
     shown = text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}..."
     return f"{name} {shown!r} is {wrong}"
-
-
-def _cell(batch: QueryBatch, row: int, name: str) -> object:
-    """Return a cell as it was read; None where it is empty or not known."""
-    if batch.lines is not None:
-        return json.loads(batch.lines[row].as_py()).get(name)
-    cells = batch.rows if batch.cells is None else batch.cells
-    place = cells.schema.get_field_index(name)
-    return None if place < 0 else cells.column(place)[row].as_py()
 
 
 class StatusCounts:
@@ -220,19 +198,19 @@ class StatusCounts:
 
 
 def starting_offsets_of(
-    lookups: Lookups, batch: QueryBatch, answers: Answers, count: int
+    lookups: Lookups, queries: QueryBatch, answers: Answers, count: int
 ) -> list[StartingOffset]:
-    """Return where reading starts according to the first queries of a batch.
+    """Return where reading starts according to the first queries.
 
     It starts at the offset that was found: of the record, or the one asked for, or of the batch
     that holds the timestamp. Without one: where the log ends, or starts if the offset is below its
     start.
     """
-    topics = plain_array(batch.topics.slice(0, count)).cast(pa.large_binary()).to_pylist()
-    partitions = plain_array(batch.partitions.slice(0, count))
+    topics = plain_array(queries.topics.slice(0, count)).cast(pa.large_binary()).to_pylist()
+    partitions = plain_array(queries.partitions.slice(0, count))
     numbers, _ = integers(partitions)
-    codes = lookups.inventory.codes(batch.topics.slice(0, count), numbers).tolist()
-    places = _found_places(lookups, batch, answers, count)
+    codes = lookups.inventory.codes(queries.topics.slice(0, count), numbers).tolist()
+    places = _found_places(lookups, queries, answers, count)
     starts = []
     for row, (topic, partition, code) in enumerate(
         zip(topics, partitions.to_pylist(), codes, strict=True)
@@ -241,7 +219,7 @@ def starting_offsets_of(
         offset: int | None = None
         if code != NO_PARTITION and status not in _NOWHERE:
             log_start = lookups.start_offset(code)
-            special = _special(lookups, batch, row)
+            special = _special(lookups, queries, row)
             if special is SpecialTimestamp.EARLIEST or status is Status.BEFORE_LOG_START:
                 offset = log_start
             elif special is SpecialTimestamp.LATEST or status in _AT_END:
@@ -256,8 +234,8 @@ def starting_offsets_of(
     return starts
 
 
-def _found_places(lookups: Lookups, batch: QueryBatch, answers: Answers, count: int) -> Longs:
-    places: Longs = batch.keys.values
+def _found_places(lookups: Lookups, queries: QueryBatch, answers: Answers, count: int) -> Longs:
+    places: Longs = queries.keys.values
     if lookups.settings.resolve is Resolve.RECORD:
         places = answers.values[FOUND_OFFSET]
     elif lookups.settings.by is By.TIMESTAMP:
@@ -265,9 +243,9 @@ def _found_places(lookups: Lookups, batch: QueryBatch, answers: Answers, count: 
     return places[:count]
 
 
-def _special(lookups: Lookups, batch: QueryBatch, row: int) -> SpecialTimestamp | None:
-    key = int(batch.keys.values[row])
-    if lookups.settings.by is By.OFFSET or not batch.keys.specials or key >= 0:
+def _special(lookups: Lookups, queries: QueryBatch, row: int) -> SpecialTimestamp | None:
+    key = int(queries.keys.values[row])
+    if lookups.settings.by is By.OFFSET or not queries.keys.specials or key >= 0:
         return None
     return SpecialTimestamp(key)
 

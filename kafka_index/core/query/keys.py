@@ -26,6 +26,8 @@ from kafka_index.core.log.read.answers import Answers
 from kafka_index.core.log.read.choices import Resolve
 
 Flags = NDArray[np.bool_]
+#: The columns that every query has, beside that of its key.
+TOPIC, PARTITION = "topic", "partition"
 
 _MS_PER_DAY = 86_400_000
 _MS_PER_SECOND = 1_000
@@ -110,14 +112,41 @@ class Keys:
             values[rest], valid[rest] = _mixed_times(column.take(pa.array(rest)))
         return cls(values, valid)
 
-    def without(self, rows: Flags) -> Keys:
-        """Return the keys with those of some rows invalid."""
-        valid = ~rows if self.valid is None else self.valid & ~rows
-        return Keys(self.values, valid, self.specials)
-
     def to_arrow(self) -> pa.Array:
         """Return the keys as int64, null where invalid."""
         return pa.array(self.values, mask=None if self.valid is None else ~self.valid)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBatch:
+    """Some queries, as columns; topics may be dictionary-encoded, partitions are integers.
+
+    Partitions are null where a cell does not hold an integer.
+    """
+
+    topics: pa.Array | pa.ChunkedArray
+    partitions: pa.Array
+    keys: Keys
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch | pa.Table, by: By) -> QueryBatch:
+        """Return the queries of a table; partitions and keys may be strings."""
+        partitions = plain_array(rows.column(PARTITION))
+        if not pa.types.is_integer(partitions.type):
+            numbers, valid = integers(partitions)
+            partitions = pa.array(numbers, mask=None if valid is None else ~valid)
+        return cls(rows.column(TOPIC), partitions, Keys.of(rows.column(by.column), by))
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.keys)
+
+    def take(self, rows: Longs) -> QueryBatch:
+        """Return the queries of some rows."""
+        chosen, keys = pa.array(rows), self.keys
+        valid = None if keys.valid is None else keys.valid[rows]
+        asked = Keys(keys.values[rows], valid, keys.specials)
+        return QueryBatch(self.topics.take(chosen), self.partitions.take(chosen), asked)
 
 
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

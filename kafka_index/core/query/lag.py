@@ -30,7 +30,7 @@ from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import NO_PARTITION, By, Keys
+from kafka_index.core.query.keys import NO_PARTITION, By, Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from kafka_index.core.records.decompression import shared_budget
 
@@ -82,7 +82,9 @@ def _rows(
 
     def ask(by: By, keys: Longs, *, specials: bool) -> tuple[Answers, dict[int, int | None]]:
         with Lookups(inventory, LookupSettings(by, Resolve.RECORD, config)) as lookups:
-            answers = lookups.answer(topics, pa.array(partitions), Keys(keys, specials=specials))
+            answers = lookups.answer(
+                QueryBatch(topics, pa.array(partitions), Keys(keys, specials=specials))
+            )
             ends = {int(code): lookups.end_offset(code) for code in set(codes) - {NO_PARTITION}}
             findings.extend(lookups.drain_findings())
         return answers, ends

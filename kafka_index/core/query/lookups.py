@@ -44,6 +44,7 @@ from kafka_index.core.query.keys import (
     By,
     Flags,
     Keys,
+    QueryBatch,
     grouping_order,
     groups,
     integers,
@@ -89,19 +90,16 @@ class Lookups(Closeable):
         self._kept_segments = 0
         self._findings = Findings()
 
-    def answer(
-        self,
-        topics: pa.Array | pa.ChunkedArray,
-        partitions: pa.Array | pa.ChunkedArray,
-        keys: Keys,
-    ) -> Answers:
-        """Answer queries, in order; a status reports the fault of a query or a partition.
+    def answer_rows(self, rows: pa.RecordBatch | pa.Table) -> Answers:
+        """Answer a table of queries; partitions and keys may be strings."""
+        return self.answer(QueryBatch.of(rows, self.settings.by))
 
-        Topics may be dictionary-encoded; partitions are null where a cell does not hold one.
-        """
-        numbers, present = integers(partitions)
-        codes = self.inventory.codes(topics, numbers)
-        valid = self._valid(topics, present, keys)
+    def answer(self, queries: QueryBatch) -> Answers:
+        """Answer queries, in order; a status reports the fault of a query or a partition."""
+        keys = queries.keys
+        numbers, present = integers(queries.partitions)
+        codes = self.inventory.codes(queries.topics, numbers)
+        valid = self._valid(queries.topics, present, keys)
         asked = codes if valid is None else np.where(valid, codes, np.int32(NO_PARTITION))
         order = grouping_order(asked)
         ordered = asked if order is None else asked[order]
@@ -336,26 +334,17 @@ class DividedLookups(Lookups):
         super().__init__(inventory, settings)
         self._own = [Lookups(inventory, settings) for _ in range(threads)]
 
-    def answer(
-        self,
-        topics: pa.Array | pa.ChunkedArray,
-        partitions: pa.Array | pa.ChunkedArray,
-        keys: Keys,
-    ) -> Answers:
+    def answer(self, queries: QueryBatch) -> Answers:
         """Answer queries, as `Lookups.answer` does."""
-        numbers, _ = integers(partitions)
-        owners = self.inventory.codes(topics, numbers) % len(self._own)
+        numbers, _ = integers(queries.partitions)
+        owners = self.inventory.codes(queries.topics, numbers) % len(self._own)
 
         def answer(number: int) -> tuple[Longs, Answers]:
             rows = np.flatnonzero(owners == number)
-            chosen = pa.array(rows)
-            valid = None if keys.valid is None else keys.valid[rows]
-            asked = Keys(keys.values[rows], valid, keys.specials)
-            own = self._own[number]
-            return rows, own.answer(topics.take(chosen), partitions.take(chosen), asked)
+            return rows, self._own[number].answer(queries.take(rows))
 
-        answers = Answers.empty(len(keys), self.settings.resolve, Status.UNKNOWN_PARTITION)
         threads = len(self._own)
+        answers = Answers.empty(len(queries), self.settings.resolve, Status.UNKNOWN_PARTITION)
         for rows, found in map_requests(answer, range(threads), threads=threads, name="partitions"):
             answers.put(rows, found)
         return answers

@@ -12,15 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.commands.lookup.output import AnswerTarget
-from kafka_index.commands.lookup.queries import open_queries, read_split
+from kafka_index.commands.lookup.queries import QueryFormat, open_queries, read_split
 from kafka_index.commands.lookup.query_executor import answer_queries
-from kafka_index.commands.lookup.query_files import QueryFormat
 from kafka_index.commands.lookup.report import LookupTotals
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By
+from kafka_index.core.query.keys import By, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.support.segments import batch
 
@@ -84,7 +83,7 @@ def asked(path: Path, by: By = By.OFFSET) -> list[tuple[str | None, int | None, 
     return [
         query
         for split in open_queries(str(path), by).splits
-        for batch in read_split(split)
+        for batch in (QueryBatch.of(rows, by) for rows in read_split(split))
         for query in zip(
             batch.topics.to_pylist(),
             batch.partitions.to_pylist(),

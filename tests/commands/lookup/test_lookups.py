@@ -18,7 +18,7 @@ from kafka_index.core.log.read.answers import UNREADABLE, Answers, SpecialTimest
 from kafka_index.core.log.read.choices import Resolve, UpperBound
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.keys import By, Keys, QueryBatch
 from kafka_index.core.query.lookups import (
     DividedLookups,
     Lookups,
@@ -67,9 +67,11 @@ def ask(
     numbers = Keys.of(pa.array(keys, pa.int64()), by)
     with lookups_of(dump, resolve, by) as lookups:
         answers = lookups.answer(
-            pa.array(topics, pa.string()),
-            pa.array(partitions, pa.int64()),
-            Keys(numbers.values, numbers.valid, specials),
+            QueryBatch(
+                pa.array(topics, pa.string()),
+                pa.array(partitions, pa.int64()),
+                Keys(numbers.values, numbers.valid, specials),
+            )
         )
     return rows_of(answers)
 
@@ -117,7 +119,7 @@ def test_no_queries_have_no_answers(dump: Path) -> None:
 )
 def test_topics_of_any_kind_are_understood(dump: Path, topics: pa.Array) -> None:
     with lookups_of(dump) as lookups:
-        answers = lookups.answer(topics, pa.array([0, 0, 0]), Keys(np.array([5, 5, 5])))
+        answers = lookups.answer(QueryBatch(topics, pa.array([0, 0, 0]), Keys(np.array([5, 5, 5]))))
     assert answers.status.tolist() == [Status.FOUND, Status.INVALID_QUERY, Status.UNKNOWN_PARTITION]
 
 
@@ -140,7 +142,9 @@ def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path)
         for log in (tmp_path / "orders-1").iterdir():
             log.unlink()
         answers = lookups.answer(
-            pa.array(["orders"] * 4), pa.array([1, 0, 1, 0]), Keys(np.array([120, 5, 105, 50]))
+            QueryBatch(
+                pa.array(["orders"] * 4), pa.array([1, 0, 1, 0]), Keys(np.array([120, 5, 105, 50]))
+            )
         )
         findings = lookups.drain_findings()
         damage = [one for one in findings if one.kind == UNREADABLE]
@@ -158,7 +162,7 @@ def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path)
 def test_what_was_noticed_outlives_what_was_closed(tmp_path: Path) -> None:
     make_dump(tmp_path)
     with lookups_of(tmp_path) as lookups:
-        lookups.answer(pa.array(["orders"]), pa.array([0]), Keys(np.array([5])))
+        lookups.answer(QueryBatch(pa.array(["orders"]), pa.array([0]), Keys(np.array([5]))))
     assert {one.kind for one in lookups.drain_findings()} == {"no_index"}
 
 
@@ -194,7 +198,7 @@ def test_several_threads_answer_as_one_does(tmp_path: Path, by: By, threads: int
         Lookups(inventory, settings) as alone,
         DividedLookups(inventory, settings, threads) as divided,
     ):
-        expected, found = alone.answer(*asked), divided.answer(*asked)
+        expected, found = alone.answer(QueryBatch(*asked)), divided.answer(QueryBatch(*asked))
         assert found.to_arrow().equals(expected.to_arrow())
         for code in range(inventory.partitions.num_rows):
             assert divided.end_offset(code) == alone.end_offset(code)

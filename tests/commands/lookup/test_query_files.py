@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.commands.lookup.query_files import QueryFormat, find_query_files
+from kafka_index.commands.lookup.queries import QueryFormat, find_query_files
 from kafka_index.core.errors import InputError
 
 

@@ -21,7 +21,7 @@ from kafka_index.core.format.config import LogConfig
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.keys import By, Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.conformance.kafka_jars import tiered_storage_jar
 from tests.support.command_line import build_here, run_here
@@ -115,7 +115,9 @@ def _queries(data: Path, options: TieredOptions) -> list[tuple[str, int, int]]:
         inventory = collect_inventory([str(data)], tiered=options)
         with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:
             answer = lookups.answer(
-                pa.array([topic] * 2), pa.array([number] * 2), Keys(np.array([0, -3], np.int64))
+                QueryBatch(
+                    pa.array([topic] * 2), pa.array([number] * 2), Keys(np.array([0, -3], np.int64))
+                )
             ).to_arrow()
         first, last = answer.column("found_timestamp_ms").to_pylist()
         times = random.integers(first - 1000, max(last, first) + 1000, _QUERIES)
@@ -144,7 +146,7 @@ def test_times_are_answered_as_the_broker_did(tiered: Tiered) -> None:
     topics, numbers, times = zip(*tiered.queries, strict=True)
     with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:
         answers = lookups.answer(
-            pa.array(topics), pa.array(numbers), Keys(np.array(times, np.int64))
+            QueryBatch(pa.array(topics), pa.array(numbers), Keys(np.array(times, np.int64)))
         ).to_arrow()
         assert lookups.drain_findings() == []
     found = [

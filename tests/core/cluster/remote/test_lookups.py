@@ -18,7 +18,7 @@ from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.log.read.answers import UNREADABLE
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By, Keys
+from kafka_index.core.query.keys import By, Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.support.command_line import Argument, run_here
 from tests.support.remote import upload
@@ -56,9 +56,11 @@ def _pickled(inventory: Inventory) -> Inventory:
 
 def _ask(lookups: Lookups, rows: list[dict[str, Any]], values: list[int]) -> list[dict[str, Any]]:
     answers = lookups.answer(
-        pa.array([row["topic"] for row in rows]),
-        pa.array([int(row["partition"]) for row in rows]),
-        Keys(np.array(values, np.int64)),
+        QueryBatch(
+            pa.array([row["topic"] for row in rows]),
+            pa.array([int(row["partition"]) for row in rows]),
+            Keys(np.array(values, np.int64)),
+        )
     )
     assert not [each for each in lookups.drain_findings() if each.kind == UNREADABLE]
     return [dict(row) for row in answers.to_arrow().to_pylist()]
@@ -155,7 +157,9 @@ def test_the_objects_alone_answer_as_far_as_they_reach(name: str) -> None:
 def test_a_lookup_uses_the_remote_indexes() -> None:
     at = setting("aiven-zstd-enc")
     with _lookups(at, By.OFFSET, with_data=False) as lookups:
-        lookups.answer(pa.array(["wallet_tx"]), pa.array([0]), Keys(np.array([100], np.int64)))
+        lookups.answer(
+            QueryBatch(pa.array(["wallet_tx"]), pa.array([0]), Keys(np.array([100], np.int64)))
+        )
         assert lookups.drain_findings() == []
 
 
@@ -167,7 +171,11 @@ def _answers(at: Setting, remote: str, data: str) -> pa.RecordBatch:
     timestamps = np.arange(1763900000000, 1772000000000, 50_000_000)
     with keys(at.keys), Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:
         answers = lookups.answer(
-            pa.array([_TOPIC] * len(timestamps)), pa.array([0] * len(timestamps)), Keys(timestamps)
+            QueryBatch(
+                pa.array([_TOPIC] * len(timestamps)),
+                pa.array([0] * len(timestamps)),
+                Keys(timestamps),
+            )
         )
         assert lookups.drain_findings() == []
     return answers.to_arrow()
