@@ -59,11 +59,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kafka_index.api.backups import backup_broker as backup_broker
     from kafka_index.api.backups import open_backup as open_backup
-    from kafka_index.api.dumps import Metadata as Metadata
-    from kafka_index.api.dumps import PartitionList as PartitionList
-    from kafka_index.api.dumps import list_partitions as list_partitions
     from kafka_index.api.dumps import predict as predict
-    from kafka_index.api.dumps import read_metadata as read_metadata
     from kafka_index.api.dumps import verify as verify
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
@@ -89,6 +85,10 @@ if TYPE_CHECKING:
     from kafka_index.commands.export.result import ExportStatus as ExportStatus
     from kafka_index.commands.export.result import PartitionReport as PartitionReport
     from kafka_index.commands.import_.layouts import ImportLayout as ImportLayout
+    from kafka_index.commands.metadata import list_partitions as list_partitions
+    from kafka_index.commands.metadata import read_metadata as read_metadata
+    from kafka_index.commands.metadata.result import Metadata as Metadata
+    from kafka_index.commands.metadata.result import PartitionList as PartitionList
     from kafka_index.commands.restore.cluster import ClusterMode as ClusterMode
     from kafka_index.commands.restore.output_files import Link as Link
     from kafka_index.commands.restore.restored_partition import GroupOffset as GroupOffset
@@ -143,7 +143,7 @@ __version__ = "0.1.0"
 #: The public names, by the modules below that have them.
 _NAMES = {
     "api.backups": "backup_broker open_backup",
-    "api.dumps": "Metadata PartitionList list_partitions predict read_metadata verify",
+    "api.dumps": "predict verify",
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
     "api.records": "find_records read_records",
     "api.repairs": "build_indexes restore_dump",
@@ -156,6 +156,8 @@ _NAMES = {
     "commands.export.request": "ExportFormat OnDataLoss",
     "commands.export.result": "ExportResult ExportStatus PartitionReport",
     "commands.import_.layouts": "ImportLayout",
+    "commands.metadata": "list_partitions read_metadata",
+    "commands.metadata.result": "Metadata PartitionList",
     "commands.restore.cluster": "ClusterMode",
     "commands.restore.output_files": "Link",
     "commands.restore.restored_partition": "GroupOffset RestoredPartition Salvage",

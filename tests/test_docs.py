@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
-from kafka_index.api import dumps, writing
+from kafka_index.api import writing
 from kafka_index.commands.backup.result import BACKUP_REPORT_SCHEMA
 from kafka_index.commands.export.result import EXPORT_REPORT_SCHEMA
 from kafka_index.commands.lookup.report import LOOKUP_REPORT_SCHEMA
+from kafka_index.commands.metadata.read_tables import PARTITIONS_SCHEMA
 from kafka_index.commands.restore.result import RESTORE_SCHEMA
 from kafka_index.commands.rewrite.job import REWRITE_REPORT_SCHEMA
 from kafka_index.commands.verify.findings import VERIFY_SCHEMA
@@ -136,7 +137,7 @@ REPORTS: dict[str, pa.Schema] = {
     "backup": BACKUP_REPORT_SCHEMA,
     "export": EXPORT_REPORT_SCHEMA,
     "import_records": writing._IMPORT_SCHEMA,
-    "list_partitions": dumps._PARTITIONS,
+    "list_partitions": PARTITIONS_SCHEMA,
     "lookup": LOOKUP_REPORT_SCHEMA,
     "answers": ANSWER_SCHEMA,
     **{f"metadata --what {name}": table.schema for name, table in METADATA_TABLES.items()},

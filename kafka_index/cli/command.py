@@ -49,6 +49,7 @@ from kafka_index.core.job.request import (
 from kafka_index.core.parameters import KafkaSettings
 
 if TYPE_CHECKING:
+    from kafka_index.cli.print_result import ProgressListener
     from kafka_index.core.job.result import ReportSpec, Result
 
 _JSON = Option(["--json"], Group.OUTPUT, is_flag=True, help="Print one JSON object.")
@@ -192,10 +193,18 @@ def _warn_of_unknown_settings(path: str, properties: Mapping[str, str]) -> None:
         print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
 
 
-def run_request(spec: CommandSpec, request: Request, options: RunOptions) -> int:
+def run_request(
+    spec: CommandSpec,
+    request: Request,
+    options: RunOptions,
+    *,
+    print_rows: Callable[[Any, ProgressListener], bool] | None = None,
+) -> int:
     """Run a command, print its result, write its report; return the exit code.
 
-    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
+    `print_rows` prints the rows of a result to stdout, while they arrive if the result reads them
+    then; it returns False if it prints nothing. Raises `KafkaIndexError` if the run as a whole
+    cannot start or continue.
     """
     from kafka_index.cli.print_result import ProgressListener, print_result  # noqa: PLC0415, slow to import
     from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
@@ -211,12 +220,14 @@ def run_request(spec: CommandSpec, request: Request, options: RunOptions) -> int
             )
         with ProgressListener(options.verbosity) as progress:
             result: Result = work(request, options.engine, progress, report)
+            after_rows = print_rows is not None and print_rows(result, progress)
+        sys.stdout.flush()
         # Printed first: if the report cannot be finished, the answer is not lost.
         if options.as_json:
             sys.stdout.write(json.dumps(result.as_object()) + "\n")
             sys.stdout.flush()
         else:
-            print_result(result, progress, options.verbosity)
+            print_result(result, progress, options.verbosity, after_rows=after_rows)
         run_summary().add_result(result)
         run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in drain_unread()))
         if report is not None and columns is not None:

@@ -307,10 +307,14 @@ class DumpOutput:
         if not self.as_json:
             text = (self._paint.bad if bad else self._paint.faint)(text)
             print_text(self._stream, [text])
-            if self._rows.left_out:
-                more = plural(len(self._rows.left_out), "more column")
-                print_text(self._stream, [self._paint.faint(f"{more} with --wide")])
-                self._rows.left_out = ()
+            self.note_hidden_columns("--wide")
+
+    def note_hidden_columns(self, option: str) -> None:
+        """Print how many columns the terminal is too narrow for, and the option that shows them."""
+        if self._rows.left_out:
+            more = plural(len(self._rows.left_out), "more column")
+            print_text(self._stream, [self._paint.faint(f"{more} with {option}")])
+            self._rows.left_out = ()
 
 
 class AlignedRows:

@@ -79,13 +79,16 @@ class ProgressListener:
         return self._progress.paused(stream)
 
 
-def print_result(result: Result, progress: ProgressListener, verbosity: Detail) -> None:
+def print_result(
+    result: Result, progress: ProgressListener, verbosity: Detail, *, after_rows: bool = False
+) -> None:
     """Print a result: statuses, facts, lists, verdict, next command.
 
-    QUIET prints only what is wrong, to stderr.
+    QUIET prints only what is wrong, to stderr. `after_rows`: stdout has the rows of the result, so
+    that the rest goes to stderr, without the time of the run.
     """
     is_quiet = verbosity is Detail.QUIET
-    stream = sys.stderr if is_quiet else sys.stdout
+    stream = sys.stderr if is_quiet or after_rows else sys.stdout
     paint = Paint(stream)
     unread = Section("could not be read:", result.unread, Severity.BAD)
     lost = missing_lines(result.missing_offsets, paint)
@@ -113,15 +116,18 @@ def print_result(result: Result, progress: ProgressListener, verbosity: Detail) 
         header = (*result.status_header, "")
         lines += [Table(header, rows, left=(0, len(header) - 1)), ""]
     lines += result.facts
-    lines.append(_time_line(result, progress))
-    if progress.startup_seconds >= 1:
-        lines.append(paint.faint(f"starting took {format_seconds(progress.startup_seconds)}"))
+    if not after_rows:
+        lines.append(_time_line(result, progress))
+        if progress.startup_seconds >= 1:
+            lines.append(paint.faint(f"starting took {format_seconds(progress.startup_seconds)}"))
     for section in result.sections:
         if section.severity is not Severity.BAD:
             lines += _section_lines(section, paint, verbosity)
     lines += lost
     lines += _skipped_lines(result.skipped, paint, verbosity)
-    print_text(stream, [*lines, *wrong, "", verdict, *next_lines])
+    lines += wrong
+    gap = [] if after_rows and not lines else [""]
+    print_text(stream, [*lines, *gap, verdict, *next_lines])
 
 
 def _time_line(result: Result, progress: ProgressListener) -> str:

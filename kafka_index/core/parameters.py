@@ -222,8 +222,8 @@ def properties_of_mapping(given: Mapping[Any, object], name: str) -> dict[str, s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogRequest(Request):
-    """A request that reads logs."""
+class InputRequest(Request):
+    """A request that reads directories of brokers."""
 
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
@@ -232,6 +232,23 @@ class LogRequest(Request):
         "--input",
         default=(),
     )
+    follow_links: bool = parameter(
+        FlagKind(),
+        Group.STORAGE,
+        "Read index files, checkpoints and snapshots also if they are links out of the input. "
+        "Links to directories and logs are always followed.",
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise ArgumentError("no input: give {inputs} PATH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest(InputRequest):
+    """A request that reads logs, or remote segments, or both."""
+
     tiered: TieredOptions | None = parameter(
         TieredKind(),
         Group.INPUT,
@@ -239,13 +256,6 @@ class LogRequest(Request):
         "--input, each partition is the union of local and remote segments. May be repeated.",
         "--tiered",
         default=None,
-    )
-    follow_links: bool = parameter(
-        FlagKind(),
-        Group.STORAGE,
-        "Read index files, checkpoints and snapshots also if they are links out of the input. "
-        "Links to directories and logs are always followed.",
-        default=False,
     )
 
     def __post_init__(self) -> None:

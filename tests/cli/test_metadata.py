@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kafka_index
+from kafka_index.commands.metadata.request import TableName
 from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES
 from kafka_index.core.format.message_schemas import Value
 from kafka_index.core.format.messages import GROUP_RECORDS, TRANSACTION_RECORDS
@@ -80,11 +81,11 @@ def test_an_open_transaction_is_found() -> None:
 def test_a_table_is_readable_as_text_with_the_times_of_the_values(what: str) -> None:
     done = metadata(DUMP, "--what", what)
 
-    header, *lines, last = done.stdout.splitlines()
+    header, *lines = done.stdout.splitlines()
     values = rows(what)
     names = list(values[0])
     assert header.split() == [re.sub("_timestamp_ms$", "_time", name) for name in names]
-    assert last == f"{len(values)} row{'s' if len(values) > 1 else ''}"
+    assert done.stderr == f"{what}: {len(values)} row{'s' if len(values) > 1 else ''}\n"
     times = [name for name in names if name.endswith("_timestamp_ms")]
     for row, line in zip(values, lines, strict=True):
         shown = [None if row[name] is None else format_time(row[name]) for name in times]
@@ -107,7 +108,7 @@ def test_a_record_without_a_timestamp_has_none_in_a_table(tmp_path: Path) -> Non
     write_log(tmp_path / "__transaction_state-0", log_batch(0, record))
 
     assert rows("transactions", tmp_path)[0]["last_update_timestamp_ms"] == -1
-    header, line, _ = metadata(tmp_path, "--what", "transactions").stdout.splitlines()
+    header, line = metadata(tmp_path, "--what", "transactions").stdout.splitlines()
     assert line.split()[header.split().index("last_update_time")] == "-"
 
 
@@ -158,6 +159,10 @@ def test_a_directory_without_the_topics_is_wrong_usage(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "there is no log of __cluster_metadata" in done.stderr
+
+
+def test_tables_of_the_option_are_those_that_can_be_read() -> None:
+    assert list(TableName) == [*METADATA_TABLES, *LAG_TABLES]
 
 
 def test_a_table_that_the_input_lacks_is_wrong_usage() -> None:

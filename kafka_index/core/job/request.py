@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import choice_of, members_of, topics_pattern
@@ -204,6 +204,9 @@ class Request:
         return cls(**converted)
 
 
+_Request = TypeVar("_Request", bound=Request)
+
+
 def parameters(kind: type[Request]) -> dict[str, Parameter]:
     """Return the parameters of a request by the names of its fields."""
     return {
@@ -250,23 +253,30 @@ class CommandSpec:
 def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
     """Run a command as a Python function, on threads of this process; return its result.
 
-    `arguments` are those of the function, by the names of the fields of its request; ``paths`` are
-    its inputs, and ``threads`` the number of threads. If the rows are written while they arrive
-    (`ReportSpec.is_streamed`), the result gets them as its ``rows``.
+    `arguments` are those of the function, as for `request_of`, and ``threads``, their number. If
+    the rows are written while they arrive (`ReportSpec.is_streamed`), the result gets them as its
+    ``rows``.
     """
     from kafka_index.core.job.result import KeptRows  # noqa: PLC0415, slow to import
     from kafka_index.core.job.threads import ThreadEngine  # noqa: PLC0415, slow to import
 
     given = dict(arguments)
     threads = given.pop("threads", None)
-    if "paths" in given:
-        given["inputs"] = given.pop("paths")
-    request = spec.request.build(given, name_of=lambda name: "paths" if name == "inputs" else name)
+    request = request_of(spec.request, given)
     count = None if threads is None else IntegerKind(1).convert(threads, "threads", 0)
     columns = None if spec.report is None else function_at(spec.report)
     kept = KeptRows(columns.schema) if columns is not None and columns.is_streamed else None
     result = function_at(spec.work)(request, ThreadEngine(count), None, kept)
     return result if kept is None else replace(result, rows=kept.to_table())
+
+
+def request_of(kind: type[_Request], arguments: Mapping[str, object]) -> _Request:
+    """Return the request of the arguments of a Python function, by the names of its fields.
+
+    ``paths`` are the inputs.
+    """
+    given = {"inputs" if name == "paths" else name: one for name, one in arguments.items()}
+    return kind.build(given, name_of=lambda name: "paths" if name == "inputs" else name)
 
 
 def function_at(place: str) -> Any:

@@ -1,0 +1,84 @@
+"""The requests of ``metadata`` and of `list_partitions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kafka_index.core.job.request import ChoiceKind, CommandSpec, Group, parameter
+from kafka_index.core.parameters import (
+    InputRequest,
+    LogRequest,
+    max_decompressed_parameter,
+    topics_parameter,
+)
+
+
+class TableName(StrEnum):
+    """The tables of Kafka's own topics."""
+
+    TOPICS = "topics"
+    PARTITIONS = "partitions"
+    BROKERS = "brokers"
+    GROUPS = "groups"
+    OFFSETS = "offsets"
+    TRANSACTIONS = "transactions"
+    PRODUCERS = "producers"
+    REMOTE_SEGMENTS = "remote-segments"
+    #: The committed offsets of groups, compared with the ends of the logs.
+    LAG = "lag"
+    #: The same for each commit, at its time.
+    LAG_HISTORY = "lag-history"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest(InputRequest):
+    """Parameters of a read of Kafka's own topics."""
+
+    what: TableName | None = parameter(
+        ChoiceKind(TableName),
+        Group.SELECTION,
+        "The table to print.  [default: an overview]",
+        default=None,
+    )
+    max_decompressed_bytes: int = max_decompressed_parameter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsRequest(LogRequest):
+    """Parameters of a list of partitions."""
+
+    topics: Any = topics_parameter()
+
+
+METADATA = CommandSpec(
+    "metadata",
+    MetadataRequest,
+    work="commands.metadata.read_tables:read_tables",
+    help="""Print the content of Kafka's own topics: __cluster_metadata (its newest snapshot, then
+    its log), __consumer_offsets, __transaction_state and __remote_log_metadata.
+
+    PATH is a broker's data directory, a metadata log directory, or the directory of one partition.
+    Several may be given, also with --input. Files are opened read-only. Without --what, an overview
+    is printed.
+
+    Tables: topics, partitions, brokers; groups, offsets; transactions, producers; remote-segments.
+    They show the state after the last record in the files. lag compares the committed offsets of
+    groups with the logs below PATH, and lag-history does so for every commit. Credentials are never
+    printed. Configurations that may be secret have the value [hidden].
+
+    Exit codes: 0, done; 1, records are corrupt or missing: the rest is printed, and stderr lists
+    them; 2, wrong usage, or the topics are not in the input; 3, a file cannot be read because of
+    permission, disk or memory; 70, an internal error.
+    """,
+    usage="PATH... [--what TABLE] [OPTIONS]",
+    examples="""\
+kafka-index metadata /var/kafka/data
+kafka-index metadata /var/kafka/metadata --what topics
+kafka-index metadata /var/kafka/data --what offsets --json
+kafka-index metadata /var/kafka/data --what groups --output groups.parquet
+kafka-index metadata /var/kafka/data --what lag
+""",
+    has_engine=False,
+)
