@@ -72,11 +72,11 @@ PLACES: dict[str, tuple[type[Enum], Call]] = {
         for kind, call in (("PartitionLog", _partition), ("LogSegment", _segment))
         for name in ("lookup_offsets", "lookup_timestamps")
     },
-    "GrowingPartitionLog.append_as_leader": (
+    "PartitionLogWriter.append_as_leader": (
         AppendOrigin,
         lambda folder, **given: _growing(folder / "t-0", "append", origin=given["choice"]),
     ),
-    "GrowingPartitionLog.read": (
+    "PartitionLogWriter.read": (
         FetchIsolation,
         lambda folder, **given: _growing(folder / "t-0", "read", isolation=given["choice"]),
     ),

@@ -63,7 +63,8 @@ def _accepts(port: int) -> bool:
 
 PROGRESS = """
 import sys
-from kafka_index.lookup import By, collect_inventory
+from kafka_index.core.query.keys import By
+from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.spark.lookup import lookup_offsets
 from kafka_index.spark.session import build_session
 from kafka_index.spark.jobs import is_connect

@@ -19,7 +19,7 @@ PROBE = """
 import sys
 sys.prefix = sys.argv[1]
 import numpy as np
-from kafka_index.kernels.search import is_ascending
+from kafka_index.core.kernels.search import is_ascending
 nothing = np.empty(0, np.int64)
 is_ascending(nothing)
 print(sum(is_ascending.stats.cache_hits.values()), is_ascending.stats.cache_path)
@@ -30,7 +30,7 @@ print(sum(is_ascending.stats.cache_hits.values()), is_ascending.stats.cache_path
 SHARED = """
 import os, sys, tempfile
 sys.prefix, tempfile.tempdir = sys.argv[1], os.environ["TMPDIR"]
-from kafka_index.kernels import compile_cache
+from kafka_index.core.kernels import compile_cache
 if sys.argv[2] == "keep":
     compile_cache.keep_in_shared_folder()
 else:
@@ -107,7 +107,11 @@ def test_a_spoiled_file_is_compiled_again(kept: Path, tmp_path: Path, spoil: byt
 
 @pytest.mark.parametrize(
     ("changed", "hits"),
-    [("kernels/search.py", "0"), ("kernels/memory.py", "0"), ("kernels/scan.py", "1")],
+    [
+        ("core/kernels/search.py", "0"),
+        ("core/kernels/memory.py", "0"),
+        ("core/kernels/scan.py", "1"),
+    ],
 )
 def test_a_kernel_is_compiled_again_when_a_module_that_it_imports_changes(
     kept: Path, tmp_path: Path, changed: str, hits: str

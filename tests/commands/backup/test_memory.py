@@ -55,9 +55,9 @@ _READERS = {
 }
 #: Puts are slow, so that reads would be ahead of them without a bound.
 _SLOW_STORE = """import time
-    from kafka_index.backup import pieces
-    from kafka_index.backup.agent import take
-    from kafka_index.backup.request import BackupRequest
+    from kafka_index.commands.backup import chunks
+    from kafka_index.commands.backup.agent import take
+    from kafka_index.commands.backup.request import BackupRequest
     chunks.MAX_PIECE_BYTES = 1 << 20
     chunks._MOST_IN_FLIGHT_BYTES = 3 << 20
     chunks.put_object = lambda repository, path, data: time.sleep(0.02)

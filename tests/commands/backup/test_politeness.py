@@ -124,13 +124,13 @@ def test_without_a_bandwidth_nobody_waits() -> None:
 def test_an_idle_process_and_its_threads_are_of_the_idle_class() -> None:
     program = """
 import ctypes, os, platform, threading
-from kafka_index.backup.politeness import being_idle
+from kafka_index.commands.backup.low_impact_io import idle_io_priority
 get = {"x86_64": 252, "aarch64": 31}[platform.machine()]
 def check():
     assert ctypes.CDLL(None).syscall(get, 1, 0) >> 13 == 3
     assert os.getpriority(os.PRIO_PROCESS, 0) == 19
     print("idle")
-with being_idle():
+with idle_io_priority():
     check()
     thread = threading.Thread(target=check)
     thread.start()

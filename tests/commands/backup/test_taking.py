@@ -316,7 +316,7 @@ def test_a_log_start_of_an_earlier_topic_of_that_name_does_not_count(
 ) -> None:
     broker.checkpoint("log-start-offset-checkpoint", {ORDERS: 12})
     recreate(broker, 2, 5)
-    monkeypatch.setattr("kafka_index.commands.backup.broker_backup.is_held", lambda _: True)
+    monkeypatch.setattr("kafka_index.commands.backup.broker_backup.is_locked", lambda _: True)
     _, manifest = back_up(broker, repository)
     assert partition_in(manifest, ORDERS).start_offset == 0
 

@@ -235,9 +235,9 @@ def test_an_output_that_cannot_be_written_is_refused(work: Path, queries: Querie
 _KILLED = """
 import os, signal, sys
 from kafka_index.lookup import *
-from kafka_index.execution import ThreadEngine
-from kafka_index.lookup import output
-from kafka_index.reading.answers import Resolve
+from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.commands.lookup import output
+from kafka_index.core.log.read.choices import Resolve
 
 queries = open_queries(sys.argv[1], By.OFFSET)
 settings = LookupSettings(By.OFFSET, Resolve.BATCH)

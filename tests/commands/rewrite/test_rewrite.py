@@ -577,9 +577,9 @@ def test_a_directory_that_is_held_is_refused(tmp_path: Path) -> None:
 _KILLED = """
 import os, sys
 from kafka_index.cli import main
-from kafka_index.writing import rewriting
+from kafka_index.commands.rewrite import partition_rewrite
 
-publish, left = rewriting.publish_directory, int(sys.argv[1])
+publish, left = partition_rewrite.publish_directory, int(sys.argv[1])
 
 def publish_until_killed(*arguments):
     global left
@@ -588,7 +588,7 @@ def publish_until_killed(*arguments):
     left -= 1
     publish(*arguments)
 
-rewriting.publish_directory = publish_until_killed
+partition_rewrite.publish_directory = publish_until_killed
 main(sys.argv[2:])
 """
 

@@ -15,7 +15,7 @@ from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 
 _REINSTALL = """
 import faulthandler, os, sys
-from kafka_index.storage import MappedFile
+from kafka_index.core.fs.local_store import MappedFile
 path = sys.argv[1]
 MappedFile(path).close()
 faulthandler.enable()
@@ -27,7 +27,7 @@ with MappedFile(path) as file:
 
 _STRANGE = """
 import mmap, os, sys
-from kafka_index.storage import MappedFile
+from kafka_index.core.fs.local_store import MappedFile
 path = sys.argv[1]
 with MappedFile(path), open(path, "r+b") as file:
     other = mmap.mmap(file.fileno(), 0)

@@ -42,14 +42,14 @@ import sys, tempfile
 tempfile.tempdir = sys.argv[1]
 {before}
 import kafka_index
-from kafka_index.kernels.compile_clock import compile_clock
+from kafka_index.core.kernels.compile_clock import compile_clock
 {program}
 print(kafka_index.__file__, compile_clock.count, sep="\\n")
 """
 WARM_UP = "from kafka_index.core.kernels.warm_up import warm_up; warm_up()"
 ONE_KERNEL = """
 import numpy as np
-from kafka_index.kernels.search import is_ascending
+from kafka_index.core.kernels.search import is_ascending
 print(is_ascending(np.array([1, 2])), is_ascending(np.array([2, 1])))
 """
 COMMANDS = """
@@ -204,7 +204,7 @@ def test_code_that_is_damaged_is_not_loaded(
 
 
 @pytest.mark.parametrize(
-    ("changed", "count"), [("kernels/memory.py", "1"), ("kernels/scan.py", "0")]
+    ("changed", "count"), [("core/kernels/memory.py", "1"), ("core/kernels/scan.py", "0")]
 )
 def test_code_of_other_sources_is_not_loaded(
     python: Path, tmp_path: Path, changed: str, count: str
@@ -261,9 +261,11 @@ def test_warm_up_has_every_kernel_that_is_called_from_outside_of_the_kernels() -
     ]
     imported = set()
     for text in callers:
-        for names in re.findall(r"from kafka_index\.kernels\.\w+ import (\([^)]*\)|.*)", text):
+        for names in re.findall(
+            r"from kafka_index\.core\.kernels\.\w+ import (\([^)]*\)|.*)", text
+        ):
             imported |= set(re.findall(r"\w+", names))
-        for module in re.findall(r"from kafka_index\.kernels import (.*)", text):
+        for module in re.findall(r"from kafka_index\.core\.kernels import (.*)", text):
             for name in re.findall(r"\w+", module):
                 imported |= set(re.findall(rf"\b{name}\.(\w+)", text))
     kernels = dict(_kernels())

@@ -164,7 +164,7 @@ def test_a_marker_of_this_hosts_name_but_other_processes_is_taken_over_after_a_w
 
 _HOLD = """
 import sys
-from kafka_index.storage import StoreLock
+from kafka_index.core.output.locks import StoreLock
 with StoreLock(sys.argv[1], "theirs"):
     print("in", flush=True)
     sys.stdin.read()

@@ -182,7 +182,7 @@ def test_a_sweep_that_cannot_remove_says_so(tmp_path: Path) -> None:
 
 _SCRIPT = """
 import os, signal, sys
-from kafka_index.storage import workspace
+from kafka_index.core.fs.local_work import workspace
 folder = workspace()
 open(os.path.join(folder, "file"), "w").close()
 assert workspace() == folder and os.listdir(os.path.dirname(folder))

@@ -99,8 +99,8 @@ def test_a_limit_has_one_budget_in_a_process() -> None:
 _BOMBS = """
 import resource, sys
 from concurrent.futures import ThreadPoolExecutor
-from kafka_index.errors import TooLargeError
-from kafka_index.records.decompression import shared_budget
+from kafka_index.core.errors import TooLargeError
+from kafka_index.core.records.decompression import shared_budget
 
 def explode(path):
     try:

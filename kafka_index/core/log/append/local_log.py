@@ -251,7 +251,7 @@ class LocalLog:
         include_aborted: bool,
         min_one_message: bool,
     ) -> FetchData:
-        """Read up to an end offset; otherwise as ``GrowingPartitionLog.read`` (LocalLog.read)."""
+        """Read up to an end offset; otherwise as ``PartitionLogWriter.read`` (LocalLog.read)."""
         end = self._metadata_of(end_offset)._replace(offset=end_offset)
         if start_offset >= end_offset:
             place = end if start_offset == end_offset else self._metadata_of(start_offset)

@@ -322,8 +322,8 @@ def test_the_example_writes_a_log_that_a_rebuild_agrees_with(
 
 ELSEWHERE = """
 import sys
-from kafka_index.growing import GrowingPartitionLog
-GrowingPartitionLog(sys.argv[1])
+from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
+PartitionLogWriter(sys.argv[1])
 """
 
 #: Holds a lock file as a broker does, until its input ends.

@@ -92,8 +92,8 @@ def test_no_more_segments_are_mapped_than_may_be(tmp_path: Path, max_open: int) 
 _MANY_SEGMENTS = """
 import resource, sys
 import numpy as np
-from kafka_index.reading import PartitionLog
-from kafka_index.reading import Resolve
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.log.read.answers import Resolve
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 count = int(sys.argv[2])
 with PartitionLog.open(sys.argv[1]) as log:
