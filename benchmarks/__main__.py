@@ -15,6 +15,7 @@ _NAMES = (
     "lookup",
     "warm_cold",
     "lookup_jobs",
+    "lookup_frames",
     "remote_lookups",
     "remote_builds",
     "many_segments",

@@ -53,21 +53,23 @@ from kafka_index.spark.lookup import lookup_offsets, raw_columns, with_answers
 from kafka_index.spark.session import build_session
 from kafka_index.spark.workers import session_workers, spark_schema
 
-_PARTITIONS = 16
+PARTITIONS = 16
 _ENTRIES = 65_536
-_BATCH_BYTES = 1024
+BATCH_BYTES = 1024
 # By default an entry is due once more than 4 KiB lie behind the one before it.
 _BATCHES_PER_ENTRY = 5
+LOG_BYTES = (_ENTRIES * _BATCHES_PER_ENTRY + 1) * BATCH_BYTES
+END_OFFSET = LOG_BYTES // BATCH_BYTES * records_in(BATCH_BYTES)
 _QUERIES = 10_000_000
 _FILES = 10
 _SKEWED_SHARE = 0.9
 _TAIL_OFFSETS = 10_000
 _SKEWED_PARTITION = 7
-_THREADS = 2
+THREADS = 2
 _SPARK_ROUNDS, _LOCAL_ROUNDS = 2, 3
 _GOAL = 1.0
 _MAX_COPIES = 1.3
-_JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _LIBRARIES = ("polars", "duckdb")
 # Answers in another order are other answers: shown, but no goal.
 _NO_GOAL = "polars, any order"
@@ -88,23 +90,21 @@ Work = Callable[[Path, Path, Path], object]
 
 def run(scratch: Path) -> bool:
     """Measure, print, and return whether all goals are reached."""
-    log_bytes = (_ENTRIES * _BATCHES_PER_ENTRY + 1) * _BATCH_BYTES
-    log = write_log(scratch / "lookup-jobs" / "topic-0", _BATCH_BYTES, log_bytes)
+    log = write_log(scratch / "lookup-jobs" / "topic-0", BATCH_BYTES, LOG_BYTES)
     with TemporaryDirectory(dir=scratch) as folder:
-        dump = make_dump(Path(folder, "dump"), log, _PARTITIONS)
-        end_offset = log_bytes // _BATCH_BYTES * records_in(_BATCH_BYTES)
-        entries = _write_entries(dump, log, end_offset, Path(folder, "entries.parquet"))
+        dump = make_dump(Path(folder, "dump"), log, PARTITIONS)
+        entries = _write_entries(dump, log, Path(folder, "entries.parquet"))
         kinds = {name: Path(folder, name) for name in ("uniform", "skewed")}
         for name, queries in kinds.items():
-            _write_queries(queries, end_offset, skewed=name == "skewed")
+            write_queries(queries, skewed=name == "skewed")
         reached = _on_spark(Path(folder), dump, entries, kinds)
         return _on_one_machine(Path(folder), dump, entries, kinds) and reached
 
 
 def _on_spark(folder: Path, dump: Path, entries: Path, kinds: Mapping[str, Path]) -> bool:
     # As conf/spark-defaults.conf recommends for DataFrames of queries.
-    os.environ["JDK_JAVA_OPTIONS"] = _JAVA_OPTIONS
-    session = build_session(f"local[{_THREADS}]", "kafka-index benchmark")
+    os.environ["JDK_JAVA_OPTIONS"] = JAVA_OPTIONS
+    session = build_session(f"local[{THREADS}]", "kafka-index benchmark")
     try:
         works: dict[str, Work] = {
             "lookup --engine spark": lambda queries, _, out: _spark_lookup(
@@ -113,7 +113,7 @@ def _on_spark(folder: Path, dump: Path, entries: Path, kinds: Mapping[str, Path]
             "range join by buckets": partial(spark_joins.join_buckets, session),
             "window": partial(spark_joins.last_of_window, session),
         }
-        print(f"{_QUERIES // 10**6} M queries at index level, Spark local[{_THREADS}], started")
+        print(f"{_QUERIES // 10**6} M queries at index level, Spark local[{THREADS}], started")
         reached = _compare(folder, entries, kinds, works, _SPARK_ROUNDS)
         return _compare_frames(session, folder, dump, kinds) and reached
     finally:
@@ -138,8 +138,8 @@ def _on_one_machine(folder: Path, dump: Path, entries: Path, kinds: Mapping[str,
     if "duckdb" not in missing:
         from benchmarks.duckdb_join import asof_join  # noqa: PLC0415, because it is optional
 
-        works["DuckDB, any order"] = partial(asof_join, _THREADS, _CONSTANTS)
-    print(f"\n{_QUERIES // 10**6} M queries at index level, {_THREADS} threads of one process")
+        works["DuckDB, any order"] = partial(asof_join, THREADS, _CONSTANTS)
+    print(f"\n{_QUERIES // 10**6} M queries at index level, {THREADS} threads of one process")
     return _compare(folder, entries, kinds, works, _LOCAL_ROUNDS)
 
 
@@ -182,12 +182,12 @@ def _compare_frames(
     inventory = collect_inventory([str(dump)])
     out = folder / "answers"
     reached = True
-    print(f"\n{_QUERIES // 10**6} M queries, DataFrame to DataFrame, Spark local[{_THREADS}]")
+    print(f"\n{_QUERIES // 10**6} M queries, DataFrame to DataFrame, Spark local[{THREADS}]")
     print("queries  level     copy s  Python s  lookup s  Python/copy  lookup/copy  lookup/Python")
     for resolve, (kind, path) in product((Resolve.INDEX, Resolve.BATCH), kinds.items()):
         works: dict[str, Callable[[DataFrame], DataFrame]] = {
             "copy": partial(copy_with_answers, resolve),
-            "python": partial(pass_through_python, resolve),
+            "python": partial(pass_through_python, LookupSettings(By.OFFSET, resolve)),
             "lookup": partial(lookup_offsets, inventory=inventory, resolve=resolve),
         }
         times: dict[str, list[float]] = {name: [] for name in works}
@@ -212,8 +212,8 @@ def _compare_frames(
 
 def copy_with_answers(resolve: Resolve, queries: DataFrame) -> DataFrame:
     """Add columns like those of answers: as many, of the same types, about as easy to compress."""
-    batch = F.col("offset") - F.col("offset") % records_in(_BATCH_BYTES)
-    entry = F.col("offset") - F.col("offset") % (records_in(_BATCH_BYTES) * _BATCHES_PER_ENTRY)
+    batch = F.col("offset") - F.col("offset") % records_in(BATCH_BYTES)
+    entry = F.col("offset") - F.col("offset") % (records_in(BATCH_BYTES) * _BATCHES_PER_ENTRY)
     filled: dict[str, Column] = {
         "segment_base_offset": F.lit(0),
         "entry_offset": entry,
@@ -222,9 +222,9 @@ def copy_with_answers(resolve: Resolve, queries: DataFrame) -> DataFrame:
     if resolve is Resolve.BATCH:
         filled |= {
             "batch_base_offset": batch,
-            "batch_last_offset": batch + records_in(_BATCH_BYTES) - 1,
+            "batch_last_offset": batch + records_in(BATCH_BYTES) - 1,
             "batch_position_bytes": batch * 100,
-            "batch_size_bytes": F.lit(_BATCH_BYTES),
+            "batch_size_bytes": F.lit(BATCH_BYTES),
         }
     columns = [
         filled.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
@@ -234,14 +234,14 @@ def copy_with_answers(resolve: Resolve, queries: DataFrame) -> DataFrame:
     return queries.select("*", F.lit(Status.FOUND.text).alias("status"), *columns)
 
 
-def pass_through_python(resolve: Resolve, queries: DataFrame) -> DataFrame:
+def pass_through_python(settings: LookupSettings, queries: DataFrame) -> DataFrame:
     """Return rows as those of a lookup, from a function in Python that looks nothing up."""
-    raw = raw_columns(LookupSettings(By.OFFSET, resolve))
+    raw, key = raw_columns(settings), settings.by.column
 
     def answer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:
             status = pa.array(np.zeros(rows.num_rows, np.int8))
-            values = [rows.column("offset")] * (len(raw) - 1)
+            values = [rows.column(key)] * (len(raw) - 1)
             schema = pa.schema([*rows.schema, *raw])
             yield pa.RecordBatch.from_arrays([*rows.columns, status, *values], schema=schema)
 
@@ -267,16 +267,16 @@ def _local_lookup(path: Path, dump: Path, out: Path) -> None:
     settings = LookupSettings(By.OFFSET, Resolve.INDEX)
     totals = LookupTotals()
     with AnswerTarget(str(out), queries) as target:
-        with ThreadEngine(_THREADS).start("lookup") as workers:
+        with ThreadEngine(THREADS).start("lookup") as workers:
             for report in answer_queries(workers, queries, inventory, settings, target):
                 totals.add(report)
         target.publish(totals.rows_of_split)
 
 
-def _write_entries(dump: Path, log: Path, end_offset: int, path: Path) -> Path:
+def _write_entries(dump: Path, log: Path, path: Path) -> Path:
     """Write the entries of all index files, Kafka's answer below the first one included."""
     tables = []
-    for number in range(_PARTITIONS):
+    for number in range(PARTITIONS):
         index_path = dump / f"topic-{number}" / index_name_for(log.name, OFFSET_INDEX_SUFFIX)
         with OffsetIndex(index_path, 0, writable=False) as index:
             offsets, positions = (np.insert(column, 0, 0) for column in index.read_entries())
@@ -285,27 +285,31 @@ def _write_entries(dump: Path, log: Path, end_offset: int, path: Path) -> Path:
         columns = {
             "topic": pa.array(["topic"] * len(offsets)),
             "partition": pa.array(np.full(len(offsets), number, np.int32)),
+            "first": offsets,
+            "next": np.append(offsets[1:], END_OFFSET),
             "entry_offset": offsets,
             "entry_position_bytes": positions,
-            "next_offset": np.append(offsets[1:], end_offset),
         }
         tables.append(pa.table(columns))
     pq.write_table(pa.concat_tables(tables), path)
     return path
 
 
-def _write_queries(folder: Path, end_offset: int, *, skewed: bool) -> None:
+def write_queries(
+    folder: Path, *, skewed: bool, queries: int = _QUERIES, key: str = "offset", first: int = 0
+) -> None:
+    """Write queries for keys from the first one on, as many keys as the logs have offsets."""
     folder.mkdir()
     random = np.random.default_rng(5)
-    rows = _QUERIES // _FILES
+    rows = queries // _FILES
     for number in range(_FILES):
-        partitions = random.integers(0, _PARTITIONS, rows, dtype=np.int32)
-        offsets = random.integers(0, end_offset, rows)
+        partitions = random.integers(0, PARTITIONS, rows, dtype=np.int32)
+        keys = random.integers(0, END_OFFSET, rows)
         if skewed:
             in_tail = random.random(rows) < _SKEWED_SHARE
             partitions[in_tail] = _SKEWED_PARTITION
-            offsets[in_tail] = end_offset - 1 - offsets[in_tail] % _TAIL_OFFSETS
-        columns = {"topic": ["topic"] * rows, "partition": partitions, "offset": offsets}
+            keys[in_tail] = END_OFFSET - 1 - keys[in_tail] % _TAIL_OFFSETS
+        columns = {"topic": ["topic"] * rows, "partition": partitions, key: first + keys}
         pq.write_table(pa.table(columns), folder / f"queries-{number}.parquet")
 
 

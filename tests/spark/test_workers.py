@@ -41,7 +41,7 @@ def test_works_without_bytes_are_spread_over_all_tasks(spark: SparkSession) -> N
     with session_workers(spark) as workers:
         found = list(workers.run(works, task_of, sizes=[0] * 40, what="{:,} works"))
     assert [work for work, _ in found] == works
-    assert set(Counter(number for _, number in found).values()) == {4}
+    assert set(Counter(number for _, number in found).values()) == {8}
 
 
 def test_a_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
@@ -75,10 +75,10 @@ def test_a_job_without_the_results_of_all_its_works_has_failed(spark: SparkSessi
     with session_workers(spark) as workers:
         losing = LosingWorkers(spark, workers.jobs, workers.check)
         assert list(losing.run(range(3), double, sizes=[0] * 3, what="{:,} works")) == [0, 2, 4]
-        found = losing.run(range(5), double, sizes=[0] * 5, what="{:,} works")
+        found = losing.run(range(9), double, sizes=[0] * 9, what="{:,} works")
         with pytest.raises(EngineError, match="without the results of all") as caught:
             next(found)
-    assert (caught.value.expected, caught.value.found) == ("5", "3")
+    assert (caught.value.expected, caught.value.found) == ("9", "5")
 
 
 def test_a_wave_begins_when_its_results_are_asked_for(spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ GROWN_WAVE = 4
 #: The column of the bin that a row of work belongs to.
 BIN = "bin"
 #: What opening, creating and publishing cost, in bytes that could be read meanwhile.
-COST_BYTES = 4 << 20
+COST_BYTES = 2 << 20
 # A bin is a task. Those of a small run are smaller, so that they keep several cores busy.
 _BIN_BYTES = 256 << 20
 _SMALL_BIN_BYTES = 16 << 20

@@ -180,10 +180,10 @@ def test_waves_with_kept_results_hold_16_gib_or_number_64() -> None:
     [
         (0, 0, 1),
         (1, 1 << 40, 1),
-        (40, 40 * COST_BYTES, 10),
+        (40, 40 * COST_BYTES, 5),
         (1000, 1 << 30, 64),
         (1000, 1 << 40, 1000),
-        (50_000, 50_000 * COST_BYTES, 782),
+        (50_000, 50_000 * COST_BYTES, 391),
     ],
 )
 def test_bins_are_sized_by_the_work(works: int, cost: int, bins: int) -> None:
