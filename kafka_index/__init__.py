@@ -68,9 +68,6 @@ if TYPE_CHECKING:
     from kafka_index.api.records import read_records as read_records
     from kafka_index.api.repairs import build_indexes as build_indexes
     from kafka_index.api.repairs import restore_dump as restore_dump
-    from kafka_index.api.writing import ImportedLog as ImportedLog
-    from kafka_index.api.writing import ImportResult as ImportResult
-    from kafka_index.api.writing import import_records as import_records
     from kafka_index.api.writing import rewrite_dump as rewrite_dump
     from kafka_index.commands.backup.repository_check import Backup as Backup
     from kafka_index.commands.backup.result import BackedUpPartition as BackedUpPartition
@@ -84,7 +81,10 @@ if TYPE_CHECKING:
     from kafka_index.commands.export.result import ExportResult as ExportResult
     from kafka_index.commands.export.result import ExportStatus as ExportStatus
     from kafka_index.commands.export.result import PartitionReport as PartitionReport
-    from kafka_index.commands.import_.layouts import ImportLayout as ImportLayout
+    from kafka_index.commands.import_ import import_records as import_records
+    from kafka_index.commands.import_.request import ImportLayout as ImportLayout
+    from kafka_index.commands.import_.result import ImportedLog as ImportedLog
+    from kafka_index.commands.import_.result import ImportResult as ImportResult
     from kafka_index.commands.metadata import list_partitions as list_partitions
     from kafka_index.commands.metadata import read_metadata as read_metadata
     from kafka_index.commands.metadata.result import Metadata as Metadata
@@ -147,7 +147,7 @@ _NAMES = {
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
     "api.records": "find_records read_records",
     "api.repairs": "build_indexes restore_dump",
-    "api.writing": "ImportResult ImportedLog import_records rewrite_dump",
+    "api.writing": "rewrite_dump",
     "commands.backup.repository_check": "Backup",
     "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
     "commands.build.job": "BuildResult",
@@ -155,7 +155,9 @@ _NAMES = {
     "commands.export": "export_records",
     "commands.export.request": "ExportFormat OnDataLoss",
     "commands.export.result": "ExportResult ExportStatus PartitionReport",
-    "commands.import_.layouts": "ImportLayout",
+    "commands.import_": "import_records",
+    "commands.import_.request": "ImportLayout",
+    "commands.import_.result": "ImportResult ImportedLog",
     "commands.metadata": "list_partitions read_metadata",
     "commands.metadata.result": "Metadata PartitionList",
     "commands.restore.cluster": "ClusterMode",

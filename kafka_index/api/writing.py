@@ -1,242 +1,27 @@
-"""`import_records` and `rewrite_dump`: logs out of tables of records, and out of other logs."""
+"""`rewrite_dump`: logs without some of their records."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import replace
 
-import pyarrow as pa
-
-from kafka_index.commands.import_.import_manifest import ImportCounts
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
-from kafka_index.commands.import_.import_target import import_root
-from kafka_index.commands.import_.layouts import ImportLayout, list_layout_files
-from kafka_index.commands.import_.local_import import import_files
 from kafka_index.commands.rewrite.job import RewriteJob, RewriteRequest, RewriteResult
 from kafka_index.core.arguments import (
     config_of,
     keys_of,
     optional_path,
     paths_of,
-    settings_of,
     text_of,
     threads_of,
     whole,
     with_flags,
 )
 from kafka_index.core.cluster.remote.options import TieredOptions
-from kafka_index.core.errors import ConfigError, InputError, plural
-from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
-from kafka_index.core.format.message_bytes import uuid_bytes
-from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.errors import ConfigError
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, topics_pattern
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
-from kafka_index.core.job.result import Result, RunOutcome
 from kafka_index.core.log.filter.condition import Condition, Selection
 from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
-
-_IMPORT_SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("records", pa.int64(), nullable=False),
-        pa.field("first_offset", pa.int64(), nullable=False),
-        pa.field("end_offset", pa.int64(), nullable=False),
-        pa.field("segments", pa.int64(), nullable=False),
-        pa.field("size_bytes", pa.int64(), nullable=False),
-        pa.field("cut_bytes", pa.int64(), nullable=False),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedLog:
-    """The log of a partition after an import: a row of `ImportResult`.
-
-    Parameters
-    ----------
-    topic, partition : str, int
-        The partition.
-    records, first_offset : int
-        How many records were imported, and the offset of the first.
-    end_offset, segments, size_bytes : int
-        Those of the whole log, with what was there before.
-    cut_bytes : int
-        Bytes of a last batch that was not written to its end, and was cut off the log that the
-        import continues.
-    """
-
-    topic: str
-    partition: int
-    records: int
-    first_offset: int
-    end_offset: int
-    segments: int
-    size_bytes: int
-    cut_bytes: int = 0
-
-
-@dataclass(frozen=True, repr=False)
-class ImportResult(Result):
-    """The result of `import_records`: a row per partition, as ``import --verbose`` prints them.
-
-    Parameters
-    ----------
-    partitions : list of ImportedLog
-        The partitions that are in their places.
-    output : str
-        The data directory.
-    is_new : bool
-        Whether this call wrote them: it does not where an earlier one has finished.
-    notices : list of str
-        What the files of a layout do not hold, and what has been written instead.
-    """
-
-    partitions: list[ImportedLog]
-    output: str
-    is_new: bool = True
-    notices: list[str] = field(default_factory=list)
-
-    command = "import"
-
-    @property
-    def headline(self) -> str:
-        """The number of records and partitions, and whether an earlier call has written them."""
-        counts = self.counts
-        partitions = plural(counts["partitions"], "partition")
-        earlier = "" if self.is_new else ", imported by an earlier run"
-        return f"{plural(counts['records'], 'record')} in {partitions} in {self.output}{earlier}"
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """Done: an import that fails, or lacks a file, is an exception."""
-        return RunOutcome.DONE
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Partitions, and imported records."""
-        return {
-            "partitions": len(self.partitions),
-            "records": sum(row.records for row in self.partitions),
-        }
-
-    @property
-    def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of the logs, and bytes that were cut off them."""
-        cut = sum(row.cut_bytes for row in self.partitions)
-        logs = sum(row.size_bytes for row in self.partitions)
-        return {"logs": logs, "cut": cut} if cut else {"logs": logs}
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows."""
-        return pa.Table.from_pylist([asdict(row) for row in self.partitions], _IMPORT_SCHEMA)
-
-
-@with_flags
-def import_records(
-    paths: Paths,
-    output: Path,
-    *,
-    append: bool = False,
-    overwrite: bool = False,
-    order_by: str | None = None,
-    layout: ImportLayout | str | None = None,
-    layout_properties: Mapping[str, object] | None = None,
-    properties: Mapping[str, object] | None = None,
-    topic_ids: Mapping[str, str] | None = None,
-    threads: int | None = None,
-) -> ImportResult:
-    """Write tables of records as logs that a broker mounts, as ``kafka-index import`` does.
-
-    Each partition appears whole or not at all. The same call continues an unfinished import.
-
-    Parameters
-    ----------
-    paths : path, or list of path
-        Parquet files, files of JSON lines, folders of them, or globs of either; local paths or
-        URIs. They have the columns that `export_records` writes.
-    output : path
-        The data directory to write to, on a local disk, made if it is not there.
-    append : bool
-        Continue the logs of partitions that exist, which are refused otherwise.
-    overwrite : bool
-        Replace the partitions in the output, all of which an import has to have written.
-    order_by : str, optional
-        Without a column ``offset``: the column in whose order records get their offsets.
-    layout : {"auto", "spark", "kcat", "confluent-s3", "aiven-s3"}, optional
-        The export that wrote the files, instead of `export_records`.
-    layout_properties : mapping of str to str, optional
-        Settings of a sink connector that its files do not hold: ``value.converter`` and others.
-    properties : mapping of str to str or number, optional
-        Settings of the logs under Kafka's names: ``segment.bytes``, ``compression.type``,
-        ``batch.size``, ``message.timestamp.type`` and others of a topic.
-    topic_ids : mapping of str to str, optional
-        Topic ids for the ``partition.metadata`` of new partitions, without which a broker takes
-        them for stray.
-    threads : int, optional
-        Partitions written at a time; by default one a core.
-
-    Returns
-    -------
-    ImportResult
-        A row per partition.
-
-    Raises
-    ------
-    InputError
-        Nothing is found, a record cannot be written, a partition may not be replaced, or the output
-        is not local, or overlaps the input.
-    ConfigError
-        A setting or another argument is wrong.
-    PublishError
-        A broker or another run holds the output, or it cannot be written.
-
-    Examples
-    --------
-    >>> exported = kafka_index.export_records("examples/dump", "lake", topics=["payments"])
-    >>> logs = kafka_index.import_records("lake", "logs", properties={"compression.type": "zstd"})
-    >>> logs.ok
-    True
-    >>> logs.counts["records"] == exported.counts["records"]
-    True
-    """
-    if append and overwrite:
-        raise ConfigError("append and overwrite exclude each other")
-    mode = ImportMode.APPEND if append else ImportMode.CREATE
-    settings = ImportSettings.of_properties(
-        settings_of({} if properties is None else properties, "properties"),
-        mode=ImportMode.OVERWRITE if overwrite else mode,
-        order_by=text_of(order_by, "order_by"),
-        topic_ids=_topic_ids({} if topic_ids is None else topic_ids),
-    )
-    names, engine = paths_of(paths), threads_of(threads)
-    if not names:
-        raise InputError("no input given", hint="name files of records, or folders of them")
-    kind = None if layout is None else choice_of(ImportLayout, layout, "layout")
-    of_layout = settings_of(
-        {} if layout_properties is None else layout_properties, "layout_properties"
-    )
-    rows: list[ImportedLog] = []
-
-    def add(partition: TopicPartition, counts: ImportCounts) -> None:
-        rows.append(ImportedLog(partition.topic, partition.partition, **asdict(counts)))
-
-    with reading_inputs(follow_links=True):
-        root = import_root(path_of(output, "output"), names)
-        files, notices = list_layout_files(names, kind, of_layout)
-        is_new = import_files(engine, files, root, settings, add)
-    return ImportResult(rows, root, is_new, notices)
-
-
-def _topic_ids(given: object) -> dict[str, str]:
-    """Return topic ids by topic; raises `ConfigError` for anything else."""
-    ids = settings_of(given, "topic_ids")
-    for topic, topic_id in ids.items():
-        try:
-            uuid_bytes(topic_id)
-        except ValueError as error:
-            raise ConfigError(f"topic_ids[{topic!r}] is no topic id", found=topic_id) from error
-    return ids
 
 
 @with_flags

@@ -210,7 +210,7 @@ def run_request(
     from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
     from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
 
-    work = function_at(spec.work)
+    work = spec.work_on(options.engine)
     columns: ReportSpec | None = None if spec.report is None else function_at(spec.report)
     with ExitStack() as stack:
         report = None

@@ -120,8 +120,9 @@ def print_result(
         lines.append(_time_line(result, progress))
         if progress.startup_seconds >= 1:
             lines.append(paint.faint(f"starting took {format_seconds(progress.startup_seconds)}"))
+    is_verbose = verbosity is Detail.VERBOSE
     for section in result.sections:
-        if section.severity is not Severity.BAD:
+        if section.severity is not Severity.BAD and (is_verbose or not section.is_detail):
             lines += _section_lines(section, paint, verbosity)
     lines += lost
     lines += _skipped_lines(result.skipped, paint, verbosity)

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any, Protocol, TypeAlias
 
 from kafka_index.core.cluster.remote.options import TieredOptions
-from kafka_index.core.errors import ConfigError, argument_text
+from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     LogConfig,
@@ -198,6 +198,49 @@ class SettingsKind(Kind):
         return KafkaSettings(LogConfig.load(path, **given), properties)
 
 
+class PairsKind(Kind):
+    """Texts by name: a mapping, or on the command line texts such as ``NAME=VALUE``."""
+
+    is_multiple = True
+
+    def __init__(self, metavar: str = "NAME=VALUE", *, allows_numbers: bool = False) -> None:
+        self.metavar = metavar
+        self._allows_numbers = allows_numbers
+
+    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:  # noqa: ARG002, D102
+        if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
+            kinds = (str, int, float) if self._allows_numbers else str
+            return properties_of_mapping(value, name, kinds)
+        found: dict[str, str] = {}
+        for text in value:
+            key, separator, content = (part.strip() for part in text.partition("="))
+            if not (key and separator):
+                raise ConfigError(f"{name} is not {self.metavar}", found=text)
+            if key in found:
+                raise ConfigError(f"{name}: {key} is given twice")
+            found[key] = content
+        return found
+
+
+class LocalFolderKind(PathKind):
+    """A folder on a local file system, for logs that a broker mounts."""
+
+    def __init__(self) -> None:
+        super().__init__("DIR")
+
+    def convert(self, value: Any, name: str, now: int) -> str:  # noqa: D102
+        from kafka_index.core.fs.store import is_remote  # noqa: PLC0415, slow to import
+
+        path = super().convert(value, name, now)
+        if is_remote(path):
+            raise InputError(
+                f"{name} is in a store, and a broker mounts logs from a file system",
+                path=path,
+                hint="write to a local folder, and copy it",
+            )
+        return path
+
+
 #: The interval of index entries, an override of `SettingsKind`.
 INDEX_INTERVAL = (
     IntegerKind(0, INT32_MAX),
@@ -205,16 +248,24 @@ INDEX_INTERVAL = (
 )
 
 
-def properties_of_mapping(given: Mapping[Any, object], name: str) -> dict[str, str]:
-    """Return a mapping of Kafka's names to values as a ``.properties`` file has them."""
+def properties_of_mapping(
+    given: object, name: str, kinds: type | tuple[type, ...] = (str, int, float)
+) -> dict[str, str]:
+    """Return a mapping of names to values of some types as a ``.properties`` file has them."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{name} is not settings",
+            expected="a mapping of names to values",
+            found=argument_text(given),
+        )
     found = {}
     for key, value in given.items():
         if not isinstance(key, str):
             raise ConfigError(f"{name} has a name that is not text", found=argument_text(key))
-        if not isinstance(value, str | int | float):
+        if not isinstance(value, kinds):
             raise ConfigError(
                 f"{name} has a value of {key} that is not one of a setting",
-                expected="a text or a number",
+                expected="a text" if kinds is str else "a text or a number",
                 found=argument_text(value),
             )
         found[key] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_index.commands.import_.import_columns import check_columns
+from kafka_index.commands.import_.import_job import AFTER_FAILURE, Imported, run_import
 from kafka_index.commands.import_.import_manifest import (
     digest_of_import,
     finished_import,
@@ -18,7 +20,8 @@ from kafka_index.commands.import_.import_manifest import (
     journal,
 )
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
-from kafka_index.commands.import_.local_import import AFTER_FAILURE, OnPartition
+from kafka_index.commands.import_.request import ImportRequest
+from kafka_index.commands.import_.result import ImportResult
 from kafka_index.commands.import_.table_files import (
     ROW_NUMBER,
     TableFile,
@@ -26,7 +29,8 @@ from kafka_index.commands.import_.table_files import (
     table_schema,
 )
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.core.job.engine import Engine, Workers
+from kafka_index.core.job.engine import Engine, Listener, Workers
+from kafka_index.core.job.result import ReportSink
 from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.workers import spark_schema, spark_workers, task
@@ -35,12 +39,12 @@ from kafka_index.spark.workers import spark_schema, spark_workers, task
 _FILE_ROWS = 1 << 40
 
 
-def import_tables(
+def _write_tables(
     workers: Workers,
     files: Sequence[TableFile],
     root: str,
     settings: ImportSettings,
-    properties: dict[str, str],
+    properties: Mapping[str, str],
 ) -> None:
     """Import files of records, each read by one task, into a data directory.
 
@@ -93,39 +97,44 @@ def _read(session: SparkSession, files: Sequence[TableFile], schema: pa.Schema) 
     return frame.repartition(len(files), "number").mapInArrow(task(read), spark_schema(schema))
 
 
-def import_on_spark(
+def import_tables(
+    request: ImportRequest,
     engine: Engine,
+    _listener: Listener | None = None,
+    _report: ReportSink | None = None,
+) -> ImportResult:
+    """Import the tables of a request on Spark, as `import_job.import_tables` does on threads."""
+    return run_import(request, partial(_import_on_spark, engine, request.properties or {}))
+
+
+def _import_on_spark(
+    engine: Engine,
+    properties: Mapping[str, str],
     files: Sequence[TableFile],
     root: str,
     settings: ImportSettings,
-    properties: dict[str, str],
-    on_partition: OnPartition,
-) -> bool:
-    """Import files of records into a data directory, as `import_files` does."""
+) -> Imported:
     digest = digest_of_import(files, settings)
     os.makedirs(root, exist_ok=True)
     # A running broker is refused before anything is written, and again by the job.
     with DirectoryLock.of_data_directories([root]):
         finished = finished_import(root, digest, settings.mode)
-    if not finished:
-        try:
-            with (
-                journal(root, digest, settings) as continued,
-                engine.start(
-                    "import",
-                    after_failure=AFTER_FAILURE,
-                    inputs=[each.path for each in files],
-                    outputs=[root],
-                ) as workers,
-            ):
-                import_tables(workers, files, root, continued, properties)
-        except KafkaIndexError as error:
-            if is_retriable(error):
-                raise
-            # As a local import would have it: the table cannot be imported.
-            raise InputError(error.message, hint="nothing was imported") from error
-        for partition, counts in imported_by(root, continued.run_id).items():
-            on_partition(partition, counts)
-    for partition, counts in finished.items():
-        on_partition(partition, counts)
-    return not finished
+    if finished:
+        return finished, False
+    try:
+        with (
+            journal(root, digest, settings) as continued,
+            engine.start(
+                "import",
+                after_failure=AFTER_FAILURE,
+                inputs=[file.path for file in files],
+                outputs=[root],
+            ) as workers,
+        ):
+            _write_tables(workers, files, root, continued, properties)
+    except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
+        # Spark wraps the error: a table that cannot be imported is an InputError on threads too.
+        raise InputError(error.message, hint="nothing was imported") from error
+    return imported_by(root, continued.run_id), True

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import zip_longest
 
 from kafka_index.commands.import_.import_columns import KCAT_COLUMNS
@@ -24,6 +23,7 @@ from kafka_index.commands.import_.layout_rows import (
     column_names,
     is_typed,
 )
+from kafka_index.commands.import_.request import ImportLayout
 from kafka_index.commands.import_.table_files import (
     TableFile,
     errors_of,
@@ -66,21 +66,6 @@ _SPARK = frozenset(("key", "value", "topic", "partition", "offset", "timestamp",
 #: The files that Confluent's connector writes of the same records, and the columns in them.
 _VIEWS = {"keys": "key", "value": "value", "headers": "headers"}
 _TIMELESS = "without timestamps in the files, records get the time of the import"
-
-
-class ImportLayout(StrEnum):
-    """The columns and names of the files of an export."""
-
-    #: Recognised by the files, where they are unambiguous.
-    AUTO = "auto"
-    #: The columns of Spark's Kafka source.
-    SPARK = "spark"
-    #: JSON lines of ``kcat -J``.
-    KCAT = "kcat"
-    #: Files of Confluent's S3 sink connector.
-    CONFLUENT_S3 = "confluent-s3"
-    #: Files of Aiven's S3 sink connector.
-    AIVEN_S3 = "aiven-s3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +131,6 @@ def list_layout_files(
     """
     given = LayoutProperties.of_properties(properties)
     if layout is None:
-        if properties:
-            raise ConfigError("a property of a layout, and no layout", hint="name the layout")
         return list_table_files(inputs), []
     paths = list_files(inputs)
     notices = []

@@ -13,7 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from numbers import Integral
+<<<<<<< HEAD
 from typing import Any, Self, TypeVar
+=======
+from typing import TYPE_CHECKING, Any, Self
+>>>>>>> 70031731 (Derive import's options and function from its request)
 
 from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import choice_of, members_of, topics_pattern
@@ -21,6 +25,9 @@ from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.strings import parse_bytes
 from kafka_index.core.format.times import is_relative, now_ms, parse_time
 from kafka_index.core.format.uri_passwords import path_of
+
+if TYPE_CHECKING:
+    from kafka_index.core.job.engine import Engine
 
 _PARAMETER = "parameter"
 #: A time on the command line or in Python, for help texts.
@@ -223,6 +230,8 @@ class CommandSpec:
     work : str
         ``module:function`` below ``kafka_index``. The function is called with the request, an
         `Engine`, a `Listener` and a `ReportSink` or None, and returns a `Result`.
+    spark_work : str, optional
+        The work on Spark, if `work` runs on threads only.
     job_examples : str, optional
         Without them the command does not run as a job of ``spark-submit``.
     report : str, optional
@@ -248,6 +257,13 @@ class CommandSpec:
     has_json: bool = False
     has_engine: bool = True
     page: str | None = None
+    spark_work: str | None = None
+
+    def work_on(self, engine: Engine) -> Callable[..., Any]:
+        """Return the work for an engine."""
+        place = self.spark_work if engine.on_spark and self.spark_work else self.work
+        work: Callable[..., Any] = function_at(place)
+        return work
 
 
 def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
@@ -266,7 +282,8 @@ def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
     count = None if threads is None else IntegerKind(1).convert(threads, "threads", 0)
     columns = None if spec.report is None else function_at(spec.report)
     kept = KeptRows(columns.schema) if columns is not None and columns.is_streamed else None
-    result = function_at(spec.work)(request, ThreadEngine(count), None, kept)
+    engine = ThreadEngine(count)
+    result = spec.work_on(engine)(request, engine, None, kept)
     return result if kept is None else replace(result, rows=kept.to_table())
 
 

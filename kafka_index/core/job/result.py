@@ -185,6 +185,8 @@ class Section:
         What a line is, for "and 3 more partitions".
     after : str
         Follows the number of lines that are not shown.
+    is_detail : bool
+        Whether only ``--verbose`` prints the list.
     """
 
     title: str
@@ -193,6 +195,7 @@ class Section:
     total: int | None = None
     noun: str | None = None
     after: str = ""
+    is_detail: bool = False
 
 
 @dataclass(frozen=True, slots=True)

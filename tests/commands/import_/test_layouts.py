@@ -311,8 +311,8 @@ def test_auto_says_what_it_took_and_refuses_what_it_does_not_know(tmp_path: Path
     refused = run_here("import", "--input", tmp_path / "other", *arguments)
 
     assert taken.returncode == 0, taken.stderr
-    assert "the files are read as those of the layout confluent-s3" in taken.stderr
-    assert "records get the time of the import" in taken.stderr
+    assert "the files are read as those of the layout confluent-s3" in taken.stdout
+    assert "records get the time of the import" in taken.stdout
     assert refused.returncode == 2
     assert "the layout of the files is not recognised" in refused.stderr
 

@@ -1,10 +1,10 @@
-"""An import by threads of this process: a partition is a task, fed by the thread that reads."""
+"""An import as a whole, and on threads: a partition is a task, fed by the thread that reads."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
@@ -18,61 +18,82 @@ from kafka_index.commands.import_.import_manifest import (
     journal,
 )
 from kafka_index.commands.import_.import_settings import ImportSettings
-from kafka_index.commands.import_.import_target import ImportTarget
+from kafka_index.commands.import_.import_target import ImportTarget, import_root
+from kafka_index.commands.import_.layouts import list_layout_files
 from kafka_index.commands.import_.partition_import import ImportedPartition, PartitionImport
+from kafka_index.commands.import_.request import ImportRequest
+from kafka_index.commands.import_.result import ImportedLog, ImportResult
 from kafka_index.commands.import_.table_files import TableFile, sorted_records
 from kafka_index.core.errors import InputError, plural
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.job.engine import Engine
+from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.job.engine import Engine, Listener
+from kafka_index.core.job.result import ReportSink
 
 #: Hint for an import that has failed.
 AFTER_FAILURE = "run again to continue"
 
-OnPartition = Callable[[TopicPartition, ImportCounts], None]
+#: The partitions of an import, and whether this run wrote them: a finished import is not repeated.
+Imported = tuple[Mapping[TopicPartition, ImportCounts], bool]
 
 #: About the most bytes of records that wait for the threads, for each of them.
 _WAITING_BYTES = 32 * 1024 * 1024
 
 
-def import_files(
+def import_tables(
+    request: ImportRequest,
     engine: Engine,
-    files: Sequence[TableFile],
-    root: str,
-    settings: ImportSettings,
-    on_partition: OnPartition,
-) -> bool:
-    """Import files of records, one at least, into a data directory (`import_root`) on threads.
+    _listener: Listener | None = None,
+    _report: ReportSink | None = None,
+) -> ImportResult:
+    """Import the tables of a request on threads.
 
-    The callback gets each partition that is in its place. Returns whether anything was to do: an
-    import that has finished is not run again.
+    Raises `InputError` if a record cannot be written, or the output overlaps the input.
     """
-    digest = digest_of_import(files, settings)
-    published = 0
+    return run_import(request, partial(_import_on_threads, engine))
 
-    def count(imported: ImportedPartition) -> None:
-        nonlocal published
-        published += 1
-        on_partition(imported.staged.partition, imported.counts)
+
+def run_import(
+    request: ImportRequest,
+    write: Callable[[Sequence[TableFile], str, ImportSettings], Imported],
+) -> ImportResult:
+    """Import the tables of a request by a function that writes files into a data directory."""
+    with reading_inputs(follow_links=True):
+        root = import_root(request.output, request.inputs)
+        files, notices = list_layout_files(
+            request.inputs, request.layout, request.layout_properties or {}
+        )
+        partitions, is_new = write(files, root, request.settings())
+    rows = [ImportedLog.of(partition, counts) for partition, counts in partitions.items()]
+    return ImportResult(rows, root, is_new, notices)
+
+
+def _import_on_threads(
+    engine: Engine, files: Sequence[TableFile], root: str, settings: ImportSettings
+) -> Imported:
+    digest = digest_of_import(files, settings)
+    published: dict[TopicPartition, ImportCounts] = {}
+
+    def add(imported: ImportedPartition) -> None:
+        published[imported.staged.partition] = imported.counts
 
     with (
         engine.start("import", after_failure=AFTER_FAILURE) as workers,
         ImportTarget(root, settings.mode) as target,
     ):
-        finished = finished_import(root, digest, settings.mode)
-        if not finished:
-            try:
-                with journal(root, digest, settings) as continued:
-                    batches = sorted_records(files, continued, threads=workers.count)
-                    import_sorted(batches, target, continued, count, threads=workers.count)
-                    # While the journal is there: without it the run is not continued.
-                    target.remove_staging()
-            except InputError as error:
-                if published:
-                    error.add_note(f"{plural(published, 'partition')} are written")
-                raise
-    for partition, counts in finished.items():
-        on_partition(partition, counts)
-    return not finished
+        if finished := finished_import(root, digest, settings.mode):
+            return finished, False
+        try:
+            with journal(root, digest, settings) as continued:
+                batches = sorted_records(files, continued, threads=workers.count)
+                import_sorted(batches, target, continued, add, threads=workers.count)
+                # The import is continued only while the journal exists.
+                target.remove_staging()
+        except InputError as error:
+            if published:
+                error.add_note(f"{plural(len(published), 'partition')} are written")
+            raise
+    return published, True
 
 
 def import_sorted(

@@ -1,0 +1,171 @@
+"""The request of ``import``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.core.errors import ConfigError
+from kafka_index.core.format.message_bytes import uuid_bytes
+from kafka_index.core.job.request import (
+    ChoiceKind,
+    CommandSpec,
+    FlagKind,
+    Group,
+    PathsKind,
+    Request,
+    TextKind,
+    parameter,
+)
+from kafka_index.core.parameters import LocalFolderKind, PairsKind
+
+
+class ImportLayout(StrEnum):
+    """The columns and names of the files of an export."""
+
+    #: Recognised by the files, where they are unambiguous.
+    AUTO = "auto"
+    #: The columns of Spark's Kafka source.
+    SPARK = "spark"
+    #: JSON lines of ``kcat -J``.
+    KCAT = "kcat"
+    #: Files of Confluent's S3 sink connector.
+    CONFLUENT_S3 = "confluent-s3"
+    #: Files of Aiven's S3 sink connector.
+    AIVEN_S3 = "aiven-s3"
+
+
+class TopicIdsKind(PairsKind):
+    """Topic ids by topic."""
+
+    def __init__(self) -> None:
+        super().__init__("TOPIC=ID")
+
+    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:  # noqa: D102
+        ids = super().convert(value, name, now)
+        for topic, topic_id in ids.items():
+            try:
+                uuid_bytes(topic_id)
+            except ValueError as error:
+                raise ConfigError(f"{name} of {topic} is no topic id", found=topic_id) from error
+        return ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportRequest(Request):
+    """Parameters of an import."""
+
+    inputs: tuple[str, ...] = parameter(
+        PathsKind(),
+        Group.INPUT,
+        "Files and folders of records; may be repeated.",
+        "--input",
+        default=(),
+    )
+    output: str = parameter(
+        LocalFolderKind(), Group.OUTPUT, "The data directory to write to; it is created if missing."
+    )
+    append: bool = parameter(
+        FlagKind(), Group.OUTPUT, "Continue the logs of partitions that exist.", default=False
+    )
+    overwrite: bool = parameter(
+        FlagKind(),
+        Group.OUTPUT,
+        "Replace all partitions in DIR. An earlier import must have written each of them.",
+        default=False,
+    )
+    order_by: str | None = parameter(
+        TextKind("COLUMN"),
+        Group.INPUT,
+        "Without a column offset: records get offsets in the order of this column.",
+        default=None,
+    )
+    layout: ImportLayout | None = parameter(
+        ChoiceKind(ImportLayout),
+        Group.INPUT,
+        "The tool that wrote the files: Spark's Kafka source, kcat -J, or an S3 sink connector; "
+        "auto recognises it.  [default: kafka-index export]",
+        default=None,
+    )
+    layout_properties: Mapping[str, str] | None = parameter(
+        PairsKind(allows_numbers=True),
+        Group.INPUT,
+        "A setting of the connector that the files do not hold: key.converter, value.converter, "
+        "header.converter (string, bytes, json), file.name.template and others. May be repeated.",
+        "--layout-property",
+        default=None,
+    )
+    properties: Mapping[str, str] | None = parameter(
+        PairsKind(allows_numbers=True),
+        Group.SETTINGS,
+        "A setting under Kafka's name: segment.bytes, compression.type, batch.size, "
+        "message.timestamp.type and others of a topic. May be repeated.",
+        "--property",
+        default=None,
+    )
+    topic_ids: Mapping[str, str] | None = parameter(
+        TopicIdsKind(),
+        Group.SETTINGS,
+        "The topic id for the partition.metadata of new partitions. A broker treats a partition "
+        "without it as stray. May be repeated.",
+        "--topic-id",
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            self.refuse("no input: give {inputs}")
+        if self.append and self.overwrite:
+            self.refuse("{append} and {overwrite} exclude each other")
+        if self.layout_properties and self.layout is None:
+            self.refuse("{layout_properties} requires {layout}")
+        self.settings()
+
+    def settings(self) -> ImportSettings:
+        """Return the settings of a new run.
+
+        Raises `ConfigError` if a property is wrong.
+        """
+        mode = ImportMode.APPEND if self.append else ImportMode.CREATE
+        return ImportSettings.of_properties(
+            self.properties or {},
+            mode=ImportMode.OVERWRITE if self.overwrite else mode,
+            order_by=self.order_by,
+            topic_ids=self.topic_ids,
+        )
+
+
+IMPORT = CommandSpec(
+    "import",
+    ImportRequest,
+    work="commands.import_.import_job:import_tables",
+    spark_work="spark.import_tables:import_tables",
+    help="""Write tables of records as the logs of partitions, which a broker mounts.
+
+    PATH is a Parquet file, a file of JSON lines, a folder of them, or a glob of either, with the
+    columns that export writes: topic, partition, and key or value; offset, timestamp, timestampType
+    and headers are optional. With a column offset, offsets are kept, gaps included. Otherwise
+    records get their offsets in the order of the column that --order-by names. With --layout the
+    files have the names and columns of another tool.
+
+    Each partition appears whole or not at all. A data directory that a running broker holds is
+    refused. --append continues existing logs, and --overwrite replaces those of an earlier import.
+
+    Exit codes: 0, all records are written; 2, wrong usage, or a record cannot be written; 3, a
+    failure of permission, disk, memory or cluster, worth a retry; 70, an internal error.
+    """,
+    usage="--input PATH... --output DIR [OPTIONS]",
+    examples="""\
+kafka-index import --input /export/orders --output /var/kafka/data
+kafka-index import --input events.parquet --output /tmp/logs --order-by event_time \\
+    --property compression.type=zstd --property segment.bytes=104857600
+kafka-index import --input /backup/topics --output /tmp/logs --layout confluent-s3 \\
+    --layout-property value.converter=json
+""",
+    job_examples="""\
+spark-submit jobs/import.py --input /mnt/export --output /mnt/logs
+""",
+)
