@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from kafka_index.api.records import read_records as read_records
     from kafka_index.api.repairs import build_indexes as build_indexes
     from kafka_index.api.repairs import restore_dump as restore_dump
-    from kafka_index.api.writing import rewrite_dump as rewrite_dump
     from kafka_index.commands.backup.repository_check import Backup as Backup
     from kafka_index.commands.backup.result import BackedUpPartition as BackedUpPartition
     from kafka_index.commands.backup.result import BackupResult as BackupResult
@@ -97,9 +96,10 @@ if TYPE_CHECKING:
     )
     from kafka_index.commands.restore.restored_partition import Salvage as Salvage
     from kafka_index.commands.restore.result import RestoreResult as RestoreResult
-    from kafka_index.commands.rewrite.job import RewriteResult as RewriteResult
-    from kafka_index.commands.rewrite.job import RewriteStatus as RewriteStatus
-    from kafka_index.commands.rewrite.job import RewrittenPartition as RewrittenPartition
+    from kafka_index.commands.rewrite import rewrite_dump as rewrite_dump
+    from kafka_index.commands.rewrite.result import RewriteResult as RewriteResult
+    from kafka_index.commands.rewrite.result import RewriteStatus as RewriteStatus
+    from kafka_index.commands.rewrite.result import RewrittenPartition as RewrittenPartition
     from kafka_index.commands.verify.findings import Finding as Finding
     from kafka_index.commands.verify.findings import PartitionFindings as PartitionFindings
     from kafka_index.commands.verify.verify_job import Verification as Verification
@@ -147,7 +147,6 @@ _NAMES = {
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
     "api.records": "find_records read_records",
     "api.repairs": "build_indexes restore_dump",
-    "api.writing": "rewrite_dump",
     "commands.backup.repository_check": "Backup",
     "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
     "commands.build.job": "BuildResult",
@@ -164,7 +163,8 @@ _NAMES = {
     "commands.restore.output_files": "Link",
     "commands.restore.restored_partition": "GroupOffset RestoredPartition Salvage",
     "commands.restore.result": "RestoreResult",
-    "commands.rewrite.job": "RewriteResult RewriteStatus RewrittenPartition",
+    "commands.rewrite": "rewrite_dump",
+    "commands.rewrite.result": "RewriteResult RewriteStatus RewrittenPartition",
     "commands.verify.findings": "Finding PartitionFindings",
     "commands.verify.verify_job": "Verification",
     "core.cluster.remote.options": "TieredOptions",

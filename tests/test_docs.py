@@ -13,18 +13,13 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
-<<<<<<< HEAD
-from kafka_index.api import writing
-=======
-from kafka_index.api import dumps
->>>>>>> 70031731 (Derive import's options and function from its request)
 from kafka_index.commands.backup.result import BACKUP_REPORT_SCHEMA
 from kafka_index.commands.export.result import EXPORT_REPORT_SCHEMA
 from kafka_index.commands.import_.result import IMPORT_SCHEMA
 from kafka_index.commands.lookup.report import LOOKUP_REPORT_SCHEMA
 from kafka_index.commands.metadata.read_tables import PARTITIONS_SCHEMA
 from kafka_index.commands.restore.result import RESTORE_SCHEMA
-from kafka_index.commands.rewrite.job import REWRITE_REPORT_SCHEMA
+from kafka_index.commands.rewrite.result import REWRITE_REPORT_SCHEMA
 from kafka_index.commands.verify.findings import VERIFY_SCHEMA
 from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
@@ -141,13 +136,8 @@ REPORTS: dict[str, pa.Schema] = {
     "rewrite": REWRITE_REPORT_SCHEMA,
     "backup": BACKUP_REPORT_SCHEMA,
     "export": EXPORT_REPORT_SCHEMA,
-<<<<<<< HEAD
-    "import_records": writing._IMPORT_SCHEMA,
-    "list_partitions": PARTITIONS_SCHEMA,
-=======
     "import_records": IMPORT_SCHEMA,
-    "list_partitions": dumps._PARTITIONS,
->>>>>>> 70031731 (Derive import's options and function from its request)
+    "list_partitions": PARTITIONS_SCHEMA,
     "lookup": LOOKUP_REPORT_SCHEMA,
     "answers": ANSWER_SCHEMA,
     **{f"metadata --what {name}": table.schema for name, table in METADATA_TABLES.items()},

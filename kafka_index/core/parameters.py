@@ -341,6 +341,17 @@ class OffsetsKind(Kind):
         return offsets_of(value, name)
 
 
+class KeysKind(Kind):
+    """Keys of records: a list, or a file with one per line."""
+
+    metavar = "FILE"
+
+    def convert(self, value: Any, name: str, now: int) -> tuple[bytes, ...]:  # noqa: ARG002, D102
+        from kafka_index.core.arguments import keys_of  # noqa: PLC0415, slow to import
+
+        return keys_of(value, name)
+
+
 def indexes_parameter() -> Any:
     """Return the parameter for index files that are not next to the logs."""
     return parameter(

@@ -14,11 +14,10 @@ import pytest
 
 from kafka_index.cli import progress as progress_module
 from kafka_index.cli.progress import Progress
-from kafka_index.commands.rewrite.job import RewriteJob, RewriteRequest
+from kafka_index.commands.rewrite.job import rewrite
+from kafka_index.commands.rewrite.request import RewriteRequest
 from kafka_index.core.job.engine import Listener
 from kafka_index.core.job.threads import ThreadEngine
-from kafka_index.core.log.filter.condition import Condition, Selection
-from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.command_line import COMMAND, DUMP, environment, run_here
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -216,30 +215,27 @@ def test_both_passes_of_a_rewrite_are_shown_as_one(tmp_path: Path) -> None:
 
 class _Reads(Listener):
     def __init__(self) -> None:
-        self.first: list[SegmentFile] = []
-        self.last: list[SegmentFile] = []
+        self.planned = self.done = (0, 0)
 
-    def on_first(self, segment: SegmentFile) -> None:
-        self.first.append(segment)
+    def on_plan(self, count: int, size_bytes: int | None, _nouns: tuple[str, str]) -> None:
+        self.planned = count, size_bytes or 0
 
-    def on_last(self, segment: SegmentFile) -> None:
-        self.last.append(segment)
+    def on_done(self, count: int, size_bytes: int = 0) -> None:
+        self.done = self.done[0] + count, self.done[1] + size_bytes
 
 
 @pytest.mark.parametrize("is_dry", [False, True])
-def test_a_rewrite_reports_each_segment_once_a_pass(
+def test_rewrite_reports_each_segment_once_a_pass(
     tmp_path: Path,
     is_dry: bool,  # noqa: FBT001, a parameter
 ) -> None:
-    job = RewriteJob.prepare(
-        RewriteRequest(
-            inputs=[str(DUMP)],
-            output=None if is_dry else str(tmp_path / "out"),
-            selection=Selection(condition=Condition.parse("topic = 'payments' and offset < 10")),
-        )
+    request = RewriteRequest(
+        inputs=(str(DUMP),),
+        output=None if is_dry else str(tmp_path / "out"),
+        dry_run=is_dry,
+        drop_where="topic = 'payments' and offset < 10",
     )
     reads = _Reads()
-    job.run(ThreadEngine(2), reads)
-    read = [sorted(each.log_path for each in part) for part in (reads.first, reads.last)]
-    logs = sorted(map(str, DUMP.glob("*/*.log")))
-    assert read == [[] if is_dry else logs, logs]
+    rewrite(request, ThreadEngine(1), reads)
+    sizes = [log.stat().st_size for log in DUMP.glob("*/*.log")]
+    assert reads.done == reads.planned == (len(sizes), (1 if is_dry else 2) * sum(sizes))

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Protocol, Self
-
-import pyarrow as pa
+from dataclasses import dataclass, replace
+from typing import Self
 
 from kafka_index.commands.rewrite.partition_rewrite import (
     MatchedPartition,
@@ -22,8 +18,9 @@ from kafka_index.commands.rewrite.partition_rewrite import (
     rewrite_partitions,
     tiered_starts,
 )
+from kafka_index.commands.rewrite.request import RewriteRequest
+from kafka_index.commands.rewrite.result import RewriteResult, RewriteStatus, RewrittenPartition
 from kafka_index.core.cluster.metadata.directory import FoundCluster, find_cluster, read_cluster
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import (
     CorruptLogError,
     InputError,
@@ -33,7 +30,6 @@ from kafka_index.core.errors import (
     plural,
 )
 from kafka_index.core.format.checkpoints import format_offset_checkpoint
-from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.core.format.names import (
     BROKER_LOCK,
     CLEANER_CHECKPOINT,
@@ -44,17 +40,12 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.backup.backup_paths import is_run_input
 from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.paths import check_target, local_path
-from kafka_index.core.job.engine import Engine, Listener
-from kafka_index.core.job.result import (
-    MissingOffsets,
-    Result,
-    RunOutcome,
-    report_schema,
-    report_table,
-)
-from kafka_index.core.log.filter.condition import Selection, key_counts, records_by_line
-from kafka_index.core.log.filter.partition_match import ignore
+from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
+from kafka_index.core.job.result import ReportSink
+from kafka_index.core.log.filter.condition import Condition, Selection, records_by_line
+from kafka_index.core.log.filter.partition_match import OnRead
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.metadata_files import read_text
@@ -192,187 +183,25 @@ def _write(path: str, text: str) -> None:
         file.commit()
 
 
-REWRITE_REPORT_SCHEMA = report_schema(
-    [("records", pa.int64()), ("dropped", pa.int64()), ("missing_ranges", pa.int64())],
-    required=("topic", "partition", "status", "missing_ranges"),
-)
+def rewrite(
+    request: RewriteRequest,
+    engine: Engine,
+    listener: Listener | None = None,
+    _report: ReportSink | None = None,
+) -> RewriteResult:
+    """Rewrite the dump of a request; a partition that fails is a row of the result.
 
-
-class RewriteStatus(StrEnum):
-    """The outcome of the rewrite of a partition."""
-
-    #: A dry run has counted what would be dropped.
-    MATCHED = "matched"
-    #: The partition is there without the records that were dropped.
-    REWRITTEN = "rewritten"
-    #: The partition is one of Kafka's own topics, and is there as it was.
-    COPIED = "copied"
-    #: The partition is damaged or cannot be read or written, and is not there.
-    LEFT_OUT = "left_out"
-
-
-@dataclass(frozen=True, slots=True)
-class RewrittenPartition:
-    """A partition of a rewrite: a row of its report.
-
-    Parameters
-    ----------
-    topic, partition : str, int
-        The partition.
-    records, dropped : int or None
-        How many records there are, and how many of them are dropped; None where they were not
-        counted.
-    status : RewriteStatus
-        The outcome.
-    reason : str or None
-        Why the partition is skipped; otherwise its first lost offsets, or a note.
-    is_retriable : bool
-        Whether the environment is at fault for a partition that is left out.
-    missing_offsets : MissingOffsets
-        The missing offsets of the partition.
+    Raises `InputError` if the rewrite is refused, for example because no record matches.
     """
-
-    topic: str
-    partition: int
-    records: int | None
-    dropped: int | None
-    status: RewriteStatus
-    reason: str | None = None
-    is_retriable: bool = False
-    missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
-
-    @property
-    def missing_ranges(self) -> int:
-        """The number of ranges of missing offsets."""
-        return self.missing_offsets.count
-
-
-@dataclass(frozen=True, repr=False)
-class RewriteResult(Result):
-    """The result of `rewrite_dump`: a row per partition, as in ``rewrite --report``.
-
-    Parameters
-    ----------
-    partitions : list of RewrittenPartition
-        The records of each partition, how many of them are dropped, and why it is left out.
-    output : str or None
-        The folder; None for a dry run.
-    refusal : str or None
-        Why a dry run would be refused if it were none.
-    is_new : bool
-        Whether this call wrote the output: it does not where an earlier one has finished it.
-    of_topics : str
-        The restriction to some topics, for people; empty for all of them.
-    unread : tuple of str
-        Entries of the input that were not read, each with the reason.
-    records_by_line : dict of int to int
-        The number of records by line of the key file, from 1; empty for a condition.
-    """
-
-    partitions: list[RewrittenPartition]
-    output: str | None
-    refusal: str | None = None
-    is_new: bool = True
-    of_topics: str = ""
-    unread: tuple[str, ...] = ()
-    records_by_line: Mapping[int, int] = field(default_factory=dict)
-
-    command = "rewrite"
-
-    @property
-    def headline(self) -> str:
-        """The number of records that are dropped, and why a dry run would be refused."""
-        refused = f"would be refused: {self.refusal}; " if self.refusal is not None else ""
-        earlier = "" if self.is_new else ", finished by an earlier run"
-        return f"{refused}{self.total}{earlier}"
-
-    @property
-    def total(self) -> str:
-        """The number of records, of dropped records, and of partitions."""
-        counts = self.counts
-        kept = plural(counts["partitions"] - counts["partitions_left_out"], "partition")
-        where = "; nothing is written" if self.output is None else f"; {kept} in {self.output}"
-        records = plural(counts["records"], "record")
-        return f"{counts['records_dropped']:,} of {records}{self.of_topics} dropped{where}"
-
-    @property
-    def left_out(self) -> list[RewrittenPartition]:
-        """The partitions that are damaged, or cannot be read or written."""
-        return [row for row in self.partitions if row.status is RewriteStatus.LEFT_OUT]
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """Damage for partitions that are left out, the environment where another try may do."""
-        faults = (row.is_retriable for row in self.left_out)
-        return RunOutcome.of_faults(faults).with_damage((*self.unread, *self.missing_offsets.lost))
-
-    @property
-    def missing_offsets(self) -> MissingOffsets:
-        """The missing offsets of all partitions."""
-        return MissingOffsets.joined(row.missing_offsets for row in self.partitions)
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Partitions, records, and how many of both are not there."""
-        return {
-            **key_counts(self.records_by_line),
-            "partitions": len(self.partitions),
-            "records": sum(row.records or 0 for row in self.partitions),
-            "records_dropped": sum(row.dropped or 0 for row in self.partitions),
-            "partitions_left_out": len(self.left_out),
-        }
-
-    @property
-    def by_topic(self) -> Mapping[str, tuple[int, int, int]]:
-        """Partitions, records, and how many records are dropped, by topic."""
-        topics: dict[str, tuple[int, int, int]] = {}
-        for row in self.partitions:
-            partitions, records, dropped = topics.get(row.topic, (0, 0, 0))
-            topics[row.topic] = (
-                partitions + 1,
-                records + (row.records or 0),
-                dropped + (row.dropped or 0),
-            )
-        return topics
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows of the report."""
-        return report_table(self.partitions, REWRITE_REPORT_SCHEMA)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteRequest:
-    """A rewrite as it is asked for; without an output a dry run.
-
-    `overwrite`: it goes on even if no record matches, or every record. `metadata` is the metadata
-    log directory that says what topics are compacted.
-    """
-
-    inputs: Sequence[str]
-    output: str | None
-    selection: Selection
-    tiered: TieredOptions | None = None
-    topics: re.Pattern[str] | None = None
-    config: LogConfig = field(default_factory=LogConfig)
-    metadata: str | None = None
-    overwrite: bool = False
-    allow_revive: bool = False
-    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
-
-    @property
-    def of_topics(self) -> str:
-        """The restriction to some topics, for people; empty for the whole input."""
-        return "" if self.topics is None else f" of the topics that match {self.topics.pattern!r}"
-
-
-class RewriteListener(Listener, Protocol):
-    """Follows the passes of a rewrite on threads of this process."""
-
-    def on_first(self, segment: SegmentFile) -> None:
-        """Show that a segment is read for the first time of two; called from any thread."""
-
-    def on_last(self, segment: SegmentFile) -> None:
-        """Show that a segment is read for the last time."""
+    with reading_inputs(follow_links=request.follow_links) as unread:
+        job = RewriteJob.prepare(request)
+        result = job.run(engine, listener or SILENT)
+    return replace(
+        result,
+        unread=unread_texts(unread),
+        skipped=skipped_texts(job.listing.skipped),
+        of_topics=request.of_topics,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,9 +217,13 @@ class RewriteJob:
     @classmethod
     def prepare(cls, request: RewriteRequest) -> Self:
         """List the input, and read its cluster."""
+        if request.drop_where is not None:
+            selection = Selection(condition=Condition.parse(request.drop_where))
+        else:
+            selection = Selection(request.drop_keys)
         if request.output is not None:
             local_path(request.output)
-            _refuse_runs(request.inputs)
+            _refuse_backups(request.inputs)
         budget = shared_budget(request.max_decompressed_bytes)
         cluster = None
         if request.metadata is not None:
@@ -399,28 +232,27 @@ class RewriteJob:
         directories = listing.data_directories
         found = FoundCluster(cluster) if cluster else find_cluster(None, directories, budget)
         settings = RewriteSettings(
-            request.selection,
-            found.settings(request.config),
+            selection,
+            found.settings(request.config.config),
             request.max_decompressed_bytes,
             request.allow_revive,
         )
         return cls(request, plans, listing, settings, found)
 
-    def run(self, engine: Engine, listener: RewriteListener | None = None) -> RewriteResult:
-        """Match, decide, and write; a partition that fails is a row of the result.
-
-        The listener follows both passes.
-        """
+    def run(self, engine: Engine, listener: Listener) -> RewriteResult:
+        """Match, decide, and write."""
+        segments = [segment for plan in self.plans for segment in plan.segments]
+        # Both passes read all segments; a dry run makes one pass.
+        passes = 1 if self.request.output is None else 2
+        size_bytes = passes * sum(segment.log_size_bytes for segment in segments)
+        listener.on_plan(len(segments), size_bytes, ("segment", "segments"))
         with ExitStack() as stack:
             output = None
             if self.request.output is not None:
+                digest = digest_of(self.plans, self.settings)
                 output = stack.enter_context(
-                    RewriteOutput(
-                        self.request.output, self._read(), digest_of(self.plans, self.settings)
-                    )
+                    RewriteOutput(self.request.output, self._read(), digest)
                 )
-            on_first = ignore if listener is None else listener.on_first
-            on_last = ignore if listener is None else listener.on_last
             is_last = output is None or output.is_finished
             workers = stack.enter_context(
                 engine.start(
@@ -432,68 +264,70 @@ class RewriteJob:
                     outputs=[] if output is None else [output.root],
                 )
             )
-            on_matched = on_last if is_last else on_first
+
+            def on_first(segment: SegmentFile) -> None:
+                listener.on_done(0, segment.log_size_bytes)
+
+            def on_last(segment: SegmentFile) -> None:
+                listener.on_done(1, segment.log_size_bytes)
+
             finder = GapFinder(
                 self.listing.data_directories, self.request.max_decompressed_bytes, self.cluster
             )
+            on_matched = on_last if is_last else on_first
             matched = [
                 each.with_missing(finder)
                 for each in match_partitions(workers, self.plans, self.settings, on_matched)
             ]
+            refusal = None
             if output is None:
-                refusal = None
                 try:
                     self._decide(matched)
                 except (InputError, CorruptLogError) as error:
                     refusal = str(error)
-                rows = [_row(each, each.error, is_dry=True) for each in matched]
-                return RewriteResult(
-                    rows,
-                    None,
-                    refusal,
-                    of_topics=self.request.of_topics,
-                    records_by_line=self._by_line(matched),
-                )
-            if output.is_finished:
+                outcomes = [(each, each.error) for each in matched]
+            elif output.is_finished:
                 outcomes = [
                     (each, each.error or output.left_out(each.plan.partition)) for each in matched
                 ]
             else:
                 self._decide(matched)
-                output.begin()
-                sound = [each for each in matched if each.error is None]
-                written = list(
-                    rewrite_partitions(
-                        workers,
-                        sound,
-                        output.root,
-                        output.staging,
-                        self.settings,
-                        on_last,
-                    )
-                )
-                unread = [(each, each.error) for each in matched if each.error is not None]
-                outcomes = sorted([*unread, *written], key=lambda one: one[0].plan.partition)
-                ends = {
-                    each.plan.partition: None if each.match is None else each.match.end_offset
-                    for each, error in written
-                    if error is None
-                }
-                if not any(error is not None and is_retriable(error) for _, error in outcomes):
-                    output.finish(self.listing.data_directories, ends, tiered_starts(self.plans))
-            rows = [_row(each, error, is_dry=False) for each, error in outcomes]
-            is_new = not output.is_finished
-            return RewriteResult(
-                rows,
-                output.root,
-                is_new=is_new,
-                of_topics=self.request.of_topics,
-                records_by_line=self._by_line(matched),
-            )
+                outcomes = self._write(workers, output, matched, on_last)
+        return RewriteResult(
+            [_row(each, error, is_dry=output is None) for each, error in outcomes],
+            None if output is None else output.root,
+            refusal,
+            is_new=output is None or not output.is_finished,
+            records_by_line=self._by_line(matched),
+        )
+
+    def _write(
+        self,
+        workers: Workers,
+        output: RewriteOutput,
+        matched: Sequence[MatchedPartition],
+        on_read: OnRead,
+    ) -> list[tuple[MatchedPartition, KafkaIndexError | None]]:
+        """Write the partitions that could be read; return all, each with why it is left out."""
+        output.begin()
+        intact = [each for each in matched if each.error is None]
+        written = list(
+            rewrite_partitions(workers, intact, output.root, output.staging, self.settings, on_read)
+        )
+        unread = [(each, each.error) for each in matched if each.error is not None]
+        outcomes = sorted([*unread, *written], key=lambda one: one[0].plan.partition)
+        ends = {
+            each.plan.partition: None if each.match is None else each.match.end_offset
+            for each, error in written
+            if error is None
+        }
+        if not any(error is not None and is_retriable(error) for _, error in outcomes):
+            output.finish(self.listing.data_directories, ends, tiered_starts(self.plans))
+        return outcomes
 
     def _by_line(self, matched: Sequence[MatchedPartition]) -> Mapping[int, int]:
         found = [each.match.by_key for each in matched if each.match is not None]
-        return records_by_line(self.request.selection.keys or (), found)
+        return records_by_line(self.settings.selection.keys or (), found)
 
     def _read(self) -> list[str]:
         """Return what the output must not overlap."""
@@ -548,15 +382,15 @@ class RewriteJob:
             )
 
 
-def _refuse_runs(inputs: Sequence[str]) -> None:
-    """Refuse runs of backups, in which transactions are whole only once they are restored."""
+def _refuse_backups(inputs: Sequence[str]) -> None:
+    """Refuse backups: their transactions are complete only after a restore."""
     run = next(filter(is_run_input, inputs), None)
     if run is not None:
         raise InputError(
-            "a run of a backup has transactions that were under way while it was cut",
+            "a backup has transactions that were open at its cutoff",
             path=run,
             hint="give --drop-keys to restore, which ends the logs before them; or restore the "
-            "run, and rewrite what is restored",
+            "backup, and rewrite the restored directory",
         )
 
 

@@ -13,11 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from numbers import Integral
-<<<<<<< HEAD
-from typing import Any, Self, TypeVar
-=======
-from typing import TYPE_CHECKING, Any, Self
->>>>>>> 70031731 (Derive import's options and function from its request)
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import choice_of, members_of, topics_pattern

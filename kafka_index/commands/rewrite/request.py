@@ -1,0 +1,126 @@
+"""The request of ``rewrite``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_index.core.job.request import (
+    CommandSpec,
+    FlagKind,
+    Group,
+    PathKind,
+    TextKind,
+    parameter,
+)
+from kafka_index.core.parameters import (
+    DEFAULT_SETTINGS,
+    INDEX_INTERVAL,
+    KafkaSettings,
+    KeysKind,
+    LocalFolderKind,
+    LogRequest,
+    SettingsKind,
+    max_decompressed_parameter,
+    topics_parameter,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteRequest(LogRequest):
+    """Parameters of a rewrite; without an output a dry run."""
+
+    output: str | None = parameter(
+        LocalFolderKind(),
+        Group.OUTPUT,
+        "An empty folder, or one of an unfinished rewrite.",
+        default=None,
+    )
+    drop_keys: tuple[bytes, ...] | None = parameter(
+        KeysKind(),
+        Group.SELECTION,
+        "Drop records with these keys, one per line: text, hex: or base64:.",
+        default=None,
+    )
+    drop_where: str | None = parameter(
+        TextKind("EXPR"),
+        Group.SELECTION,
+        "Drop records that satisfy a condition.",
+        default=None,
+    )
+    topics: Any = topics_parameter()
+    config: KafkaSettings = parameter(
+        SettingsKind(index_interval_bytes=INDEX_INTERVAL),
+        Group.SETTINGS,
+        "Kafka settings, such as a broker's server.properties; "
+        "topic.NAME.index.interval.bytes overrides one topic.",
+        default=DEFAULT_SETTINGS,
+    )
+    dry_run: bool = parameter(
+        FlagKind(), Group.OUTPUT, "Count the records to drop, and write nothing.", default=False
+    )
+    overwrite: bool = parameter(
+        FlagKind(),
+        Group.BEHAVIOUR,
+        "Write the output even if no record matches, or every record.",
+        "--overwrite",
+        "--force",
+        default=False,
+    )
+    metadata: str | None = parameter(
+        PathKind("DIR"),
+        Group.INPUT,
+        "The metadata log directory, from which compacted topics are known.",
+        default=None,
+    )
+    allow_revive: bool = parameter(
+        FlagKind(),
+        Group.BEHAVIOUR,
+        "Drop the newest record of a key even if an older one stays.",
+        default=False,
+    )
+    max_decompressed_bytes: int = max_decompressed_parameter()
+
+    def __post_init__(self) -> None:
+        super(RewriteRequest, self).__post_init__()
+        if (self.drop_keys is None) == (self.drop_where is None):
+            self.refuse("give one of {drop_keys} and {drop_where}")
+        if (self.output is None) != self.dry_run:
+            self.refuse("give one of {output} and {dry_run}")
+
+    @property
+    def of_topics(self) -> str:
+        """The restriction to some topics, for people; empty for the whole input."""
+        return "" if self.topics is None else f" of the topics that match {self.topics.pattern!r}"
+
+
+_EXAMPLES = """\
+kafka-index rewrite --input /dump/broker-1 --output /clean --drop-keys keys.txt
+kafka-index rewrite --input /dump/broker-1 --dry-run \\
+    --drop-where "topic = 'orders' AND header('tenant') = 'acme'"
+"""
+REWRITE = CommandSpec(
+    "rewrite",
+    RewriteRequest,
+    work="commands.rewrite.job:rewrite",
+    help="""Copy a dump without some of its records; all others keep their offsets.
+
+    Records are dropped by their keys, or by a condition over topic, partition, offset, timestamp,
+    key and header('NAME'). Batches that lose no record are copied byte for byte; the others are
+    encoded again, as the log cleaner does. Control records, transactions and producers stay. All
+    index files, snapshots and epochs are rebuilt. Internal topics are copied unchanged.
+
+    The input is never changed. A damaged partition is left out. --dry-run prints how many records
+    would be dropped.
+
+    Exit codes: 0, all partitions are rewritten; 1, a partition is damaged and left out; 2, wrong
+    usage, or refused: no record matches, every record matches, or an older record would be revived;
+    3, a failure of permission, disk, memory or cluster, worth a retry; 70, an internal error.
+    """,
+    usage="(--input PATH... | --tiered URI) (--output DIR | --dry-run) "
+    "(--drop-keys FILE | --drop-where EXPR)",
+    examples=_EXAMPLES,
+    job_examples=_EXAMPLES,
+    report="commands.rewrite.result:REWRITE_REPORT",
+    report_rows="a row per partition",
+)

@@ -1,0 +1,210 @@
+"""The result of a rewrite: a row per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pyarrow as pa
+
+from kafka_index.core.errors import plural
+from kafka_index.core.job.result import (
+    BAD,
+    GOOD,
+    NOTABLE,
+    Conclusion,
+    MissingOffsets,
+    ReportSpec,
+    Result,
+    RunOutcome,
+    Section,
+    Status,
+    report_schema,
+    report_table,
+)
+from kafka_index.core.log.filter.condition import key_counts
+from kafka_index.core.log.filter.dropped_keys import key_sections
+
+REWRITE_REPORT_SCHEMA = report_schema(
+    [("records", pa.int64()), ("dropped", pa.int64()), ("missing_ranges", pa.int64())],
+    required=("topic", "partition", "status", "missing_ranges"),
+)
+REWRITE_REPORT = ReportSpec(REWRITE_REPORT_SCHEMA)
+
+
+class RewriteStatus(StrEnum):
+    """The outcome of the rewrite of a partition."""
+
+    #: A dry run has counted what would be dropped.
+    MATCHED = "matched"
+    #: The partition is there without the records that were dropped.
+    REWRITTEN = "rewritten"
+    #: The partition is one of Kafka's own topics, and is there as it was.
+    COPIED = "copied"
+    #: The partition is damaged or cannot be read or written, and is not there.
+    LEFT_OUT = "left_out"
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenPartition:
+    """A partition of a rewrite: a row of its report.
+
+    Parameters
+    ----------
+    topic, partition : str, int
+        The partition.
+    records, dropped : int or None
+        How many records there are, and how many of them are dropped; None where they were not
+        counted.
+    status : RewriteStatus
+        The outcome.
+    reason : str or None
+        Why the partition is skipped; otherwise its first lost offsets, or a note.
+    is_retriable : bool
+        Whether the environment is at fault for a partition that is left out.
+    missing_offsets : MissingOffsets
+        The missing offsets of the partition.
+    """
+
+    topic: str
+    partition: int
+    records: int | None
+    dropped: int | None
+    status: RewriteStatus
+    reason: str | None = None
+    is_retriable: bool = False
+    missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
+
+    @property
+    def missing_ranges(self) -> int:
+        """The number of ranges of missing offsets."""
+        return self.missing_offsets.count
+
+
+@dataclass(frozen=True, repr=False)
+class RewriteResult(Result):
+    """The result of `rewrite_dump`: a row per partition, as in ``rewrite --report``.
+
+    Parameters
+    ----------
+    partitions : list of RewrittenPartition
+        The records of each partition, how many of them are dropped, and why it is left out.
+    output : str or None
+        The folder; None for a dry run.
+    refusal : str or None
+        Why a dry run would be refused if it were none.
+    is_new : bool
+        Whether this call wrote the output: it does not where an earlier one has finished it.
+    of_topics : str
+        The restriction to some topics, for people; empty for all of them.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    skipped : tuple of (str, str)
+        Entries of the input that a broker would not load, with the reason.
+    records_by_line : dict of int to int
+        The number of records by line of the key file, from 1; empty for a condition.
+    """
+
+    partitions: list[RewrittenPartition]
+    output: str | None
+    refusal: str | None = None
+    is_new: bool = True
+    of_topics: str = ""
+    unread: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    records_by_line: Mapping[int, int] = field(default_factory=dict)
+
+    command = "rewrite"
+
+    status_header = ("topic", "partitions", "records", "dropped")
+
+    @property
+    def headline(self) -> str:
+        """The number of records and dropped records, and why a dry run would be refused."""
+        counts = self.counts
+        kept = plural(counts["partitions"] - counts["partitions_left_out"], "partition")
+        where = "; nothing is written" if self.output is None else f"; {kept} in {self.output}"
+        records = plural(counts["records"], "record")
+        total = f"{counts['records_dropped']:,} of {records}{self.of_topics} dropped{where}"
+        refused = f"would be refused: {self.refusal}; " if self.refusal is not None else ""
+        earlier = "" if self.is_new else ", finished by an earlier run"
+        return f"{refused}{total}{earlier}"
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """The conclusion, notable if a dry run would be refused."""
+        found = super().conclusion
+        if self.refusal is None:
+            return found
+        return Conclusion(max(found.severity, NOTABLE), found.text)
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The topics that lose records, of a dry run all topics."""
+        return [
+            Status(topic, counts, GOOD, "")
+            for topic, counts in self.by_topic.items()
+            if counts[2] or self.output is None
+        ]
+
+    @property
+    def sections(self) -> list[Section]:
+        """Partitions that are left out, notes, and records by line of the keys."""
+        left_out = [f"{row.topic}-{row.partition}: {row.reason}" for row in self.left_out]
+        notes = [
+            row.reason
+            for row in self.partitions
+            if row.status is not RewriteStatus.LEFT_OUT
+            and row.reason is not None
+            and not row.missing_offsets.lost
+        ]
+        return [
+            Section("notes:", notes, noun="note"),
+            *key_sections(self.records_by_line),
+            Section(f"{plural(len(left_out), 'partition')} left out:", left_out, BAD),
+        ]
+
+    @property
+    def left_out(self) -> list[RewrittenPartition]:
+        """The partitions that are damaged, or cannot be read or written."""
+        return [row for row in self.partitions if row.status is RewriteStatus.LEFT_OUT]
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for partitions that are left out, the environment where another try may do."""
+        faults = (row.is_retriable for row in self.left_out)
+        return RunOutcome.of_faults(faults).with_damage((*self.unread, *self.missing_offsets.lost))
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The missing offsets of all partitions."""
+        return MissingOffsets.joined(row.missing_offsets for row in self.partitions)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions, records, and how many of both are not there."""
+        return {
+            **key_counts(self.records_by_line),
+            "partitions": len(self.partitions),
+            "records": sum(row.records or 0 for row in self.partitions),
+            "records_dropped": sum(row.dropped or 0 for row in self.partitions),
+            "partitions_left_out": len(self.left_out),
+        }
+
+    @property
+    def by_topic(self) -> Mapping[str, tuple[int, int, int]]:
+        """Partitions, records, and how many records are dropped, by topic."""
+        topics: dict[str, tuple[int, int, int]] = {}
+        for row in self.partitions:
+            partitions, records, dropped = topics.get(row.topic, (0, 0, 0))
+            topics[row.topic] = (
+                partitions + 1,
+                records + (row.records or 0),
+                dropped + (row.dropped or 0),
+            )
+        return topics
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the report."""
+        return report_table(self.partitions, REWRITE_REPORT_SCHEMA)
