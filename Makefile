@@ -100,8 +100,9 @@ CAMPAIGN := tests/commands/restore/test_interrupted.py tests/commands/verify/tes
 	tests/cli/test_links_out.py tests/endtoend/test_lookup_kill.py \
 	tests/endtoend/test_missing_offsets.py tests/endtoend/test_remote_kill.py \
 	tests/endtoend/test_unsorted_listings.py tests/spark/test_startup.py \
-	tests/core/cluster/remote/test_damaged_indexes.py tests/cluster/test_backups.py tests/commands/backup/test_clamp.py \
-	tests/commands/backup/test_races.py tests/commands/backup/test_failing_calls.py tests/commands/backup/test_faulty_store.py
+	tests/core/cluster/remote/test_damaged_indexes.py tests/cluster/test_backups.py \
+	tests/cluster/test_kills.py tests/commands/backup/test_clamp.py tests/commands/backup/test_races.py \
+	tests/commands/backup/test_failing_calls.py tests/commands/backup/test_faulty_store.py
 # What draws a quarter elsewhere.
 DRAWN := tests/core/kernels tests/core/log/scan tests/core/log/state tests/core/index tests/core/log/read
 

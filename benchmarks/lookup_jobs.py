@@ -49,7 +49,8 @@ from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.keys import By
 from kafka_index.core.query.lookups import LookupSettings
-from kafka_index.spark.lookup import lookup_offsets, raw_columns, with_answers
+from kafka_index.spark import lookup_offsets
+from kafka_index.spark.lookup import raw_columns, with_answers
 from kafka_index.spark.session import build_session
 from kafka_index.spark.workers import session_workers, spark_schema
 

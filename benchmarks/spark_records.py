@@ -39,7 +39,7 @@ from kafka_index.commands.export.export_job import export_splits
 from kafka_index.commands.export.plan import plan_export
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.query.records import list_partitions
-from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.spark import KafkaLogSource
 from kafka_index.spark.session import settle
 from kafka_index.spark.workers import session_workers
 from tests.conformance.broker.broker import Broker

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -248,14 +249,34 @@ def _leave_out_pandas() -> None:
 def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
     """Run one command as a job of ``spark-submit``: the same options, always on Spark.
 
-    The arguments come without the job file's name. Raises `SystemExit` with any exit code but 0:
+    The arguments come without the job file's name. The package logs to stderr from INFO on, unless
+    the caller has configured logging. Raises `SystemExit` with any exit code but 0:
     some clusters count a driver that raises ``SystemExit(0)`` as failed.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     program = os.path.basename(sys.argv[0]) or name
-    code = _run(lambda: load_command(name, as_job=True), name, given, program)
+
+    def load() -> click.Command:
+        _log_to_stderr()
+        return load_command(name, as_job=True)
+
+    code = _run(load, name, given, program)
     if code:
         raise SystemExit(code)
+
+
+def _log_to_stderr() -> None:
+    """Log what a pipeline keeps of a job, as the log of its driver."""
+    logger = logging.getLogger(__package__.partition(".")[0])
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        formatter = logging.Formatter(line, "%Y-%m-%dT%H:%M:%SZ")
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
+        logger.addHandler(handler)
 
 
 def _run(load: Callable[[], click.Command], name: str, arguments: list[str], program: str) -> int:

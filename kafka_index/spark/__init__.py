@@ -1,5 +1,8 @@
 """The Spark engine: DataFrame in, DataFrame out, over the same per-segment functions.
 
+The names in `__all__` are public, and so is the module `daemon` as a setting of Spark. Everything
+else in this package may change in any release.
+
 Sessions come from outside and nothing here uses a SparkContext, so that all of it runs on Spark
 Connect as well (`kafka_index.spark.jobs` is the one place that distinguishes them).
 """
@@ -10,10 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kafka_index.core.query.inventory import collect_inventory as list_dump
     from kafka_index.spark.data_source import KafkaLogSource
     from kafka_index.spark.indexes import build_indexes
-    from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
+    from kafka_index.spark.lookup import list_dump, lookup_offsets, lookup_timestamps
 
 __all__ = [
     "KafkaLogSource",
@@ -24,17 +26,16 @@ __all__ = [
 ]
 
 # Imported when they are asked for: the package is here without PySpark, too.
-_PLACES = {
-    "KafkaLogSource": ("kafka_index.spark.data_source", "KafkaLogSource"),
-    "build_indexes": ("kafka_index.spark.indexes", "build_indexes"),
-    "list_dump": ("kafka_index.commands.lookup", "collect_inventory"),
-    "lookup_offsets": ("kafka_index.spark.lookup", "lookup_offsets"),
-    "lookup_timestamps": ("kafka_index.spark.lookup", "lookup_timestamps"),
+_MODULES = {
+    "KafkaLogSource": "data_source",
+    "build_indexes": "indexes",
+    "list_dump": "lookup",
+    "lookup_offsets": "lookup",
+    "lookup_timestamps": "lookup",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _PLACES[name]
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

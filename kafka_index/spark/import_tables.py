@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from kafka_index.commands.import_.import_columns import check_columns
 from kafka_index.commands.import_.import_job import AFTER_FAILURE, Imported, run_import
@@ -33,10 +32,12 @@ from kafka_index.core.job.engine import Engine, Listener, Workers
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.spark.data_source import KafkaLogSource
-from kafka_index.spark.workers import spark_schema, spark_workers, task
+from kafka_index.spark.workers import SparkWorkers, read_works, spark_schema, spark_workers
 
 #: Rows of a file are numbered from this times its number on.
 _FILE_ROWS = 1 << 40
+# Their sizes are not known: with this one each file is a task.
+_FILE_BYTES = 1 << 30
 
 
 def _write_tables(
@@ -55,7 +56,7 @@ def _write_tables(
     check_columns(schema.remove(len(schema) - 1), settings)
     by = settings.order_by or "offset"
     spark = spark_workers(workers)
-    rows = _read(spark.session, files, schema)
+    rows = _read(spark, files, schema)
     sorted_rows = (
         rows.repartition("topic", "partition")
         .sortWithinPartitions("topic", "partition", by, ROW_NUMBER)
@@ -78,23 +79,16 @@ def _write_tables(
         writer.options(**options).save(root)
 
 
-def _read(session: SparkSession, files: Sequence[TableFile], schema: pa.Schema) -> DataFrame:
-    rows = [(number, pickle.dumps(file)) for number, file in enumerate(files)]
-    frame = session.createDataFrame(rows, "number long, file binary")
-
+def _read(workers: SparkWorkers, files: Sequence[TableFile], schema: pa.Schema) -> DataFrame:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                file: TableFile = pickle.loads(data)  # noqa: S301 - of the driver
-                place = schema.get_field_index(ROW_NUMBER)
-                for found in read_tables([file], schema):
-                    numbers = pa.array(
-                        found.column(place).to_numpy() + int(number) * _FILE_ROWS, pa.int64()
-                    )
-                    yield found.set_column(place, schema.field(place), numbers)
+        place = schema.get_field_index(ROW_NUMBER)
+        for number, file in read_works(batches):
+            for found in read_tables([file], schema):
+                numbers = pa.array(found.column(place).to_numpy() + number * _FILE_ROWS, pa.int64())
+                yield found.set_column(place, schema.field(place), numbers)
 
-    # A task for each file: a range partitioning would put several into one.
-    return frame.repartition(len(files), "number").mapInArrow(task(read), spark_schema(schema))
+    frame = workers.frame(list(enumerate(files)), [_FILE_BYTES] * len(files))
+    return frame.mapInArrow(workers.task(read), spark_schema(schema))
 
 
 def import_tables(

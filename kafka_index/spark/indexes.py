@@ -19,7 +19,6 @@ from kafka_index.core.parameters import Config, Path
 from kafka_index.spark.jobs import job_failure
 from kafka_index.spark.package import ship_package
 from kafka_index.spark.parquet import Rows, build_rows
-from kafka_index.spark.session import runs_here
 from kafka_index.spark.workers import arrow_schema, session_workers
 
 _NAME = "DataFrame"
@@ -86,8 +85,7 @@ def build_indexes(
     found = BuiltRows()
     with held_target(request, source, target, new_run_id()) as settings:
         try:
-            if not runs_here(session):
-                ship_package(session)
+            ship_package(session)
             with session_workers(session, outputs=[str(settings.target_root)]) as workers:
                 build_rows(workers, rows, settings, listener=found, fail_fast=fail_fast)
         except (PySparkException, Py4JError) as error:

@@ -32,17 +32,19 @@ from pyspark.sql.types import (
 
 from kafka_index.commands.lookup.queries import check_names, read_split
 from kafka_index.commands.lookup.query_executor import SplitWork
-from kafka_index.core.arguments import config_of, paths_of
+from kafka_index.core.arguments import config_of, optional_path, paths_of
+from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import choice_of
 from kafka_index.core.format.integers import Longs
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Status
-from kafka_index.core.log.read.choices import Resolve
-from kafka_index.core.parameters import Config, Paths
+from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.parameters import Config, Path, Paths, Tiered
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import NO_PARTITION, PARTITION, TOPIC, By, QueryBatch, integers
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
+from kafka_index.spark.package import ship_package
 from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task
 
 # The more queries are answered together, the more of them share what a segment costs.
@@ -80,6 +82,45 @@ NEED_SCHEMA = pa.schema(
 )
 
 
+def list_dump(
+    paths: Paths,
+    *,
+    tiered: Tiered | None = None,
+    indexes: Path | None = None,
+    upper_bound: UpperBound | str = UpperBound.LOG_END,
+) -> Inventory:
+    """List a dump once for several lookups.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, or globs of either; local paths or URIs, under
+        which executors find the logs, too.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    indexes : path, optional
+        Output of an earlier build; by default index files are next to the logs.
+    upper_bound : UpperBound or str
+        Where answers end: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
+
+    Returns
+    -------
+    Inventory
+        What `lookup_offsets` and `lookup_timestamps` take in place of paths.
+
+    Raises
+    ------
+    InputError
+        Nothing is found, or the folder of index files does not exist.
+    """
+    return collect_inventory(
+        paths_of(paths),
+        tiered=TieredOptions.of(tiered),
+        indexes=optional_path(indexes, "indexes"),
+        upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
+    )
+
+
 def lookup_offsets(
     queries: DataFrame,
     inventory: Inventory | Paths,
@@ -94,8 +135,8 @@ def lookup_offsets(
     queries : DataFrame
         Columns topic (string), partition and offset (integers); others pass through.
     inventory : path, list of path, or Inventory
-        The logs, under paths that executors know, too; or what
-        `kafka_index.spark.list_dump` returns, to list them once for several lookups.
+        The logs, under paths that executors know, too; or what `list_dump` returns, to list them
+        once for several lookups.
     resolve : Resolve or str
         How far to go: ``index``, ``batch`` or ``record``.
     config : path, mapping or LogConfig, optional
@@ -104,8 +145,8 @@ def lookup_offsets(
     Returns
     -------
     DataFrame
-        The columns of the queries, followed by those of `ANSWER_SCHEMA`; a row for each
-        query, in the order in which the rows of a partition come.
+        The columns of the queries, followed by those of answers; a row for each query, in the order
+        in which the rows of a Spark partition come.
 
     Raises
     ------
@@ -208,6 +249,7 @@ def _look_up(
     _check_columns(queries.schema, by)
     if not isinstance(inventory, Inventory):
         inventory = collect_inventory(paths_of(inventory, "inventory"))
+    ship_package(queries.sparkSession)
     raw = raw_columns(settings)
     schema = StructType([*queries.schema.fields, *spark_schema(raw).fields])
     key = by.column
@@ -273,11 +315,11 @@ def build_missing_indexes(
     """
     by_time = lookups.settings.by is By.TIMESTAMP
     spark = spark_workers(workers)
-    bare = spark.session.createDataFrame(unindexed)
+    bare = spark.distribute(unindexed)
     splits = spark.frame(works, [each.split.size_bytes for each in works])
     place = [_CODE] if by_time else [_CODE, _SEGMENT]
     with spark.jobs.job("find the segments without index files that are asked"):
-        needs = (
+        needs = spark.collect(
             splits.mapInArrow(
                 spark.task(partial(find_needs, lookups=lookups)), spark_schema(NEED_SCHEMA)
             )
@@ -285,9 +327,7 @@ def build_missing_indexes(
             .agg(F.max(_KEY).alias(_KEY))
             .join(bare.groupBy(place).agg(F.sum("size_bytes").alias("size_bytes")), place)
             .select(_CODE, _SEGMENT, _KEY, "size_bytes")
-            .toArrow()
-            .sort_by([(_CODE, "ascending"), (_SEGMENT, "ascending")])
-        )
+        ).sort_by([(_CODE, "ascending"), (_SEGMENT, "ascending")])
     if not needs.num_rows:
         return
     # All that is asked of a partition by time is asked by one task.

@@ -18,28 +18,36 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from io import BytesIO
 from pathlib import Path
+from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
 from kafka_index.spark.jobs import is_connect
+from kafka_index.spark.session import runs_here
 
 _PACKAGE = __name__.partition(".")[0]
 _SUFFIXES = (".py", ".properties", ".typed", ".bin")
 # The first moment that a zip can name.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 _DIGEST_DIGITS = 16
+# The sessions whose executors have been sent the package.
+_sent: WeakSet[SparkSession] = WeakSet()
 
 
 def ship_package(session: SparkSession) -> None:
     """Send this package to the executors of a session, for all tasks that start from now on.
 
     An executor that has the package installed uses the one sent. The modules of tasks are imported
-    from the zip, and everything that the package depends on from the Python of the executors.
+    from the zip, and everything that the package depends on from the Python of the executors. Those
+    of this machine have it, and others are sent it once.
     """
+    if session in _sent or runs_here(session):
+        return
     if is_connect(session):
         session.addArtifact(str(package_file()), pyfile=True)
     else:
         session.sparkContext.addPyFile(str(package_file()))
+    _sent.add(session)
 
 
 @functools.cache

@@ -65,14 +65,15 @@ from kafka_index.core.log.recovery.report import FAILED, SegmentReport
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.spark.workers import (
+    RESULT_SCHEMA,
     SparkWorkers,
     check_results,
     current_attempt_id,
-    pack_together,
+    packed_row,
     read_works,
     spark_schema,
     spark_workers,
-    unpack,
+    unpack_rows,
 )
 
 _PARTITION = ["topic", "partition"]
@@ -81,8 +82,6 @@ _STAGES = 2
 # Raw batches reach megabytes each, so rows alone do not bound a record batch.
 _BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_BYTES = 16 << 20
-_STAGED = "staged"
-_STAGED_SCHEMA = pa.schema([pa.field(_STAGED, pa.binary(), nullable=False)])
 # Approximate limits in bytes of a staged and of a counted segment, as sent to the driver.
 _STAGED_BYTES, _COUNTED_BYTES = 1024, 128
 
@@ -144,9 +143,8 @@ def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
     try:
         name = "count the rows of segments"
         with workers.jobs.job(name, items=COUNT_SHARES, stages=_STAGES):
-            partitions = (
-                segments.groupBy(_PARTITION)
-                .agg(
+            partitions = workers.collect(
+                segments.groupBy(_PARTITION).agg(
                     F.count("*").alias("segments"),
                     F.sum(F.expr(read_bytes)).alias("read_bytes"),
                     F.min("first_row").alias("first_row"),
@@ -155,9 +153,7 @@ def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
                     F.bool_and("is_sorted").alias("is_sorted"),
                     F.max("error").alias("error"),
                 )
-                .toArrow()
-                .sort_by("first_row")
-            )
+            ).sort_by("first_row")
         _check_partitions(partitions, rows.source)
         yield _Counted(workers, rows, segments, partitions)
     finally:
@@ -217,6 +213,12 @@ class _Counted:
     segments: DataFrame
     partitions: pa.Table
 
+    @property
+    def count(self) -> int:
+        """The number of segments."""
+        count: int = pc.sum(self.partitions["segments"]).as_py()
+        return count
+
     def refused(self) -> list[SegmentReport]:
         """Return the rows of segments that no broker can have."""
         keys = map(
@@ -248,10 +250,10 @@ class _Counted:
         """Return the segments of partitions, in the order of the input."""
         found = self.segments
         if partitions.num_rows < self.partitions.num_rows:
-            names = self.workers.session.createDataFrame(partitions.select(_PARTITION))
+            names = self.workers.distribute(partitions.select(_PARTITION))
             found = found.join(F.broadcast(names), _PARTITION)
         with self.workers.jobs.job(f"list the segments of {partitions.num_rows:,} partitions"):
-            table = found.drop("is_sorted", "error").toArrow()
+            table = self.workers.collect(found.drop("is_sorted", "error"))
         return segment_counts(table.sort_by("first_row"))
 
 
@@ -281,7 +283,7 @@ class _Wave:
         spark, source = spark_workers(workers), self.counted.rows.source
         partitions = self.counted.partitions.slice(self.first, self.end - self.first)
         known, _ = split_refused(source, self.counted.fetch(partitions))
-        shares = (SHARES - COUNT_SHARES) * self.segments // sum_of(self.counted.partitions)
+        shares = (SHARES - COUNT_SHARES) * self.segments // self.counted.count
         if pc.all(self.counted.partitions["is_sorted"]).as_py():
             counted = CountedInput(source, self.counted.rows.groups, known, is_sorted=True)
             bins = list(pack(counted, known, self.bins))
@@ -328,7 +330,7 @@ class _Wave:
         topics, partitions, bases = zip(*(each.key for each in known), strict=True)
         counts = [each.row_count for each in known]
         bins = pa.array(balance(sizes, tasks, overhead=COST_BYTES), pa.int32())
-        segments = workers.session.createDataFrame(
+        segments = workers.distribute(
             pa.table(
                 [topics, partitions, bases, counts, bins], names=[*KEY_COLUMNS, ROW_COUNT, BIN]
             )
@@ -339,13 +341,13 @@ class _Wave:
             .repartitionById(tasks, BIN)
             .sortWithinPartitions(*KEY_COLUMNS, POSITION)
         )
-        staged = ordered.mapInArrow(workers.task(staging), spark_schema(_STAGED_SCHEMA))
+        staged = ordered.mapInArrow(workers.task(staging), spark_schema(RESULT_SCHEMA))
         name = f"scan {len(known):,} segments"
         with (
             workers.jobs.job(name, items=items, stages=_STAGES),
             _bounded_batches(workers.session),
         ):
-            found = read_staged(staged.toArrow())
+            found = list(unpack_rows(workers.collect(staged).to_batches()))
         if not (fail_fast and failed_rows(found)):
             check_results(len(found), len(known))
         return found
@@ -356,17 +358,11 @@ class _Wave:
         if rows.frame is not None:
             return rows.frame
         # If only other waves need the rest, only the key columns of the rest are read.
-        is_part = self.segments < sum_of(self.counted.partitions) or len(known) < self.segments
+        is_part = self.segments < self.counted.count or len(known) < self.segments
         wanted = frozenset(each.key for each in known) if is_part else None
         read = workers.task(partial(read_rows, source=rows.source, wanted=wanted))
         groups = workers.frame(rows.groups, [each.size_bytes for each in rows.groups])
         return groups.mapInArrow(read, spark_schema(_row_schema(rows.source)))
-
-
-def sum_of(partitions: pa.Table) -> int:
-    """Return the number of segments of partitions."""
-    count: int = pc.sum(partitions["segments"]).as_py()
-    return count
 
 
 def read_rows(
@@ -412,12 +408,7 @@ def stage_rows(
         found.append(staged)
         if fail_fast and staged.report.status == FAILED:
             break
-    yield pa.record_batch([[pack_together(found)]], schema=_STAGED_SCHEMA)
-
-
-def read_staged(rows: pa.Table) -> list[StagedSegment]:
-    """Return the segments that tasks have staged, in rows of `stage_rows`."""
-    return [each for packed in rows.column(_STAGED).to_pylist() for each in unpack(packed)]
+    yield packed_row(found)
 
 
 def _row_schema(source: ParquetInput) -> pa.Schema:

@@ -125,8 +125,7 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
             refuse_speculation(conf)
             with _kept_interrupt_handler():
                 session = SparkSession.builder.config(conf=conf).getOrCreate()
-            if not is_on_this_machine(chosen):
-                ship_package(session)
+            ship_package(session)
     except EngineError:
         raise
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,8 +45,8 @@ _PACKED = "packed"
 _MANIFEST_SCHEMA = pa.schema(
     [pa.field(BIN, pa.int32(), nullable=False), pa.field(_PACKED, pa.binary(), nullable=False)]
 )
-#: A row for each bin: the results of its works, numbered like these.
-_RESULT_SCHEMA = pa.schema([pa.field(_PACKED, pa.binary(), nullable=False)])
+#: A row for each task: what it returns.
+RESULT_SCHEMA = pa.schema([pa.field(_PACKED, pa.binary(), nullable=False)])
 # Works and results of a bin repeat the same strings, which compress well together.
 _COMPRESSION_LEVEL = 1
 # Estimated size of unknown results, as a multiple of the size of their works.
@@ -89,6 +90,8 @@ class SparkWorkers:
         self.jobs = jobs
         self.check = check
         self.limits = DriverLimits.of(session)
+        self.driver_bytes = 0
+        self._guard = threading.Lock()
 
     @property
     def count(self) -> int:
@@ -135,14 +138,14 @@ class SparkWorkers:
         def run(job: SparkJob) -> list[_Result]:
             nonlocal ratio
             done = self.frame_of(job).mapInArrow(
-                self.task(partial(_run, function=function)), spark_schema(_RESULT_SCHEMA)
+                self.task(partial(_run, function=function)), spark_schema(RESULT_SCHEMA)
             )
             items = job.end * shares // len(works) - job.start * shares // len(works)
             size = f"{sum(sizes[job.start : job.end]) / 1e9:,.2f} GB"
             with self.jobs.job(what.format(job.works, size=size), items=items):
-                rows = done.toArrow().column(_PACKED).to_pylist()
-            ratio = max(ratio, sum(map(len, rows)) / max(job.size_bytes, 1))
-            found = [pair for packed in rows for pair in unpack(packed)]
+                table = self.collect(done)
+            ratio = max(ratio, table.nbytes / max(job.size_bytes, 1))
+            found = list(unpack_rows(table.to_batches()))
             check_results(len(found), job.works)
             return [result for _, result in sorted(found, key=itemgetter(0))]
 
@@ -165,8 +168,11 @@ class SparkWorkers:
         ordered: bool = False,
     ) -> Generator[_Result, None, None]:
         """Yield the results of works, each with all its parts done by one task."""
-        function = partial(_run_parts, divide=divide)
-        return self.run(works, function, sizes=sizes, what=what, waves=waves, ordered=ordered)
+
+        def run(work: _Work, attempt_id: str) -> _Result:
+            return divide(work).run(attempt_id)
+
+        return self.run(works, run, sizes=sizes, what=what, waves=waves, ordered=ordered)
 
     def frame(self, works: Sequence[object], sizes: Sequence[int]) -> DataFrame:
         """Return works as rows for `read_works`, distributed to tasks of about equal costs."""
@@ -175,7 +181,22 @@ class SparkWorkers:
     def frame_of(self, job: SparkJob) -> DataFrame:
         """Return the works of a job as rows for `read_works`."""
         manifest = pa.table([list(range(len(job.bins))), job.bins], schema=_MANIFEST_SCHEMA)
-        return self.session.createDataFrame(manifest).repartitionById(len(job.bins), BIN)
+        return self.distribute(manifest).repartitionById(len(job.bins), BIN)
+
+    def distribute(self, table: pa.Table) -> DataFrame:
+        """Return a table of the driver as a DataFrame."""
+        self._add_bytes(table.nbytes)
+        return self.session.createDataFrame(table)
+
+    def collect(self, frame: DataFrame) -> pa.Table:
+        """Return the rows of a DataFrame as a table of the driver."""
+        table = frame.toArrow()
+        self._add_bytes(table.nbytes)
+        return table
+
+    def _add_bytes(self, size_bytes: int) -> None:
+        with self._guard:
+            self.driver_bytes += size_bytes
 
     def task(self, function: _Function) -> _Function:
         """Return a function for ``mapInArrow`` whose tasks check their executor first."""
@@ -244,10 +265,16 @@ def pack_together(objects: Sequence[object]) -> bytes:
     return zlib.compress(pickle.dumps(objects), _COMPRESSION_LEVEL)
 
 
-def unpack(packed: bytes) -> list[Any]:
-    """Return the objects of `pack_together`."""
-    found: list[Any] = pickle.loads(zlib.decompress(packed))  # noqa: S301, ours
-    return found
+def packed_row(objects: Sequence[object]) -> pa.RecordBatch:
+    """Return objects as a row of `RESULT_SCHEMA`."""
+    return pa.record_batch([[pack_together(objects)]], schema=RESULT_SCHEMA)
+
+
+def unpack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    """Yield the objects in packed rows."""
+    for batch in batches:
+        for packed in batch.column(_PACKED).to_pylist():
+            yield from pickle.loads(zlib.decompress(packed))  # noqa: S301, ours
 
 
 def check_results(found: int, expected: int) -> None:
@@ -270,27 +297,16 @@ def spark_workers(workers: Workers) -> SparkWorkers:
 
 def read_works(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     """Yield the works in rows of `SparkWorkers.frame`."""
-    return (work for _, work in _numbered_works(batches))
-
-
-def _numbered_works(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Any]]:
-    for batch in batches:
-        for packed in batch.column(_PACKED).to_pylist():
-            yield from unpack(packed)
+    return (work for _, work in unpack_rows(batches))
 
 
 def _run(
     batches: Iterable[pa.RecordBatch], *, function: Callable[[_Work, str], _Result]
 ) -> Iterator[pa.RecordBatch]:
     attempt_id = current_attempt_id()
-    found = [(number, function(work, attempt_id)) for number, work in _numbered_works(batches)]
-    yield pa.record_batch([[pack_together(found)]], schema=_RESULT_SCHEMA)
-
-
-def _run_parts(
-    work: _Work, attempt_id: str, *, divide: Callable[[_Work], SplittableTask[_Result]]
-) -> _Result:
-    return divide(work).run(attempt_id)
+    yield packed_row(
+        [(number, function(work, attempt_id)) for number, work in unpack_rows(batches)]
+    )
 
 
 def task(function: _Function) -> _Function:

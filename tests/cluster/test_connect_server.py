@@ -64,8 +64,7 @@ def _accepts(port: int) -> bool:
 PROGRESS = """
 import sys
 from kafka_index.core.query.keys import By
-from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.spark.lookup import lookup_offsets
+from kafka_index.spark import list_dump, lookup_offsets
 from kafka_index.spark.session import build_session
 from kafka_index.spark.jobs import is_connect
 from tests.spark.lookups import answer
@@ -74,7 +73,7 @@ from pathlib import Path
 folder = Path(sys.argv[1])
 session = build_session(sys.argv[2], "progress")
 assert is_connect(session)
-inventory = collect_inventory([str(folder / "logs")], indexes=str(folder / "indexes"))
+inventory = list_dump(folder / "logs", indexes=folder / "indexes")
 seen = []
 
 class Seen:

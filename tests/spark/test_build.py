@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -208,7 +209,10 @@ def test_fail_fast_publishes_nothing_once_a_scan_has_failed(
     assert built_files(tmp_path / "out") == {}
 
 
-def test_waves_give_the_files_and_rows_of_one_build(spark: SparkSession, tmp_path: Path) -> None:
+def test_waves_give_the_files_and_rows_of_one_build(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kafka_index")
     data = _data(tmp_path / "data")
     expected = built_rows(_listed(data), _settings(tmp_path / "local"))
     waves = list(map(LogWave, partition_groups(_listed(data), max_bytes=1, max_segments=1)))
@@ -217,6 +221,13 @@ def test_waves_give_the_files_and_rows_of_one_build(spark: SparkSession, tmp_pat
         reports = list(build_waves(workers, waves, _settings(tmp_path / "out")))
 
     assert len(reports) == len(PARTITIONS)
+    (line,) = caplog.messages
+    size = sum(each.log_size_bytes for each in _listed(data)) / 1e9
+    assert line.startswith(
+        f"run run: {len(PARTITIONS)} waves, {len(expected)} segments, {size:.2f} GB of logs, "
+    )
+    (sent,) = re.findall(r"([\d.]+) MB through the driver, [\d.]+ s$", line)
+    assert float(sent) > 0
     assert _told(chain.from_iterable(reports)) == _told(expected)
     assert built_files(tmp_path / "out") == built_files(tmp_path / "local")
 

@@ -23,12 +23,8 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.log.scan.segment_scan import read_batches
 from kafka_index.core.query.bounds import EARLIEST
 from kafka_index.core.query.choices import Isolation, OnDamage
-from kafka_index.spark.data_source import (
-    FilteringReader,
-    KafkaLogReader,
-    KafkaLogSource,
-    parse_options,
-)
+from kafka_index.spark import KafkaLogSource
+from kafka_index.spark.data_source import FilteringReader, KafkaLogReader, parse_options
 from kafka_index.spark.option_values import parse_by_partition, parse_number
 from tests.support.command_line import DUMP, build_here, copy_partitions, index_files
 from tests.support.damaged_dumps import (

@@ -17,7 +17,7 @@ from kafka_index.commands.import_.import_settings import ImportMode, ImportSetti
 from kafka_index.commands.import_.table_files import list_table_files
 from kafka_index.core.errors import InputError
 from kafka_index.core.output.locks import DirectoryLock
-from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.spark import KafkaLogSource
 from kafka_index.spark.import_tables import import_tables
 from kafka_index.spark.workers import session_workers
 from tests.support.command_line import DUMP, copy_partitions

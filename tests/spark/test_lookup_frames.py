@@ -14,10 +14,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_index.core.errors import InputError, KafkaIndexError
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.log.read.choices import Resolve
-from kafka_index.core.query.inventory import Inventory, collect_inventory
+from kafka_index.core.query.inventory import Inventory
 from kafka_index.core.query.keys import By, Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
-from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
+from kafka_index.spark import list_dump, lookup_offsets, lookup_timestamps
 from kafka_index.spark.workers import spark_schema
 from tests.spark.lookups import make_dump, make_queries
 from tests.support.command_line import DUMP
@@ -79,7 +79,7 @@ def test_paths_stand_for_their_inventory(spark: SparkSession) -> None:
     queries = spark.createDataFrame(
         [("payments", 0, 5)], "topic string, partition int, offset long"
     )
-    wanted = lookup_offsets(queries, collect_inventory([str(DUMP)])).collect()
+    wanted = lookup_offsets(queries, list_dump(DUMP)).collect()
     config = {"log.index.interval.bytes": 4096}
     assert lookup_offsets(queries, DUMP, config=config).collect() == wanted
     assert lookup_offsets(queries, [str(DUMP)]).collect() == wanted

@@ -16,8 +16,8 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.log.recovery.report import SegmentReport, report_table
 from kafka_index.core.log.recovery.settings import INDEX_OUTPUTS, BuildSettings
 from kafka_index.core.logdir.listing import list_dump
-from kafka_index.spark.parquet import build_rows, files_as_rows, read_staged, stage_rows
-from kafka_index.spark.workers import session_workers
+from kafka_index.spark.parquet import build_rows, files_as_rows, stage_rows
+from kafka_index.spark.workers import session_workers, unpack_rows
 from tests.servers.s3 import S3Server
 from tests.support.dumps import (
     CollectedRows,
@@ -159,7 +159,7 @@ def test_a_segment_whose_rows_did_not_all_come_is_not_published(
         fail_fast=False,
     )
 
-    (report,) = (each.report for each in read_staged(pa.Table.from_batches(batches)))
+    (report,) = (each.report for each in unpack_rows(batches))
     assert report.status == "failed"
     assert "expected 200 rows" in (report.reason or "")
     assert index_files(tmp_path / "out") == {}
@@ -185,7 +185,7 @@ def test_rows_arrive_chunk_by_chunk_and_are_let_go(tmp_path: Path) -> None:
     )
 
     assert pulled == 0
-    (staged,) = read_staged(pa.Table.from_batches(batches))
+    (staged,) = unpack_rows(batches)
     assert staged.report.status == "built"
     assert pulled == 90
 

@@ -18,7 +18,7 @@ _DRIVER = """\
 import json, sys
 from kafka_index.cli import job_main
 from kafka_index.spark.session import build_session
-from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.spark import KafkaLogSource
 
 for name, *arguments in json.loads(sys.argv[1]):
     job_main(name, arguments)

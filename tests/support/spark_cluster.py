@@ -51,9 +51,17 @@ class Cluster:
         """Return the processes of all executors that run now."""
         return [
             pid
-            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            for pid in _pids()
             if _parent(pid) in self.workers and "CoarseGrainedExecutorBackend" in _command(pid)
         ]
+
+    def running_workers(self) -> list[int]:
+        """Return the processes of the workers that have not been killed."""
+        return [pid for pid in self.workers if "deploy.worker.Worker" in _command(pid)]
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until the master knows so many workers as alive."""
+        wait_for(lambda: _alive_workers(self.ui) == count, _START_SECONDS, f"{count} workers")
 
     def executor_logs(self) -> set[Path]:
         """Return the files in which all executors until now have their stderr."""
@@ -90,8 +98,9 @@ def standalone_cluster(
 
         for _ in range(workers):
             add_worker()
-        wait_for(lambda: _alive_workers(ui) == workers, _START_SECONDS, "workers")
-        yield Cluster(master, ui, folder, started, add_worker)
+        cluster = Cluster(master, ui, folder, started, add_worker)
+        cluster.wait_for_workers(workers)
+        yield cluster
 
 
 def executor_python(folder: Path, *, without: Sequence[str] = ()) -> Path:
@@ -167,6 +176,20 @@ def _find(pattern: re.Pattern[str], log: Path) -> str | None:
 def _alive_workers(ui: str) -> int:
     with urllib.request.urlopen(f"{ui}/json/", timeout=scaled(5)) as answer:  # noqa: S310, ours
         return int(json.load(answer)["aliveworkers"])
+
+
+def processes_of(python: Path) -> list[int]:
+    """Return the processes that run an interpreter."""
+    return [pid for pid in _pids() if _command(pid).startswith(f"{python} ")]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
+    return [each for each in _pids() if _parent(each) == pid]
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _parent(pid: int) -> int:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import kafka_index
+import kafka_index.spark
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "api.md"
@@ -42,19 +45,23 @@ def page() -> str:
     head, mark, rest = PAGE.read_text(encoding="utf-8").partition(_MARK)
     parts = [f"{head}{mark}{rest.partition(chr(10))[0]}\n"]
     for title, names in groups():
-        links = ", ".join(f"[`{name}`](#{_anchor(name)})" for name in names)
-        parts.append(f"## {title}\n\n{links}\n")
-        parts += map(_entry, names)
+        parts += _section(title, names, kafka_index)
+    spark = kafka_index.spark
+    functions = [name for name in spark.__all__ if inspect.isfunction(getattr(spark, name))]
+    parts += _section("Spark", functions, spark)
     return "\n".join(parts)
 
 
-def _anchor(name: str) -> str:
-    return f"kafka_index{name.lower()}"
+def _section(title: str, names: Sequence[str], module: ModuleType) -> Iterator[str]:
+    place = module.__name__
+    links = [f"[`{name}`](#{f'{place}.{name}'.replace('.', '').lower()})" for name in names]
+    yield f"## {title}\n\n{', '.join(links)}\n"
+    for name in names:
+        yield _entry(f"{place}.{name}", name, getattr(module, name))
 
 
-def _entry(name: str) -> str:
-    value = getattr(kafka_index, name)
-    lines = [f"### kafka_index.{name}", ""]
+def _entry(path: str, name: str, value: Any) -> str:
+    lines = [f"### {path}", ""]
     if isinstance(value, type) and issubclass(value, Enum):
         lines += [_text(inspect.getdoc(value) or ""), ""]
         lines += [f"- `{member.value}`" for member in value]

@@ -6,12 +6,16 @@ beside the target until all of their partition is there.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
+from kafka_index.core.errors import plural
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.job.engine import COST_BYTES, Workers, count_bins, wave_bytes
 from kafka_index.core.job.overlap import Overlap
@@ -30,6 +34,7 @@ _GROUPS = 64
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 64
 
 _Segment = TypeVar("_Segment")
+_LOGGER = logging.getLogger(__name__)
 
 
 class Wave(Protocol):
@@ -154,8 +159,32 @@ def build_waves(
     Waves overlap: the works of the next fill the cores that the end of the scan, or the publishing
     of its partitions, leaves idle. With `fail_fast` it is one wave at a time, so that none is begun
     after a failure. A failure of the engine or of a signal is raised once the rows of all that is
-    in place have been yielded.
+    in place have been yielded. However the run ends, its totals are logged.
     """
+    started = time.monotonic()
+    count = segments = log_bytes = 0
+    try:
+        with closing(_run_waves(workers, waves, settings, fail_fast=fail_fast)) as finished:
+            for rows in finished:
+                count += 1
+                segments += len(rows)
+                log_bytes += sum(row.log_size_bytes for row in rows)
+                yield rows
+    finally:
+        _LOGGER.info(
+            "run %s: %s, %s, %.2f GB of logs, %.2f MB through the driver, %.1f s",
+            settings.run_id,
+            plural(count, "wave"),
+            plural(segments, "segment"),
+            log_bytes / 1e9,
+            workers.driver_bytes / 1e6,
+            time.monotonic() - started,
+        )
+
+
+def _run_waves(
+    workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool
+) -> Generator[list[SegmentReport], None, None]:
     # The scan results of the running waves.
     staged_of: dict[Wave, list[StagedSegment]] = {}
 

@@ -99,6 +99,10 @@ class Workers(Protocol):
     def in_process(self) -> bool:
         """Whether works are done in this process, and share its memory."""
 
+    @property
+    def driver_bytes(self) -> int:
+        """The bytes of works and results that this process has sent and received so far."""
+
     def stop(self) -> None:
         """End the runs that others wait for; called from any thread."""
 

@@ -516,7 +516,8 @@ def _pandas_type(kind: pa.DataType) -> object | None:
         return None
     import pandas as pd  # noqa: PLC0415, optional
 
-    return pd.api.types.pandas_dtype(str(kind).replace("int", "Int").replace("u", "U"))
+    found: object = pd.api.types.pandas_dtype(str(kind).replace("int", "Int").replace("u", "U"))
+    return found
 
 
 def _table_lines(table: pa.Table) -> list[str]:

@@ -62,6 +62,7 @@ class ThreadWorkers:
     """Threads that run functions over works, each run with `count` of its own, named alike."""
 
     in_process = True
+    driver_bytes = 0
 
     def __init__(self, count: int, name: str) -> None:
         self.count = count

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.spark import KafkaLogSource
 from tests.conformance.kafka_jars import spark_kafka_jars
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestampType")
