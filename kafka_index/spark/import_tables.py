@@ -40,7 +40,7 @@ _FILE_ROWS = 1 << 40
 _FILE_BYTES = 1 << 30
 
 
-def _write_tables(
+def write_tables(
     workers: Workers,
     files: Sequence[TableFile],
     root: str,
@@ -125,7 +125,7 @@ def _import_on_spark(
                 outputs=[root],
             ) as workers,
         ):
-            _write_tables(workers, files, root, continued, properties)
+            write_tables(workers, files, root, continued, properties)
     except KafkaIndexError as error:
         if is_retriable(error):
             raise

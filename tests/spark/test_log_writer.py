@@ -18,7 +18,7 @@ from kafka_index.commands.import_.table_files import list_table_files
 from kafka_index.core.errors import InputError
 from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.spark import KafkaLogSource
-from kafka_index.spark.import_tables import import_tables
+from kafka_index.spark.import_tables import write_tables
 from kafka_index.spark.workers import session_workers
 from tests.support.command_line import DUMP, copy_partitions
 from tests.support.record_tables import rows_of
@@ -117,14 +117,14 @@ def test_files_are_imported_on_spark(session: SparkSession, tmp_path: Path) -> N
 
     with session_workers(session) as workers:
         properties = {"segment.bytes": "65536"}
-        import_tables(workers, files, str(root), settings, properties)
+        write_tables(workers, files, str(root), settings, properties)
         assert kafka_index.read_records(root).read_all().equals(table)
         counts = [counts_of_run(str(path), settings.run_id) for path in root.iterdir()]
         assert sum(each.records for each in counts if each is not None) == len(table)
         before = {path: path.stat() for path in root.rglob("*.log")}
         # The same run again continues: all is there.
-        import_tables(workers, files, str(root), settings, properties)
+        write_tables(workers, files, str(root), settings, properties)
         assert {path: path.stat() for path in root.rglob("*.log")} == before
         other = replace(settings, run_id="other")
         with pytest.raises(PySparkException, match="the partition exists"):
-            import_tables(workers, files, str(root), other, properties)
+            write_tables(workers, files, str(root), other, properties)
