@@ -215,6 +215,19 @@ def test_code_of_other_sources_is_not_loaded(
     assert _run(python, ONE_KERNEL, **variables)[-1] == count
 
 
+def test_wheel_has_every_file_of_the_package(wheel: Path) -> None:
+    package = ROOT / "kafka_index"
+    needed = {
+        path.relative_to(ROOT).as_posix()
+        for path in package.rglob("*")
+        if path.is_file()
+        and path.suffix in (".py", ".js", ".css", ".html", ".properties", ".typed")
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        assert needed - set(archive.namelist()) == set()
+    assert any(name.endswith(".js") for name in needed)
+
+
 def test_pip_takes_the_wheel_for_this_python_alone(wheel: Path) -> None:
     *_, tags = parse_wheel_filename(wheel.name)
     assert tags <= set(sys_tags())

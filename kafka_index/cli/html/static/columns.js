@@ -1,5 +1,5 @@
 "use strict";
-// Unpacks what kafka_index/pages/page.py has packed.
+// Unpacks what kafka_index/cli/html/page.py has packed.
 
 async function unpack(id) {
   const element = document.getElementById(id);
