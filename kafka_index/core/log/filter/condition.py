@@ -1,20 +1,21 @@
 """The records that a rewrite drops, by their keys or by a condition.
 
-A condition is a few words of SQL, evaluated by DuckDB. Nothing reaches DuckDB but a condition that
-was parsed here; every other text is refused. A comparison with NULL is NULL, as in SQL, and NULL
-selects nothing.
+A condition is a few words of SQL. DuckDB parses it, and its tree is checked node by node: what is
+evaluated is SQL that is written here from the nodes that are known. A comparison with NULL is NULL,
+as in SQL, and NULL selects nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -38,18 +39,13 @@ _MACROS = """
         coalesce(try(decode(bytes)), CASE WHEN bytes IS NOT NULL THEN chr(65533) END);
     CREATE MACRO header_of(pairs, name) AS
         text_of(list_last(list_filter(pairs, lambda pair: pair.key = name)).value);
+    CREATE MACRO integer_of(digits) AS
+        CASE WHEN regexp_full_match(digits, '-?[0-9]{1,19}') THEN try_cast(digits AS BIGINT) END;
 """
-#: A row of these makes any error of DuckDB before work is done.
-_PROBE = b"x"
-_KEYWORDS = frozenset(("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL"))
-_HEADER = "header"
-_WORD = re.compile(
-    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?[0-9]{1,19}\b)|(?P<name>[A-Za-z_]+)"
-    r"|(?P<symbol><=|>=|<>|!=|[=<>(),]))",
-    re.ASCII,
-)
-_COMPARISONS = frozenset(("=", "<>", "!=", "<", "<=", ">", ">="))
+#: In the database of conditions; nothing in a condition reads files or settings.
+_DATABASE = {"threads": 1, "enable_external_access": "false", "lock_configuration": "true"}
 _MAX_DEPTH = 100
+_NUMBER = re.compile("-?[0-9]{1,19}", re.ASCII)
 
 
 class _Kind(Enum):
@@ -57,6 +53,7 @@ class _Kind(Enum):
     NUMBER = "an integer"
     TIME = "a time"
     NULL = "NULL"
+    BOOLEAN = "a condition"
 
 
 #: What may be compared.
@@ -69,25 +66,95 @@ COLUMNS = {
 }
 #: The columns that a condition is evaluated over.
 CONDITION_COLUMNS = (*COLUMNS, "headers")
+#: A node of DuckDB's tree.
+_Node = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
-    """A word: a text, number or symbol as it stands, a keyword in capitals, or a column."""
-
-    kind: str
-    text: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    """A column, or a literal."""
+class _Operand(NamedTuple):
+    """A part of a condition: its kind, its SQL, and the content of a constant."""
 
     kind: _Kind
     sql: str
-    word: _Word
-    is_literal: bool = False
+    constant: str | None = None
+
+    def converted(self, kind: _Kind) -> str:
+        """Return the SQL of this part as one of a kind."""
+        if self.constant is not None and kind is _Kind.TIME:
+            return _time(self.kind, self.constant)
+        if self.constant is not None and (self.kind, kind) == (_Kind.TEXT, _Kind.NUMBER):
+            number = parse_integer(self.constant)
+            if number is not None:
+                return str(number)
+        if self.kind not in (kind, _Kind.NULL):
+            raise InputError(
+                "the condition compares what cannot be compared",
+                expected=kind.value,
+                found=f"{self.kind.value}: {self.sql}",
+                hint=f"see {help_page('rewrite')}",
+            )
+        return self.sql
+
+
+class _Rule(NamedTuple):
+    """The SQL of a node, made of its children, and their kinds: all are of the same one."""
+
+    sql: str
+    kind: _Kind = _Kind.BOOLEAN
+    children: Collection[_Kind] = tuple(_Kind)
+
+    def apply(self, operands: Sequence[_Operand]) -> _Operand:
+        """Return the node."""
+        # The kind of a column decides; if there is none, that of the first constant.
+        kind = min(
+            operands, key=lambda each: (each.kind is _Kind.NULL, each.constant is not None)
+        ).kind
+        kind = kind if kind in self.children else next(iter(self.children))
+        parts = [operand.converted(kind) for operand in operands]
+        if "{list}" in self.sql:
+            sql = self.sql.format(parts[0], list=", ".join(parts[1:]))
+        else:
+            sql = self.sql.format(*parts) if "{}" in self.sql else self.sql.join(parts)
+        return _Operand(self.kind, f"({sql})")
+
+
+_CONDITIONS, _TEXTS = (_Kind.BOOLEAN,), (_Kind.TEXT,)
+_CASTABLE = (_Kind.TEXT, _Kind.NUMBER, _Kind.NULL)
+#: The nodes of DuckDB's tree that may be in a condition, functions with parentheses.
+_RULES = {
+    "CONJUNCTION_AND": _Rule(" AND ", children=_CONDITIONS),
+    "CONJUNCTION_OR": _Rule(" OR ", children=_CONDITIONS),
+    "OPERATOR_NOT": _Rule("NOT {}", children=_CONDITIONS),
+    "OPERATOR_IS_NULL": _Rule("{} IS NULL"),
+    "OPERATOR_IS_NOT_NULL": _Rule("{} IS NOT NULL"),
+    "COMPARE_EQUAL": _Rule("{} = {}"),
+    "COMPARE_NOTEQUAL": _Rule("{} <> {}"),
+    "COMPARE_LESSTHAN": _Rule("{} < {}"),
+    "COMPARE_LESSTHANOREQUALTO": _Rule("{} <= {}"),
+    "COMPARE_GREATERTHAN": _Rule("{} > {}"),
+    "COMPARE_GREATERTHANOREQUALTO": _Rule("{} >= {}"),
+    "COMPARE_BETWEEN": _Rule("{} BETWEEN {} AND {}"),
+    "COMPARE_IN": _Rule("{0} IN ({list})"),
+    "CAST VARCHAR": _Rule("CAST({} AS VARCHAR)", _Kind.TEXT, _CASTABLE),
+    "CAST BIGINT": _Rule("integer_of(CAST({} AS VARCHAR))", _Kind.NUMBER, _CASTABLE),
+    "~~()": _Rule("{} LIKE {}", children=_TEXTS),
+    "!~~()": _Rule("{} NOT LIKE {}", children=_TEXTS),
+    "starts_with()": _Rule("starts_with({}, {})", children=_TEXTS),
+    "ends_with()": _Rule("ends_with({}, {})", children=_TEXTS),
+    "lower()": _Rule("lower({})", _Kind.TEXT, _TEXTS),
+    "upper()": _Rule("upper({})", _Kind.TEXT, _TEXTS),
+    "length()": _Rule("length({})", _Kind.NUMBER, _TEXTS),
+}
+#: The members of nodes that hold their children, in order.
+_CHILDREN = ("left", "right", "input", "lower", "upper")
+#: What a call of a function has besides its name and arguments.
+_PLAIN = {
+    "type": "FUNCTION",
+    "schema": "",
+    "catalog": "",
+    "distinct": False,
+    "filter": None,
+    "order_bys": {"type": "ORDER_MODIFIER", "orders": []},
+}
 
 
 class SelectionError(InputError):
@@ -104,17 +171,10 @@ class Condition:
     @classmethod
     def parse(cls, text: str) -> Condition:
         """Check a condition."""
-        parser = _Parser(text)
-        condition = cls(text, parser.parse())
-        probe = {
-            "topic": "x",
-            "partition": 0,
-            "offset": 0,
-            "timestamp": 0,
-            "key": _PROBE,
-            "headers": [{"key": name, "value": _PROBE} for name in parser.headers],
-        }
-        rows = pa.RecordBatch.from_pylist([probe], schema=record_schema(CONDITION_COLUMNS))
+        condition = cls(text, _parse(text))
+        row = dict.fromkeys(CONDITION_COLUMNS) | {"partition": 0, "offset": 0, "timestamp": 0}
+        # Any error of DuckDB is one here, before work is done.
+        rows = pa.RecordBatch.from_pylist([row], schema=record_schema(CONDITION_COLUMNS))
         ConditionMatcher(condition).match(rows)
         return condition
 
@@ -128,9 +188,9 @@ class ConditionMatcher:
 
         self._error: Any = duckdb.Error
         self._condition = condition
-        self._database = duckdb.connect(":memory:", config={"threads": 1})
+        self._database = duckdb.connect(":memory:", config=_DATABASE)
         self._database.execute(_MACROS)
-        self._query = f"SELECT coalesce(({condition.sql}), false) AS dropped FROM ({_VIEW})"  # noqa: S608, because every word is checked
+        self._query = f"SELECT coalesce(({condition.sql}), false) AS dropped FROM ({_VIEW})"  # noqa: S608, because it is made of known nodes
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which records satisfy the condition; raises `InputError` if DuckDB refuses it."""
@@ -246,218 +306,134 @@ def read_keys(path: str) -> KeyLines:
     return KeyLines.of(keys, lines)
 
 
-class _Parser:
-    """Recursive descent over the words of a condition.
+def _parse(text: str) -> str:
+    """Return a condition in SQL for DuckDB; raises `InputError` for a node that is not known.
 
     In the SQL times are numbers: twice their milliseconds, so that a time between two milliseconds
     is a number too.
     """
+    import duckdb  # noqa: PLC0415
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._words = self._split()
-        self._at = 0
-        self._depth = 0
-        #: The names of headers in the condition.
-        self.headers: list[str] = []
-
-    def parse(self) -> str:
-        """Return the condition in SQL; raises `InputError` if it is not of the grammar."""
-        sql = self._condition()
-        if self._next is not None:
-            raise self._unknown()
-        return sql
-
-    def _split(self) -> list[_Word]:
-        words: list[_Word] = []
-        position = 0
-        while self._text[position:].strip():
-            found = _WORD.match(self._text, position)
-            if found is None:
-                raise self._unknown(position)
-            kind = str(found.lastgroup)
-            word = found[kind]
-            if kind == "name" and word.upper() in _KEYWORDS:
-                kind, word = "symbol", word.upper()
-            elif kind == "name":
-                word = word.lower()
-                if word not in COLUMNS and word != _HEADER:
-                    raise self._unknown(found.start(kind))
-            words.append(_Word(kind, word, found.start(kind)))
-            position = found.end()
-        return words
-
-    @property
-    def _next(self) -> _Word | None:
-        return self._words[self._at] if self._at < len(self._words) else None
-
-    def _accept(self, *symbols: str) -> _Word | None:
-        """Take the next word if it is one of these."""
-        word = self._next
-        if word is None or word.kind != "symbol" or word.text not in symbols:
-            return None
-        self._at += 1
-        return word
-
-    def _expect(self, symbol: str) -> None:
-        if self._accept(symbol) is None:
-            raise self._unknown()
-
-    def _condition(self) -> str:
-        terms = [self._conjunction()]
-        while self._accept("OR"):
-            terms.append(self._conjunction())
-        return " OR ".join(terms)
-
-    def _conjunction(self) -> str:
-        terms = [self._term()]
-        while self._accept("AND"):
-            terms.append(self._term())
-        return " AND ".join(terms)
-
-    def _term(self) -> str:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise InputError("the condition is nested too deeply", expected=f"{_MAX_DEPTH} levels")
-        try:
-            if self._accept("NOT"):
-                return f"NOT {self._term()}"
-            if self._is_condition_in_parentheses():
-                self._expect("(")
-                sql = self._condition()
-                self._expect(")")
-                return f"({sql})"
-            return self._predicate()
-        finally:
-            self._depth -= 1
-
-    def _is_condition_in_parentheses(self) -> bool:
-        """Return whether a condition in parentheses follows, and not an operand in them."""
-        word, start, headers = self._next, self._at, list(self.headers)
-        if word is None or word.text != "(":
-            return False
-        try:
-            self._operand()
-        except InputError:
-            return True
-        finally:
-            self._at, self.headers = start, headers
-        return False
-
-    def _predicate(self) -> str:
-        left = self._operand()
-        comparison = self._accept(*_COMPARISONS)
-        if comparison is not None:
-            first, second = self._alike(left, self._operand())
-            return f"{first} {comparison.text} {second}"
-        if self._accept("IS"):
-            negation = "NOT " if self._accept("NOT") else ""
-            self._expect("NULL")
-            return f"{left.sql} IS {negation}NULL"
-        negation = "NOT " if self._accept("NOT") else ""
-        if self._accept("IN"):
-            self._expect("(")
-            members = [self._operand()]
-            while self._accept(","):
-                members.append(self._operand())
-            self._expect(")")
-            first, *others = self._alike(left, *members)
-            return f"{first} {negation}IN ({', '.join(others)})"
-        if self._accept("BETWEEN"):
-            low = self._operand()
-            self._expect("AND")
-            first, second, third = self._alike(left, low, self._operand())
-            return f"{first} {negation}BETWEEN {second} AND {third}"
-        if self._accept("LIKE"):
-            pattern = self._operand()
-            for operand in (left, pattern):
-                if operand.kind not in (_Kind.TEXT, _Kind.NULL):
-                    raise _not_of_kind(_Kind.TEXT, operand)
-            return f"{left.sql} {negation}LIKE {pattern.sql}"
-        raise self._unknown()
-
-    def _operand(self) -> _Operand:
-        opened = 0
-        while self._accept("("):
-            opened += 1
-        word = self._next
-        if word is None or (word.kind == "symbol" and word.text != "NULL"):
-            raise self._unknown()
-        self._at += 1
-        if word.kind == "text":
-            operand = _Operand(_Kind.TEXT, word.text, word, is_literal=True)
-        elif word.kind == "number":
-            operand = _Operand(_Kind.NUMBER, word.text, word, is_literal=True)
-        elif word.kind == "symbol":
-            operand = _Operand(_Kind.NULL, "NULL", word)
-        elif word.text == _HEADER:
-            operand = self._header(word)
-        else:
-            operand = _Operand(COLUMNS[word.text], f'"{word.text}"', word)
-        for _ in range(opened):
-            self._expect(")")
-        return operand
-
-    def _header(self, word: _Word) -> _Operand:
-        self._expect("(")
-        name = self._next
-        if name is None or name.kind != "text":
-            raise self._unknown()
-        self._at += 1
-        self._expect(")")
-        self.headers.append(_content(name))
-        return _Operand(_Kind.TEXT, f"header_of(headers, {name.text})", word)
-
-    def _alike(self, *operands: _Operand) -> list[str]:
-        """Return operands that are compared with each other, all of one kind."""
-        # The kind of a column decides; where there is none, that of the first literal.
-        named = sorted(operands, key=lambda each: (each.kind is _Kind.NULL, each.is_literal))
-        wanted = named[0].kind
-        return [_converted(each, wanted) for each in operands]
-
-    def _unknown(self, position: int | None = None) -> InputError:
-        if position is None:
-            position = len(self._text) if self._next is None else self._next.position
-        rest = self._text[position : position + 21].strip()
-        where = repr(rest) if rest else f"the end of {self._text!r}"
-        hint = (
-            "put strings and times in single quotes, as in '2024-05-01'; "
-            if rest[:1].isalnum()
-            else ""
-        )
-        return InputError(
-            f"not a condition: {where} is not expected here",
-            hint=f"{hint}see {help_page('rewrite')}",
-        )
+    if not text.strip():
+        raise _no_condition("it is empty")
+    sql = f"SELECT NULL WHERE ({_with_quoted_offset(text)}\n)"
+    with duckdb.connect(":memory:", config=_DATABASE) as database:
+        (tree,) = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
+    match orjson.loads(tree):
+        case {"error": True, "error_message": str(message)}:
+            raise _no_condition(message.partition("\n")[0])
+        case {"statements": [{"node": {"type": "SELECT_NODE", "where_clause": dict(node)}}]}:
+            condition = _checked(node, sql.encode())
+            if condition.kind is _Kind.BOOLEAN:
+                return condition.sql
+    raise _no_condition("it is neither true nor false")
 
 
-def _content(word: _Word) -> str:
-    """Return the content of a text between quotes."""
-    return word.text[1:-1].replace("''", "'")
+def _checked(node: _Node, sql: bytes, depth: int = 1) -> _Operand:
+    """Return a node of the tree of an SQL statement, at a depth."""
+    if depth > _MAX_DEPTH:
+        raise _too_deep()
+    name, children = _rule_of(node)
+    operands = [_checked(child, sql, depth + 1) for child in children] if name in _RULES else []
+    if operands and _RULES[name].sql.count("{}") in (0, len(operands)):
+        return _RULES[name].apply(operands)
+    operand = _leaf(node)
+    if operand is None:
+        start = node["query_location"]
+        shown = (sql[start : start + node["query_location_length"]] or sql).decode(errors="replace")
+        raise _no_condition(f"{shown!r} is not expected here")
+    return operand
 
 
-def _converted(operand: _Operand, kind: _Kind) -> str:
-    """Return an operand for a comparison with others of a kind."""
-    if operand.kind is _Kind.NULL:
-        return operand.sql
-    if operand.is_literal and kind is _Kind.TIME:
-        return _time(operand)
-    if operand.is_literal and kind is _Kind.NUMBER and operand.kind is _Kind.TEXT:
-        number = parse_integer(_content(operand.word))
-        if number is not None:
-            return str(number)
-    if operand.kind is not kind:
-        raise _not_of_kind(kind, operand)
-    return operand.sql
+def _rule_of(node: _Node) -> tuple[str, list[_Node]]:
+    """Return the name of a node in `_RULES`, and its children."""
+    match node:
+        case {"function_name": name, "arguments": arguments, **others}:
+            is_plain = (
+                not any(argument["name"] for argument in arguments)
+                and _PLAIN.items() <= others.items()
+            )
+            return f"{name}()" if is_plain else "", [each["expression"] for each in arguments]
+        case {
+            "type": "OPERATOR_CAST",
+            "child": child,
+            "type_expr": {"type_name": name, "children": []},
+        }:
+            return f"CAST {name.upper()}", [child]
+        case {"type": name, "children": children}:
+            return name, children
+    return node["type"], [node[name] for name in _CHILDREN if name in node]
 
 
-def _time(operand: _Operand) -> str:
+def _leaf(node: _Node) -> _Operand | None:
+    """Return a column or a constant."""
+    match node:
+        case {"type": "COLUMN_REF", "column_names": [name]} if name.lower() in COLUMNS:
+            return _Operand(COLUMNS[name.lower()], f'"{name.lower()}"')
+        case {"literal": {"kind": "NULL_LITERAL"}}:
+            return _Operand(_Kind.NULL, "NULL")
+        case {"literal": {"kind": "STRING", "text": text}}:
+            return _Operand(_Kind.TEXT, _quoted(text), text)
+        case {"function_name": "header", "arguments": [{"expression": {"literal": literal}}]} if (
+            literal["kind"] == "STRING" and _rule_of(node)[0]
+        ):
+            return _Operand(_Kind.TEXT, f"header_of(headers, {_quoted(literal['text'])})")
+        case {"literal": {"kind": "INTEGER", "text": text}} if _NUMBER.fullmatch(text):
+            return _Operand(_Kind.NUMBER, text, text)
+    return None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _with_quoted_offset(text: str) -> str:
+    """Return a condition with the column ``offset`` in quotes, as that is a keyword of SQL.
+
+    Raises `InputError` for comments, for strings and names in other than single quotes, for
+    characters outside ASCII between them, and for a parenthesis that closes nothing.
+    """
+    import duckdb  # noqa: PLC0415
+
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        raise _no_condition("it is not UTF-8") from error
+    kinds = duckdb.token_type
+    tokens = duckdb.tokenize(text)
+    # Positions are in bytes.
+    ends = [start for start, _ in tokens[1:]] + [len(content)]
+    words, depth = [], 0
+    for (start, kind), end in zip(tokens, ends, strict=True):
+        word = content[start:end].decode()
+        depth += (word[0] == "(") - (word[0] == ")")
+        if depth > _MAX_DEPTH:
+            raise _too_deep()
+        is_known = kind != kinds.comment and word.isascii() and word[0] not in '";' and depth >= 0
+        if not (word[0] == "'" if kind == kinds.string_const else is_known):
+            raise _no_condition(f"{word.strip()!r} is not expected here")
+        is_offset = kind == kinds.keyword and word.strip().lower() == "offset"
+        words.append('"offset" ' if is_offset else word)
+    return "".join(words)
+
+
+def _no_condition(reason: str) -> InputError:
+    return InputError(
+        f"not a condition: {reason}",
+        hint=f"put strings and times in single quotes; see {help_page('rewrite')}",
+    )
+
+
+def _too_deep() -> InputError:
+    return InputError("the condition is nested too deeply", expected=f"{_MAX_DEPTH} levels")
+
+
+def _time(kind: _Kind, text: str) -> str:
     """Return twice the milliseconds of a time; one less between two milliseconds."""
-    if operand.kind is _Kind.NUMBER:
-        number = int(operand.sql)
+    if kind is _Kind.NUMBER:
+        number = int(text)
         # A record without a timestamp has this.
         return str(2 * (number if number == NO_TIMESTAMP else parse_time(number)))
-    text = _content(operand.word)
     if is_relative(text):
         raise InputError(
             "a time that is another one in each run",
@@ -466,12 +442,3 @@ def _time(operand: _Operand) -> str:
             hint="give the time itself, such as '2024-05-01T00:00:00Z'",
         )
     return str(2 * parse_time(text) - is_between_milliseconds(text.strip()))
-
-
-def _not_of_kind(kind: _Kind, operand: _Operand) -> InputError:
-    return InputError(
-        "the condition compares what cannot be compared",
-        expected=kind.value,
-        found=f"{operand.kind.value}: {operand.word.text}",
-        hint=f"see {help_page('rewrite')}",
-    )
