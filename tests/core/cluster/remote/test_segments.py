@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from Crypto.Cipher.PKCS1_OAEP import PKCS1OAEP_Cipher
+from Crypto.PublicKey import ECC, RSA
 
 from kafka_index.core.cluster.remote.remote_log_metadata import (
     MetadataEvent,
@@ -31,7 +33,8 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.names import REMOTE_LOG_METADATA_TOPIC
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.tiered.encryption import RsaPrivateNumbers, decrypt_oaep, read_private_key
+from kafka_index.core.fs.tiered.encryption import KeyRing, read_private_key
+from kafka_index.core.fs.tiered.manifest import EncryptedDataKey
 from kafka_index.core.fs.tiered.segment_paths import Layout, SegmentKey
 from kafka_index.core.fs.tiered.tiered_store import TieredStore
 from kafka_index.core.log.scan.segment_scan import ByteStreamSource
@@ -217,7 +220,13 @@ def test_a_key_pair_that_was_not_given_is_asked_for_by_name() -> None:
         store_of(path).read(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"no key\n", b"-----BEGIN PRIVATE KEY-----\nAAAA\n"])
+CURVE = ECC.construct(curve="p256", d=1).export_key(format="PEM").encode()
+PUBLIC = RSA.construct((3233, 17)).export_key()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no key\n", b"-----BEGIN PRIVATE KEY-----\nAAAA\n", PUBLIC, CURVE]
+)
 def test_a_file_without_a_private_key_is_refused_without_its_content(
     content: bytes, tmp_path: Path
 ) -> None:
@@ -229,9 +238,10 @@ def test_a_file_without_a_private_key_is_refused_without_its_content(
     with keys((("gk-1", str(file)),)), pytest.raises(InputError) as caught:
         store_of(path).read(path)
 
-    assert caught.value.message == "not a private key that can be read"
+    assert caught.value.message == "not an RSA private key that can be read"
     assert caught.value.path == str(file)
     assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
 
 
 def test_indexes_that_are_cut_or_altered_are_errors(tmp_path: Path) -> None:
@@ -263,33 +273,53 @@ def masked(data: bytes, seed: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def key() -> RsaPrivateNumbers:
+def key() -> RSA.RsaKey:
+    return RSA.import_key(Path(setting("aiven-enc").keys[0][1]).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def cipher() -> PKCS1OAEP_Cipher:
     return read_private_key(setting("aiven-enc").keys[0][1])
 
 
 @pytest.mark.parametrize("size", [0, 1, 32, 126])
-def test_what_was_encrypted_is_decrypted(key: RsaPrivateNumbers, size: int) -> None:
+def test_what_was_encrypted_is_decrypted(
+    key: RSA.RsaKey, cipher: PKCS1OAEP_Cipher, size: int
+) -> None:
     message = bytes(range(size))
 
-    assert decrypt_oaep(key, encrypt_oaep(key.n, key.e, message)) == message
+    assert cipher.decrypt(encrypt_oaep(key.n, key.e, message)) == message
 
 
-def test_a_message_that_was_altered_anywhere_is_refused(key: RsaPrivateNumbers) -> None:
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_data_key_of_another_size_is_refused(key: RSA.RsaKey, size: int) -> None:
+    data_key = encrypt_oaep(key.n, key.e, bytes(size))
+    ring = KeyRing(dict(setting("aiven-enc").keys))
+
+    with pytest.raises(CorruptObjectError, match="cannot be decrypted"):
+        ring.open(EncryptedDataKey("gk-1", data_key, b""), "a.rsm-manifest")
+
+
+def test_a_message_that_was_altered_anywhere_is_refused(
+    key: RSA.RsaKey, cipher: PKCS1OAEP_Cipher
+) -> None:
     ciphertext = encrypt_oaep(key.n, key.e, b"x" * 32)
     for position in range(0, len(ciphertext), 17):
         altered = bytearray(ciphertext)
         altered[position] ^= 0x40
 
-        assert decrypt_oaep(key, bytes(altered)) is None
+        with pytest.raises(ValueError, match=r"."):
+            cipher.decrypt(bytes(altered))
 
 
-@pytest.mark.parametrize("size", [0, 255, 257])
-def test_a_message_of_another_size_is_refused(key: RsaPrivateNumbers, size: int) -> None:
-    assert decrypt_oaep(key, bytes(size)) is None
+@pytest.mark.parametrize("content", [bytes(size) for size in (0, 255, 257)] + [b"\xff" * 256])
+def test_a_message_of_another_size_is_refused(cipher: PKCS1OAEP_Cipher, content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        cipher.decrypt(content)
 
 
-def test_no_part_of_a_key_is_printed(key: RsaPrivateNumbers) -> None:
-    assert repr(key) == "RsaPrivateNumbers()"
+def test_no_part_of_a_key_is_printed(key: RSA.RsaKey, cipher: PKCS1OAEP_Cipher) -> None:
+    assert not {str(key.d), str(key.p), str(key.n)} & set(re.findall("[0-9]+", repr(cipher)))
 
 
 def _records(at: Setting) -> list[MetadataRecord]:
