@@ -5,19 +5,22 @@ Source: ``SegmentManifestV1`` and ``KafkaTypeSerdeModule`` of the plugin.
 
 from __future__ import annotations
 
-import base64
-import binascii
+import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Any, Self
 
 import numpy as np
-import orjson
 import pyarrow as pa
+from msgspec import Meta, Struct, json
+from msgspec.structs import astuple
 
 from kafka_index.core.errors import CorruptObjectError, InputError
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
+from kafka_index.core.format.state_files import MALFORMED, Int32, Offset
 
 _MAX_WIDTH = 4
 # Count, base, width, and the last size.
@@ -32,7 +35,7 @@ INDEX_NAMES = {
     ".leader_epoch_checkpoint": "leaderEpoch",
     ".txnindex": "transaction",
 }
-_Fields = Mapping[str, object]
+_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -157,12 +160,11 @@ class EncryptedDataKey:
     aad: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredIndex:
+class StoredIndex(Struct, frozen=True, rename={"position_bytes": "position", "size_bytes": "size"}):
     """The place of an index in ``.indexes``, as it is stored."""
 
-    position_bytes: int
-    size_bytes: int
+    position_bytes: Int32
+    size_bytes: Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,89 @@ class SegmentManifest:
         return sum(index.size_bytes for index in self.indexes.values())
 
 
+class _TopicPartition(Struct):
+    topic: str
+    partition: Int32
+
+
+class _TopicIdPartition(Struct, rename="camel"):
+    topic_id: str
+    topic_partition: _TopicPartition
+
+
+class _SegmentId(Struct, rename="camel"):
+    id: str
+    topic_id_partition: _TopicIdPartition
+
+
+class _Metadata(Struct, rename="camel"):
+    remote_log_segment_id: _SegmentId
+    start_offset: Offset
+    end_offset: Offset
+    max_timestamp_ms: Annotated[int, Meta(ge=-1, le=INT64_MAX)]
+    event_timestamp_ms: Offset
+    segment_leader_epochs: dict[Int32, Offset]
+
+    def __post_init__(self) -> None:
+        if self.end_offset < self.start_offset:
+            raise ValueError(f"end offset {self.end_offset} is below {self.start_offset}")
+
+
+class _Chunks(Struct, rename="camel", tag_field="type"):
+    original_file_size: Int32
+    original_chunk_size: Annotated[int, Meta(ge=1, le=INT32_MAX)]
+
+
+class _FixedChunks(_Chunks, tag="fixed"):
+    transformed_chunk_size: Int32
+    final_transformed_chunk_size: Int32
+
+
+class _VariableChunks(_Chunks, tag="variable"):
+    transformed_chunks: bytes
+
+
+class _Indexes(Struct, rename="camel"):
+    """The indexes in the order of `INDEX_NAMES`."""
+
+    offset: StoredIndex
+    timestamp: StoredIndex
+    producer_snapshot: StoredIndex
+    leader_epoch: StoredIndex
+    transaction: StoredIndex | None = None
+
+    def __post_init__(self) -> None:
+        end = 0
+        for index in filter(None, astuple(self)):
+            if index.position_bytes != end:
+                raise ValueError(f"an index at position {index.position_bytes}, expected {end}")
+            end += index.size_bytes
+
+
+class _Encryption(Struct, rename="camel"):
+    data_key: str
+    aad: bytes
+
+    def parse(self) -> EncryptedDataKey:
+        key_id, separator, data_key = self.data_key.rpartition(":")
+        if not separator:
+            # Not shown, though the key is encrypted.
+            raise ValueError("a data key without the id of its key pair")
+        return EncryptedDataKey(key_id, b64decode(data_key, validate=True), self.aad)
+
+
+class _Versioned(Struct):
+    version: Any = None
+
+
+class _Manifest(Struct, rename="camel"):
+    chunk_index: _FixedChunks | _VariableChunks
+    segment_indexes: _Indexes
+    compression: bool
+    remote_log_segment_metadata: _Metadata
+    encryption: _Encryption | None = None
+
+
 def parse_manifest(text: bytes, path: str) -> SegmentManifest:
     """Parse a manifest, the whole object at a path.
 
@@ -209,145 +294,57 @@ def parse_manifest(text: bytes, path: str) -> SegmentManifest:
     `InputError` for another version.
     """
     try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise CorruptObjectError(f"the manifest is not JSON: {error.msg}", path=path) from error
-    reader = _Reader(path)
-    fields = reader.mapping(document, "the manifest")
-    version = fields.get("version")
-    if version != MANIFEST_VERSION:
-        raise InputError(
-            "a manifest of another version", path=path, expected=MANIFEST_VERSION, found=version
-        )
-    metadata = reader.child(fields, "remoteLogSegmentMetadata")
-    segment = reader.child(metadata, "remoteLogSegmentId")
-    topic_id_partition = reader.child(segment, "topicIdPartition")
-    topic_partition = reader.child(topic_id_partition, "topicPartition")
-    is_compressed = fields.get("compression")
-    if not isinstance(is_compressed, bool):
-        raise reader.error("compression", is_compressed)
-    encryption = fields.get("encryption")
-    manifest = SegmentManifest(
-        path=path,
-        topic=reader.text(topic_partition, "topic"),
-        topic_id=reader.text(topic_id_partition, "topicId"),
-        partition=reader.integer(topic_partition, "partition", INT32_MAX),
-        segment_id=reader.text(segment, "id"),
-        start_offset=reader.integer(metadata, "startOffset"),
-        end_offset=reader.integer(metadata, "endOffset"),
-        max_timestamp_ms=reader.integer(metadata, "maxTimestampMs", lowest=-1),
-        event_timestamp_ms=reader.integer(metadata, "eventTimestampMs"),
-        epochs=reader.epochs(metadata),
-        chunks=_chunks(reader, fields),
-        indexes=_indexes(reader, fields),
-        is_compressed=is_compressed,
-        encryption=None if encryption is None else _encryption(reader, encryption),
-    )
-    if manifest.end_offset < manifest.start_offset:
-        raise reader.error("endOffset", manifest.end_offset)
-    return manifest
-
-
-class _Reader:
-    """Takes typed fields out of a JSON object; all else is an error that names the field."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def error(self, name: str, found: object) -> CorruptObjectError:
-        text = repr(found)
-        return CorruptObjectError(
-            f"{name} of the manifest is missing or impossible",
-            path=self.path,
-            found=text if len(text) < 80 else f"{text[:80]}...",
-        )
-
-    def mapping(self, value: object, name: str) -> _Fields:
-        if not isinstance(value, dict):
-            raise self.error(name, value)
-        return value
-
-    def child(self, fields: _Fields, name: str) -> _Fields:
-        return self.mapping(fields.get(name), name)
-
-    def text(self, fields: _Fields, name: str) -> str:
-        value = fields.get(name)
-        if not isinstance(value, str):
-            raise self.error(name, value)
-        return value
-
-    def integer(
-        self, fields: _Fields, name: str, largest: int = INT64_MAX, *, lowest: int = 0
-    ) -> int:
-        value = fields.get(name)
-        if type(value) is not int or not lowest <= value <= largest:
-            raise self.error(name, value)
-        return value
-
-    def base64(self, text: str, name: str) -> bytes:
-        try:
-            return base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise self.error(name, text) from error
-
-    def epochs(self, metadata: _Fields) -> tuple[EpochEntry, ...]:
-        entries = []
-        epochs = self.child(metadata, "segmentLeaderEpochs")
-        for epoch in epochs:
-            if not epoch.isdecimal() or int(epoch) > INT32_MAX:
-                raise self.error("segmentLeaderEpochs", epoch)
-            entries.append(EpochEntry(int(epoch), self.integer(epochs, epoch)))
-        return tuple(sorted(entries, key=lambda entry: entry.epoch))
-
-
-def _chunks(reader: _Reader, fields: _Fields) -> ChunkIndex:
-    index = reader.child(fields, "chunkIndex")
-    kind = reader.text(index, "type")
-    original_size = reader.integer(index, "originalFileSize", INT32_MAX)
-    chunk_size = reader.integer(index, "originalChunkSize", INT32_MAX, lowest=1)
-    try:
-        if kind == "fixed":
-            return ChunkIndex.fixed(
-                original_size,
-                chunk_size,
-                reader.integer(index, "transformedChunkSize", INT32_MAX),
-                reader.integer(index, "finalTransformedChunkSize", INT32_MAX),
+        # Members that are not known are not decoded otherwise.
+        document = text.decode()
+        version = json.decode(document, type=_Versioned).version
+        if version != MANIFEST_VERSION:
+            raise InputError(
+                "a manifest of another version", path=path, expected=MANIFEST_VERSION, found=version
             )
-        if kind == "variable":
-            packed = reader.base64(reader.text(index, "transformedChunks"), "transformedChunks")
-            return parse_chunk_index(original_size, chunk_size, packed)
-    except ValueError as error:
+        return _parse(json.decode(document, type=_Manifest), path)
+    except (ValueError, *MALFORMED) as error:
         raise CorruptObjectError(
-            f"the chunk index of the manifest is damaged: {error}", path=reader.path
+            f"the manifest is malformed: {error}", path=path, found=_found_at(text, error)
         ) from error
-    raise reader.error("type of chunkIndex", kind)
 
 
-def _indexes(reader: _Reader, fields: _Fields) -> dict[str, StoredIndex]:
-    stored = reader.child(fields, "segmentIndexes")
-    indexes = {}
-    end = 0
-    for suffix, name in INDEX_NAMES.items():
-        if name == "transaction" and stored.get(name) is None:
-            continue
-        index = reader.child(stored, name)
-        position = reader.integer(index, "position", INT32_MAX)
-        if position != end:
-            raise reader.error(f"position of the {name} index", position)
-        size = reader.integer(index, "size", INT32_MAX)
-        indexes[suffix] = StoredIndex(position, size)
-        end += size
-    return indexes
-
-
-def _encryption(reader: _Reader, value: object) -> EncryptedDataKey:
-    fields = reader.mapping(value, "encryption")
-    key_id, separator, data_key = reader.text(fields, "dataKey").rpartition(":")
-    if not separator:
-        # Not shown, though the key is encrypted.
-        raise reader.error("dataKey", "no key id")
-    return EncryptedDataKey(
-        key_id,
-        reader.base64(data_key, "dataKey"),
-        reader.base64(reader.text(fields, "aad"), "aad"),
+def _parse(fields: _Manifest, path: str) -> SegmentManifest:
+    chunks, metadata = fields.chunk_index, fields.remote_log_segment_metadata
+    sizes = chunks.original_file_size, chunks.original_chunk_size
+    segment = metadata.remote_log_segment_id
+    partition = segment.topic_id_partition.topic_partition
+    return SegmentManifest(
+        path=path,
+        topic=partition.topic,
+        topic_id=segment.topic_id_partition.topic_id,
+        partition=partition.partition,
+        segment_id=segment.id,
+        start_offset=metadata.start_offset,
+        end_offset=metadata.end_offset,
+        max_timestamp_ms=metadata.max_timestamp_ms,
+        event_timestamp_ms=metadata.event_timestamp_ms,
+        epochs=tuple(EpochEntry(*each) for each in sorted(metadata.segment_leader_epochs.items())),
+        chunks=parse_chunk_index(*sizes, chunks.transformed_chunks)
+        if isinstance(chunks, _VariableChunks)
+        else ChunkIndex.fixed(
+            *sizes, chunks.transformed_chunk_size, chunks.final_transformed_chunk_size
+        ),
+        indexes={
+            suffix: index
+            for suffix, index in zip(INDEX_NAMES, astuple(fields.segment_indexes), strict=True)
+            if index is not None
+        },
+        is_compressed=fields.compression,
+        encryption=fields.encryption and fields.encryption.parse(),
     )
+
+
+def _found_at(text: bytes, error: Exception) -> str | None:
+    """Return the value that an error is about, if it names the place of one."""
+    value = None
+    with suppress(*MALFORMED, AttributeError):
+        value = json.decode(text)
+        for name in re.findall(r"\.(\w+)", str(error).rpartition(" - at ")[2]):
+            value = value.get(name)
+    # An object may have a data key in it.
+    return None if value is None or isinstance(value, dict | list) else repr(value)[:_SHOWN]
