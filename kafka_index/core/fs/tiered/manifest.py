@@ -335,7 +335,7 @@ def _parse(fields: _Manifest, path: str) -> SegmentManifest:
             if index is not None
         },
         is_compressed=fields.compression,
-        encryption=fields.encryption and fields.encryption.parse(),
+        encryption=None if fields.encryption is None else fields.encryption.parse(),
     )
 
 

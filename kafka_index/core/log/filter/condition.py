@@ -43,7 +43,11 @@ _MACROS = """
         CASE WHEN regexp_full_match(digits, '-?[0-9]{1,19}') THEN try_cast(digits AS BIGINT) END;
 """
 #: In the database of conditions; nothing in a condition reads files or settings.
-_DATABASE = {"threads": 1, "enable_external_access": "false", "lock_configuration": "true"}
+_DATABASE: dict[str, Any] = {
+    "threads": 1,
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+}
 _MAX_DEPTH = 100
 _NUMBER = re.compile("-?[0-9]{1,19}", re.ASCII)
 
@@ -318,8 +322,8 @@ def _parse(text: str) -> str:
         raise _no_condition("it is empty")
     sql = f"SELECT NULL WHERE ({_with_quoted_offset(text)}\n)"
     with duckdb.connect(":memory:", config=_DATABASE) as database:
-        (tree,) = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
-    match orjson.loads(tree):
+        row = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
+    match orjson.loads(row[0] if row else "null"):
         case {"error": True, "error_message": str(message)}:
             raise _no_condition(message.partition("\n")[0])
         case {"statements": [{"node": {"type": "SELECT_NODE", "where_clause": dict(node)}}]}:
