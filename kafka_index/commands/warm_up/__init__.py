@@ -1,0 +1,1 @@
+"""Compile the kernels before the first run."""
