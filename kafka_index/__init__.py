@@ -6,7 +6,7 @@
     >>> records = kafka_index.read_records("/dump/broker-1", topics="orders").to_arrow()
 
 Dumps: data directories, partition directories, or globs of either; local paths or URIs.
-    build_indexes        write .index, .timeindex and what else a broker keeps beside its logs
+    build_indexes        write .index, .timeindex and other files that a broker keeps next to logs
     verify               compare every file with what it should be
     predict              what a broker does to its log directories when it starts
     list_partitions      partitions, their offsets and sizes
@@ -42,7 +42,7 @@ Writing logs as a broker does:
     write_record_batch   encode records as a batch, from Record and BatchFields
 
 Settings and errors:
-    LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream, ImportLayout
+    LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream, ImportLayout, InputFormat
     Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode, ExportFormat, OnDataLoss
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
@@ -66,14 +66,15 @@ if TYPE_CHECKING:
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
     from kafka_index.api.records import find_records as find_records
     from kafka_index.api.records import read_records as read_records
-    from kafka_index.api.repairs import build_indexes as build_indexes
     from kafka_index.api.repairs import restore_dump as restore_dump
     from kafka_index.commands.backup.repository_check import Backup as Backup
     from kafka_index.commands.backup.result import BackedUpPartition as BackedUpPartition
     from kafka_index.commands.backup.result import BackupResult as BackupResult
     from kafka_index.commands.backup.result import BackupStatus as BackupStatus
-    from kafka_index.commands.build.job import BuildResult as BuildResult
+    from kafka_index.commands.build import build_indexes as build_indexes
     from kafka_index.commands.build.local_build import build_segment_files as build_segment_files
+    from kafka_index.commands.build.request import InputFormat as InputFormat
+    from kafka_index.commands.build.result import BuildResult as BuildResult
     from kafka_index.commands.export import export_records as export_records
     from kafka_index.commands.export.request import ExportFormat as ExportFormat
     from kafka_index.commands.export.request import OnDataLoss as OnDataLoss
@@ -146,11 +147,13 @@ _NAMES = {
     "api.dumps": "predict verify",
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
     "api.records": "find_records read_records",
-    "api.repairs": "build_indexes restore_dump",
+    "api.repairs": "restore_dump",
     "commands.backup.repository_check": "Backup",
     "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
-    "commands.build.job": "BuildResult",
+    "commands.build": "build_indexes",
     "commands.build.local_build": "build_segment_files",
+    "commands.build.request": "InputFormat",
+    "commands.build.result": "BuildResult",
     "commands.export": "export_records",
     "commands.export.request": "ExportFormat OnDataLoss",
     "commands.export.result": "ExportResult ExportStatus PartitionReport",

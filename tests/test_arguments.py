@@ -200,6 +200,7 @@ KINDS_OF: dict[str, set[str]] = {
             "ClusterMode",
             "ExportFormat",
             "ImportLayout",
+            "InputFormat",
             "Isolation",
             "Link",
             "OnDamage",

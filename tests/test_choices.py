@@ -23,6 +23,7 @@ from kafka_index import (
     UpperBound,
     write_record_batch,
 )
+from kafka_index.commands.build.request import InputFormat
 from kafka_index.commands.export.request import ExportFormat, OnDataLoss
 from kafka_index.commands.restore.cluster import ClusterMode
 from kafka_index.commands.restore.output_files import Link
@@ -31,7 +32,7 @@ from kafka_index.commands.restore.restored_partition import Salvage
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.log.append.incoming_batches import Isolation as FetchIsolation
 from kafka_index.core.log.append.settings import TimestampType
-from kafka_index.core.log.recovery.settings import Output
+from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.log.state.producer_append import AppendOrigin
 from kafka_index.core.query.choices import Isolation, OnDamage
 from tests.support.command_line import DUMP
@@ -86,8 +87,8 @@ PLACES: dict[str, tuple[type[Enum], Call]] = {
     ),
 }
 KINDS = (
-    *(AppendOrigin, ClusterMode, ExportFormat, FetchIsolation, Isolation, Link, OnDamage),
-    *(OnDataLoss, Output, Resolve, Salvage, TimestampType, UpperBound),
+    *(AppendOrigin, ClusterMode, ExportFormat, FetchIsolation, InputFormat, Isolation, Link),
+    *(OnDamage, OnDataLoss, Output, Resolve, Salvage, TimestampType, UpperBound),
 )
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import kafka_index
 from kafka_index.commands.backup.result import BACKUP_REPORT_SCHEMA
+from kafka_index.commands.build.result import FILE_SCHEMA
 from kafka_index.commands.export.result import EXPORT_REPORT_SCHEMA
 from kafka_index.commands.import_.result import IMPORT_SCHEMA
 from kafka_index.commands.lookup.report import LOOKUP_REPORT_SCHEMA
@@ -23,7 +24,6 @@ from kafka_index.commands.rewrite.result import REWRITE_REPORT_SCHEMA
 from kafka_index.commands.verify.findings import VERIFY_SCHEMA
 from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.log.recovery.report import REPORT_SCHEMA
 from kafka_index.core.startup.prediction import SEGMENT_ROWS
 from tests.support.command_line import ROOT, run_here
 from tools.docs import api_page
@@ -129,7 +129,7 @@ PAGES = {
 }
 #: The rows of reports and results, by their name in docs/reports.md.
 REPORTS: dict[str, pa.Schema] = {
-    "build": REPORT_SCHEMA,
+    "build": FILE_SCHEMA,
     "verify": VERIFY_SCHEMA,
     "predict": SEGMENT_ROWS,
     "restore": RESTORE_SCHEMA,

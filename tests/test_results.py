@@ -375,7 +375,7 @@ OF_COMMANDS = frozenset(
 )
 #: Of one command alone: dry runs of a build, Parquet input, files of answers, and single questions.
 OF_COMMAND = {
-    "build": {"dry_run", "format"},
+    "build": {"dry_run"},
     "lookup": {"queries", "output", "by", "topics", "starting_offsets", "reset_offsets", "threads"}
     | {"fail_on", "overwrite", "topic", "partition", "offset", "timestamp", "show_record"}
     | {"get_offsets", "output_format"},

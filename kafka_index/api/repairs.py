@@ -1,4 +1,4 @@
-"""`build_indexes` and `restore_dump`: the files of a broker, beside logs and out of dumps."""
+"""`restore_dump`: a data directory out of dumps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from os import PathLike
 
-from kafka_index.commands.build.job import BuildJob, BuildRequest, BuildResult, BuiltRows
 from kafka_index.commands.restore.cluster import ClusterMode
 from kafka_index.commands.restore.job import RestoreJob
 from kafka_index.commands.restore.output_files import Link
@@ -22,149 +21,22 @@ from kafka_index.core.arguments import (
     naming,
     offsets_of,
     optional_path,
-    outputs_of,
     paths_of,
     properties_of,
     settings_by_topic,
     texts_by_name,
     threads_of,
-    time_of,
     whole,
     with_flags,
     wrong,
 )
-from kafka_index.core.cluster.listing import list_logs
 from kafka_index.core.cluster.remote.options import TieredOptions
-from kafka_index.core.errors import ConfigError, InputError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, choice_of, topics_pattern
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
 from kafka_index.core.format.times import Time, now_ms
 from kafka_index.core.format.uri_passwords import path_of
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
-from kafka_index.core.fs.store import is_remote
-from kafka_index.core.job.engine import new_run_id
-from kafka_index.core.log.recovery.settings import Output
 from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
-
-_SEGMENT = ["topic", "partition", "segment_base_offset"]
-_SHOWN = [*_SEGMENT, "status", "batch_count", "next_offset", "reason"]
-_ORDER = [(name, "ascending") for name in _SEGMENT]
-
-
-@with_flags
-def build_indexes(
-    paths: Paths,
-    output: Path | None = None,
-    *,
-    in_place: bool = False,
-    tiered: Tiered | None = None,
-    topics: Topics | None = None,
-    what: Collection[str] | None = None,
-    config: Config | None = None,
-    expire_producers_at: Time | None = None,
-    verify_crc: bool = True,
-    overwrite: bool = False,
-    fail_fast: bool = False,
-    threads: int | None = None,
-    follow_links: bool = False,
-) -> BuildResult:
-    """Build what a broker keeps next to its logs, as ``kafka-index build`` does on threads.
-
-    Parameters
-    ----------
-    paths : path, or list of path
-        Data directories, partition directories, or globs of either; local paths or URIs.
-    output : path
-        Folder for a folder of files per partition, a local path or URI.
-    in_place : bool
-        Instead of an output: write beside the logs, in local directories that no broker uses.
-    tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
-    topics : str, re.Pattern or list of str, optional
-        Only topics that match the regular expression in full, or that are named.
-    what : list of str, optional
-        The files to build, by default all: ``index``, ``timeindex``, ``txnindex``, ``snapshot``,
-        ``epochs``.
-    config : path, mapping or LogConfig, optional
-        Kafka's settings, such as a broker's ``server.properties``. What it does not set is taken
-        from the metadata log, if a data directory of the input has one.
-    expire_producers_at : time, optional
-        Omit producers that are idle then, as a broker does that starts then.
-    verify_crc : bool
-        Whether checksums are verified.
-    overwrite : bool
-        Build also what an earlier run has recorded as done.
-    fail_fast : bool
-        Stop at the first segment that fails.
-    threads : int, optional
-        Segments scanned at a time; by default one a core, two for remote inputs.
-    follow_links : bool
-        Whether index files, checkpoints and snapshots are read also where they are links that lead
-        out of the input. Otherwise they are not opened, and what needs them is reported as
-        unreadable.
-
-    Returns
-    -------
-    BuildResult
-        A row per segment. A damaged segment is a row, not an exception.
-
-    Raises
-    ------
-    ConfigError
-        There is neither an output nor `in_place`, or both; or an argument is wrong.
-    InputError
-        Nothing is found, a path cannot be listed, the output overlaps the input, or the logs are
-        remote and to be written beside.
-    PublishError
-        The output cannot be made, locked or written.
-
-    Examples
-    --------
-    >>> config = "examples/dump.properties"
-    >>> built = kafka_index.build_indexes("examples/dump", "indexes", config=config)
-    >>> built.ok
-    True
-    >>> built.to_arrow().column_names[:4]
-    ['topic', 'partition', 'segment_base_offset', 'log_path']
-    """
-    names, remote = paths_of(paths), TieredOptions.of(tiered)
-    target = optional_path(output, "output") or None
-    outputs = outputs_of(what)
-    # What is read from a setting that is not there must not become a build in place.
-    if in_place == (target is not None):
-        raise ConfigError(
-            "give either an output or in_place=True",
-            found=f"output={output!r}, in_place={in_place!r}",
-        )
-    far = [*filter(is_remote, names), *(() if remote is None else remote.uris)]
-    if in_place and (far or remote is not None):
-        raise InputError(
-            "files are written beside logs on a local disk only",
-            path=far[0] if far else None,
-            hint="give an output",
-        )
-    if in_place and outputs and Output.INDEX in outputs and Output.TIME_INDEX not in outputs:
-        raise ConfigError("in_place builds index only together with timeindex", found=repr(what))
-    request = BuildRequest(
-        inputs=names,
-        output=target,
-        tiered=remote,
-        topics=topics_pattern(topics),
-        outputs=outputs,
-        config=config_of(config),
-        expire_at_ms=None
-        if expire_producers_at is None
-        else time_of(expire_producers_at, "expire_producers_at"),
-        verify_crc=verify_crc,
-        overwrite=overwrite,
-    )
-    engine = threads_of(threads)
-    with reading_inputs(follow_links=follow_links) as unread:
-        job = BuildJob.of_listing(request, list_logs(names, remote, topics=request.topics))
-    rows = BuiltRows()
-    with job.held(new_run_id()) as settings:
-        job.run(settings, engine, rows, fail_fast=fail_fast)
-    return replace(rows.result(), unread=unread_texts(unread))
 
 
 @with_flags

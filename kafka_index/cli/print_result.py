@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Self, TextIO
 
+from kafka_index.cli.exit_status import run_summary
 from kafka_index.cli.progress import Progress, missing_lines
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import SHOWN, Paint, Table, first_lines, print_text
@@ -33,6 +34,10 @@ class ProgressListener:
         self._ended = time.monotonic()
         if self._progress is not None:
             self._progress.__exit__()
+
+    def run_id(self) -> str:
+        """Return the id of the run, which the summary has too."""
+        return run_summary().run_id
 
     @property
     def seconds(self) -> float:
@@ -109,6 +114,7 @@ def print_result(
             (
                 _painted(paint, each.severity, each.name),
                 *map(format_count, each.numbers),
+                *([] if each.size_bytes is None else [format_bytes(each.size_bytes)]),
                 each.meaning,
             )
             for each in result.statuses
@@ -125,7 +131,8 @@ def print_result(
         if section.severity is not Severity.BAD and (is_verbose or not section.is_detail):
             lines += _section_lines(section, paint, verbosity)
     lines += lost
-    lines += _skipped_lines(result.skipped, paint, verbosity)
+    skipped = [each for each in result.skipped if ": ".join(each) not in result.unread]
+    lines += _skipped_lines(skipped, paint, verbosity)
     lines += wrong
     gap = [] if after_rows and not lines else [""]
     print_text(stream, [*lines, *gap, verdict, *next_lines])

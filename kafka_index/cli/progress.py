@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TextIO
 
+from kafka_index.cli.exit_status import run_summary
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     COMPILING,
@@ -238,6 +239,10 @@ class Outcome:
     def _seconds(self) -> float:
         """Duration of the work, without the engine's start."""
         return self._ended - self._began
+
+    def run_id(self) -> str:
+        """Return the id of the run, which the summary has too."""
+        return run_summary().run_id
 
     def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:
         """Ignore the total: it is known from the start."""

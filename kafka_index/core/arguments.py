@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.core.errors import ConfigError, InputError, argument_text
-from kafka_index.core.format.config import LogConfig, choice_of, members_of, read_properties
+from kafka_index.core.format.config import LogConfig, members_of, read_properties
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.strings import parse_bytes
 from kafka_index.core.format.times import Time, now_ms, parse_time, time_range
@@ -22,7 +22,6 @@ from kafka_index.core.format.uri_passwords import PATH_EXPECTED, path_of
 from kafka_index.core.fs.paths import pinned_run
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.filter.condition import read_keys
-from kafka_index.core.log.recovery.settings import Output
 from kafka_index.core.query.bounds import (
     EARLIEST,
     LATEST,
@@ -322,12 +321,3 @@ def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:
     except (pa.ArrowException, TypeError) as error:
         raise InputError(f"{name} is not a table: {error}", expected=expected) from error
     raise InputError(f"{name} is not a table", expected=expected, found=argument_text(rows))
-
-
-def outputs_of(what: Collection[str] | None) -> frozenset[Output] | None:
-    """Return the kinds of files that are to be built; None for all."""
-    if what is None:
-        return None
-    chosen = [what] if isinstance(what, str) else members_of(what)
-    kinds = [what] if chosen is None else chosen
-    return frozenset(choice_of(Output, each, "what") for each in kinds)

@@ -1,27 +1,33 @@
-"""Building from the rows of a DataFrame: a table of Delta or Iceberg, ORC, or a query."""
+"""Builds on Spark, also from the rows of a DataFrame: Delta, Iceberg, ORC, or a query."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.commands.build.job import AFTER_FAILURE, BuildRequest, BuildResult, BuiltRows
-from kafka_index.commands.build.parquet import held_target
+from kafka_index.commands.build.job import build as build_on
+from kafka_index.commands.build.job import build_from_table
 from kafka_index.commands.build.parquet_input import input_of_schemas
-from kafka_index.core.arguments import config_of, optional_path, outputs_of
-from kafka_index.core.errors import ConfigError
-from kafka_index.core.job.engine import new_run_id
+from kafka_index.commands.build.request import BuildRequest, InputFormat
+from kafka_index.commands.build.result import FILE_SCHEMA, BuildResult
+from kafka_index.core.job.engine import SILENT, Listener
+from kafka_index.core.job.result import KeptRows
 from kafka_index.core.parameters import Config, Path
 from kafka_index.spark.jobs import job_failure
 from kafka_index.spark.package import ship_package
-from kafka_index.spark.parquet import Rows, build_rows
-from kafka_index.spark.workers import arrow_schema, session_workers
+from kafka_index.spark.parquet import build_rows
+from kafka_index.spark.workers import SparkWorkers, arrow_schema, session_workers
 
 _NAME = "DataFrame"
+#: The work of `build` on Spark.
+build = partial(build_on, build_table=build_rows)
 
 
 def build_indexes(
@@ -63,31 +69,47 @@ def build_indexes(
     ------
     InputError
         Columns are missing or of the wrong type, there are no rows, or a key is null.
+    ConfigError
+        There is no output, or an argument is wrong.
     PublishError
         The output cannot be made, locked or written.
     EngineError
         A job failed because of the cluster or its environment.
     """
-    target = optional_path(output, "output")
-    if not target:
-        raise ConfigError("a build of a DataFrame requires an output", found=repr(output))
+    given = dict(locals())
+    del given["frame"]
+    request = BuildRequest.build({**given, "inputs": (_NAME,), "format": InputFormat.PARQUET})
     source = input_of_schemas(_NAME, (), [arrow_schema(frame.schema)])
     columns = [F.col(f"`{name}`").alias(name) for name in source.columns]
-    rows = Rows(source, frame=frame.select(*columns))
-    request = BuildRequest(
-        inputs=(),
-        output=target,
-        outputs=outputs_of(what),
-        config=config_of(config),
-        verify_crc=verify_crc,
-    )
-    session = frame.sparkSession
-    found = BuiltRows()
-    with held_target(request, source, target, new_run_id()) as settings:
+    build_table = partial(build_rows, frame=frame.select(*columns))
+    report = KeptRows(FILE_SCHEMA)
+    engine = _SessionEngine(frame.sparkSession)
+    built = build_from_table(request, source, engine, SILENT, report, build_table)
+    return replace(built, rows=report.to_table())
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionEngine:
+    """The engine of a session that exists."""
+
+    session: SparkSession
+    on_spark = True
+
+    @contextmanager
+    def start(
+        self,
+        _command: str,
+        *,
+        after_failure: str,
+        listener: Listener | None = None,  # noqa: ARG002, of `Engine.start`, as are the others
+        works: int = 0,  # noqa: ARG002
+        inputs: Sequence[str] = (),  # noqa: ARG002
+        outputs: Sequence[str] = (),
+    ) -> Iterator[SparkWorkers]:
+        """Return the workers of the session, whose executors are sent the package."""
         try:
-            ship_package(session)
-            with session_workers(session, outputs=[str(settings.target_root)]) as workers:
-                build_rows(workers, rows, settings, listener=found, fail_fast=fail_fast)
+            ship_package(self.session)
+            with session_workers(self.session, outputs=outputs) as workers:
+                yield workers
         except (PySparkException, Py4JError) as error:
-            raise job_failure(error, AFTER_FAILURE) from error
-    return found.result()
+            raise job_failure(error, after_failure) from error

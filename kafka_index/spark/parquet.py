@@ -23,6 +23,7 @@ from kafka_index.commands.build.job_stages import (
     WAVE_SEGMENTS,
     build_waves,
     failed_rows,
+    group_partitions,
     stage_works,
 )
 from kafka_index.commands.build.local_build import BuildListener
@@ -100,20 +101,23 @@ class Rows:
 
 def build_rows(
     workers: Workers,
-    rows: Rows,
+    source: ParquetInput,
     settings: BuildSettings,
     *,
+    frame: DataFrame | None = None,
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> None:
-    """Build from rows, as `build_parquet` does on threads; the listener's shares are `SHARES`.
+    """Build from a Parquet input, as `build_parquet` does on threads, or from a frame.
 
-    Executors read files under the paths that the driver knows, and rows in no order are sorted by
-    Spark. With `fail_fast`, no further wave begins once a segment has failed.
+    The frame has the columns of the source. The listener's shares are `SHARES`. Executors read
+    files under the paths that the driver knows, and rows in no order are sorted by Spark. With
+    `fail_fast`, no further wave begins once a segment has failed.
     """
-    check_settings(rows.source, settings)
+    check_settings(source, settings)
+    rows = Rows(source, row_groups(source) if frame is None else (), frame)
     spark = spark_workers(workers)
-    named = PathListener(rows.source.path, listener)
+    named = PathListener(source.path, listener)
     with _counted(spark, rows) as counted:
         refused = counted.refused()
         for row in refused:
@@ -123,11 +127,6 @@ def build_rows(
         for reports in build_waves(workers, counted.waves(), settings, fail_fast=fail_fast):
             for row in reports:
                 named.on_report(row)
-
-
-def files_as_rows(source: ParquetInput) -> Rows:
-    """Return a Parquet input; raises `InputError` if a file cannot be read."""
-    return Rows(source, row_groups(source))
 
 
 @contextmanager
@@ -233,18 +232,16 @@ class _Counted:
         """Return waves of whole partitions, in the order of the input."""
         counts, sizes = (self.partitions[name].to_pylist() for name in ("segments", "read_bytes"))
         costs = [size + COST_BYTES * count for size, count in zip(sizes, counts, strict=True)]
-        max_cost = wave_bytes(sum(costs))
-        max_segments = min(WAVE_SEGMENTS, self.workers.limits.result_bytes // _COUNTED_BYTES)
-        waves: list[_Wave] = []
-        first = cost = segments = 0
-        for end in range(1, len(costs) + 1):
-            cost += costs[end - 1]
-            segments += counts[end - 1]
-            is_full = cost >= max_cost or segments + (counts[end:] or [0])[0] > max_segments
-            if is_full or end == len(costs):
-                waves.append(_Wave(self, first, end, segments, cost))
-                first, cost, segments = end, 0, 0
-        return waves
+        groups = group_partitions(
+            counts,
+            max_segments=min(WAVE_SEGMENTS, self.workers.limits.result_bytes // _COUNTED_BYTES),
+            costs=costs,
+            max_cost=wave_bytes(sum(costs)),
+        )
+        return [
+            _Wave(self, group.start, group.stop, sum(counts[group]), sum(costs[group]))
+            for group in groups
+        ]
 
     def fetch(self, partitions: pa.Table) -> list[SegmentCount]:
         """Return the segments of partitions, in the order of the input."""

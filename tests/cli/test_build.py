@@ -1,12 +1,15 @@
 import json
+import os
 import shutil
+from html import escape
 from pathlib import Path
 
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.core.log.recovery.report import FILE_SCHEMA
+import kafka_index as index
+from kafka_index.commands.build.result import FILE_SCHEMA
 from kafka_index.core.output.locks import DirectoryLock
 from tests.support.command_line import (
     DUMP,
@@ -59,7 +62,7 @@ def test_in_place_writes_beside_the_logs(data: Path) -> None:
     result = run_here("build", "--input", data, "--in-place")
     assert result.returncode == 0, result.stderr
     assert index_files(data) == broker_files(PARTITION)
-    assert "beside the logs" in result.stdout
+    assert "next to the logs" in result.stdout
 
 
 def test_in_place_is_refused_while_the_directory_is_locked(data: Path) -> None:
@@ -179,7 +182,7 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
     [
         ([], "give --input"),
         (["--input", "{data}"], "--in-place"),
-        (["--input", "{data}", "--output", "{out}", "--in-place"], "mutually exclusive"),
+        (["--input", "{data}", "--output", "{out}", "--in-place"], "exclude each other"),
         (["--input", "{data}", "--output", "{out}", "--quiet", "--verbose"], "mutually exclusive"),
         (["--input", "{data}", "--output", "{out}", "--report", "x.xml"], ".parquet"),
         (["--input", "{data}", "--output", "{out}", "--topics", "("], "regular expression"),
@@ -305,3 +308,36 @@ def test_in_place_the_output_is_the_partition_directory(data: Path, tmp_path: Pa
     assert build_here("--input", data, "--in-place", "--report", report).returncode == 0
     rows = [json.loads(line) for line in report.read_text().splitlines()]
     assert {row["output_path"] for row in rows} == {str(data / PARTITION)}
+
+
+@pytest.mark.parametrize("fault", ["unread entry", "damaged batch", "batches out of order", "full"])
+def test_all_surfaces_of_a_build_say_the_same(fault: str, data: Path, tmp_path: Path) -> None:
+    log = first_log(data)
+    content = log.read_bytes()
+    if fault == "unread entry":
+        os.mkfifo(log.parent / f"{10**6:020d}.log")
+    elif fault == "damaged batch":
+        flip_byte(log, 30_000)
+    elif fault == "batches out of order":
+        log.write_bytes(content + content)
+    settings = "log.index.size.max.bytes=8\n" if fault == "full" else "\n"
+    (tmp_path / "settings").write_text(settings)
+    report, summary = tmp_path / "report.html", tmp_path / "summary.json"
+    build = ("build", "--input", data, "--config", tmp_path / "settings", "--output")
+    done = run_here(*build, tmp_path / "out", "--report", report, "--summary", summary)
+    found = json.loads(summary.read_text())
+    page = report.read_text(encoding="utf-8")
+    built = index.build_indexes(data, tmp_path / "api", config=tmp_path / "settings")
+
+    assert (done.returncode, found["exit_code"], found["outcome"]) == (1, 1, "damage")
+    assert found["conclusion"] in done.stdout.splitlines()
+    assert f'<h1 id="verdict">{escape(found["conclusion"])}</h1>' in page
+    assert '<header class="bad">' in page
+    expected = found["conclusion"].replace(str(tmp_path / "out"), str(tmp_path / "api"))
+    assert built.conclusion.text == expected
+    assert {name: found["counts"][name] for name in built.counts} == built.counts
+    assert built.summary["exit_code"] == 1
+    assert repr(built).startswith(f"BuildResult: {expected}"[:100])
+    assert escape(expected) in built._repr_html_()
+    if fault != "unread entry":
+        assert f"next: kafka-index dump {log}" in done.stdout

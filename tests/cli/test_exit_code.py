@@ -249,11 +249,11 @@ def test_a_job_without_one_of_its_packages_names_it(tmp_path: Path, job: str) ->
 
 _BROKEN = """
 import sys
-import kafka_index.cli.build as build
+import kafka_index.commands.build.job as job
 from kafka_index.cli import job_main, main
-def fail(options):
+def fail(request):
     return [][0]
-build._wants_parquet = fail
+job._is_parquet = fail
 sys.exit({call})
 """
 
@@ -294,15 +294,15 @@ def test_a_job_file_reports_an_internal_error_as_the_console_script_does(tmp_pat
 
 _WAITING = """
 import sys, time
-import kafka_index.cli.build as build
+import kafka_index.commands.build.job as job
 from kafka_index.cli import main
 def pause():
     for _ in range(600):
         time.sleep(0.1)  # a signal that comes just before a sleep does not end it
-def wait(options):
+def wait(request):
     print("running", flush=True)
     {wait}
-build._wants_parquet = wait
+job._is_parquet = wait
 sys.exit(main(["build", "--input", "x", "--output", "y"]))
 """
 # A library that answers the signal's exception with an error of its own, or with none.

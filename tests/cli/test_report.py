@@ -13,13 +13,13 @@ import pytest
 
 from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.log.recovery.report import (
-    FILE_SCHEMA,
-    ReportWriter,
+    REPORT_SCHEMA,
     SegmentCounts,
     SegmentReport,
     report_rows,
     report_table,
 )
+from kafka_index.core.output.report_file import ReportFile
 from tests.support.builds import small_disk
 from tests.support.command_line import DUMP, build_here, kafka_index, lookup, run_here
 
@@ -46,26 +46,25 @@ def test_rows_survive_arrow() -> None:
 
 def test_rows_and_tables_land_in_one_file_in_order(tmp_path: Path) -> None:
     path = tmp_path / "report.parquet"
-    with ReportWriter(str(path)) as writer:
-        writer.write([ROW])
-        writer.write_table(report_table([FAILED]))
-        writer.write([ROW])
+    with ReportFile(str(path), REPORT_SCHEMA) as writer:
+        for row in (ROW, FAILED, ROW):
+            writer.write_table(report_table([row]))
     assert report_rows(pq.read_table(path)) == [ROW, FAILED, ROW]
 
 
 def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("an older one")
-    with ReportWriter(str(path)) as writer:
-        writer.write([ROW])
+    with ReportFile(str(path), REPORT_SCHEMA) as writer:
+        writer.write_table(report_table([ROW]))
         assert path.read_text() == "an older one"
     assert json.loads(path.read_text())["topic"] == "orders"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def fail_after(path: Path, rows: list[SegmentReport]) -> None:
-    with ReportWriter(str(path)) as writer:
-        writer.write(rows)
+    with ReportFile(str(path), REPORT_SCHEMA) as writer:
+        writer.write_table(report_table(rows))
         raise RuntimeError("the run broke")
 
 
@@ -89,8 +88,8 @@ def test_a_run_that_breaks_before_its_first_row_leaves_the_older_report(tmp_path
 def test_leftovers_of_a_killed_run_are_used_up(tmp_path: Path) -> None:
     (tmp_path / ".report.json.tmp").write_text("half a row, and longer than what comes now" * 100)
     path = tmp_path / "report.json"
-    with ReportWriter(str(path)) as writer:
-        writer.write([ROW])
+    with ReportFile(str(path), REPORT_SCHEMA) as writer:
+        writer.write_table(report_table([ROW]))
     assert len(path.read_text().splitlines()) == 1
     assert list(tmp_path.iterdir()) == [path]
 
@@ -98,28 +97,31 @@ def test_leftovers_of_a_killed_run_are_used_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
 def test_a_report_without_rows_can_be_read(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"report.{ending}"
-    with ReportWriter(str(path)):
+    with ReportFile(str(path), REPORT_SCHEMA):
         pass
     assert path.exists()
     if ending == "parquet":
-        assert pq.read_schema(path).names == FILE_SCHEMA.names
+        assert pq.read_schema(path).names == REPORT_SCHEMA.names
 
 
 def test_two_writers_of_one_report_exclude_each_other(tmp_path: Path) -> None:
     path = str(tmp_path / "report.csv")
-    with ReportWriter(path), pytest.raises(PublishError, match="another run"):
-        ReportWriter(path)
+    with (
+        ReportFile(path, REPORT_SCHEMA),
+        pytest.raises(PublishError, match="another run"),
+    ):
+        ReportFile(path, REPORT_SCHEMA)
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ending"):
-        ReportWriter(str(tmp_path / "report.txt"))
+        ReportFile(str(tmp_path / "report.txt"), REPORT_SCHEMA)
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "report.csv").mkdir()
     with pytest.raises(InputError, match="folder"):
-        ReportWriter(str(tmp_path / "report.csv"))
+        ReportFile(str(tmp_path / "report.csv"), REPORT_SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +148,9 @@ def test_a_full_disk_leaves_no_hidden_file_and_the_older_report(
         rows = [replace(ROW, log_path=os.urandom(40).hex(), seconds=n) for n in range(9_000)]
         with (
             pytest.raises(PublishError, match="no space left"),
-            ReportWriter(str(path)) as writer,
+            ReportFile(str(path), REPORT_SCHEMA) as writer,
         ):
-            writer.write(rows)
+            writer.write_table(report_table(rows))
         assert [name.name for name in disk.iterdir()] == [path.name]
         assert path.read_text() == "an older one"
 

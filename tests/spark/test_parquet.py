@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 
 from kafka_index.commands.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
 from kafka_index.core.errors import InputError
+from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.report import SegmentReport, report_table
-from kafka_index.core.log.recovery.settings import INDEX_OUTPUTS, BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.listing import list_dump
-from kafka_index.spark.parquet import build_rows, files_as_rows, stage_rows
+from kafka_index.spark.parquet import build_rows, stage_rows
 from kafka_index.spark.workers import session_workers, unpack_rows
 from tests.servers.s3 import S3Server
 from tests.support.dumps import (
@@ -49,7 +50,7 @@ ORDERED = pytest.mark.parametrize("is_sorted", [True, False], ids=["sorted", "sh
 def _build(spark: SparkSession, source: ParquetInput, target: BuildSettings) -> list[SegmentReport]:
     collected = CollectedRows()
     with session_workers(spark) as workers:
-        build_rows(workers, files_as_rows(source), target, listener=collected)
+        build_rows(workers, source, target, listener=collected)
     return collected.rows
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,11 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from kafka_index.cli.build import build_page
-from kafka_index.core.log.recovery.report import FILE_SCHEMA
+from kafka_index.cli.exit_status import run_summary
+from kafka_index.cli.html.page_writer import ResultPageWriter
+from kafka_index.commands.build.result import BUILD_REPORT, FILE_SCHEMA
+from kafka_index.core.errors import plural
+from kafka_index.core.job.result import BAD, GOOD, Conclusion
 from kafka_index.core.output.report_file import ReportFile
 from tests.support.timeouts import TIMEOUT_SECONDS
 
@@ -128,8 +132,19 @@ def write_rows(path: Path, columns: dict[str, object], rows: int) -> None:
         else pa.nulls(rows, field.type)
         for field in FILE_SCHEMA
     ]
-    with ReportFile(str(path), FILE_SCHEMA, build_page(lambda: 0)) as report:
+    statuses = arrays[FILE_SCHEMA.get_field_index("status")].to_pylist()
+    damaged = sum(status in ("truncated", "failed") for status in statuses)
+    verdict = f"{plural(damaged, 'segment')} of {rows:,} damaged"
+    with build_report(path) as report:
         report.write_table(pa.table(arrays, schema=FILE_SCHEMA))
+        report.finish(Conclusion(BAD if damaged else GOOD, verdict))
+
+
+def build_report(path: Path) -> ReportFile:
+    """Open the page of a build."""
+    assert BUILD_REPORT.page is not None
+    page = partial(ResultPageWriter, "build", BUILD_REPORT.page, run_summary().about())
+    return ReportFile(str(path), FILE_SCHEMA, page)
 
 
 def write_many(path: Path, segments: int) -> None:

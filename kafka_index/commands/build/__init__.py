@@ -1,1 +1,96 @@
-"""`kafka-index build`."""
+"""Build the index files and the state files of logs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kafka_index.commands.build.request import BUILD, InputFormat
+from kafka_index.core.format.times import Time
+from kafka_index.core.job.request import call
+from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
+
+if TYPE_CHECKING:
+    from kafka_index.commands.build.result import BuildResult
+
+
+def build_indexes(
+    paths: Paths,
+    output: Path | None = None,
+    *,
+    in_place: bool = False,
+    format: InputFormat | str = InputFormat.AUTO,  # noqa: A002, as the option is named
+    tiered: Tiered | None = None,
+    topics: Topics | None = None,
+    what: Collection[str] | None = None,
+    config: Config | None = None,
+    expire_producers_at: Time | None = None,
+    verify_crc: bool = True,
+    overwrite: bool = False,
+    fail_fast: bool = False,
+    threads: int | None = None,
+    follow_links: bool = False,
+) -> BuildResult:
+    """Build the files that a broker keeps next to its logs, as ``kafka-index build`` does.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, Parquet files or folders, or globs of these; local
+        paths or URIs.
+    output : path
+        Folder for a folder of files per partition, a local path or URI.
+    in_place : bool
+        Write the files next to the logs, in local directories that no broker uses.
+    format : InputFormat or str
+        The format of the input: ``log``, ``parquet``, or ``auto``, which detects it.
+    tiered : URI, list of URI, or TieredOptions, optional
+        The places of remote segments.
+    topics : str, re.Pattern or list of str, optional
+        Only topics that match the regular expression in full, or that are named.
+    what : list of str, optional
+        The files to build, by default all: ``index``, ``timeindex``, ``txnindex``, ``snapshot``,
+        ``epochs``.
+    config : path, mapping or LogConfig, optional
+        Kafka's settings, such as a broker's ``server.properties``. What it does not set is taken
+        from the metadata log, if a data directory of the input has one.
+    expire_producers_at : time, optional
+        Omit producers that are idle then, as a broker does that starts then.
+    verify_crc : bool
+        Whether checksums are verified.
+    overwrite : bool
+        Build every segment, even if its files are correct.
+    fail_fast : bool
+        Stop at the first segment that fails.
+    threads : int, optional
+        Segments scanned at a time; by default one a core, two for remote inputs.
+    follow_links : bool
+        Read index files, checkpoints and snapshots also if they are links out of the input.
+        Otherwise they are not opened, and `unread` names them.
+
+    Returns
+    -------
+    BuildResult
+        A row per segment. A damaged segment is a row, not an exception.
+
+    Raises
+    ------
+    ConfigError
+        There is neither an output nor `in_place`, or both; `in_place` is given for remote logs; or
+        an argument is wrong.
+    InputError
+        Nothing is found, a path cannot be listed, or the output overlaps the input.
+    PublishError
+        The output cannot be made, locked or written.
+
+    Examples
+    --------
+    >>> config = "examples/dump.properties"
+    >>> built = kafka_index.build_indexes("examples/dump", "indexes", config=config)
+    >>> built.ok
+    True
+    >>> built.to_arrow().column_names[:4]
+    ['topic', 'partition', 'segment_base_offset', 'log_path']
+    """
+    result: BuildResult = call(BUILD, locals())
+    return result

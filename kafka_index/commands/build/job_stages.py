@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from kafka_index.core.errors import plural
 from kafka_index.core.format.names import TopicPartition
@@ -24,7 +24,7 @@ from kafka_index.core.log.recovery.report import BUILT, FAILED, SegmentReport
 from kafka_index.core.log.recovery.scan import keep_segment, stage_segments
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
-from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
+from kafka_index.core.logdir.segment_table import SegmentTable
 
 #: Segments of a wave: their rows are objects of the driver, however small the logs are.
 WAVE_SEGMENTS = 50_000
@@ -33,7 +33,6 @@ WAVE_SEGMENTS = 50_000
 _GROUPS = 64
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 64
 
-_Segment = TypeVar("_Segment")
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -107,20 +106,36 @@ def partition_groups(
 ) -> list[SegmentTable]:
     """Join whole partitions into groups that are scanned and published one after the other.
 
-    A group ends with the partition that reaches one of the two limits, where each segment counts
-    for so many bytes more. The largest partitions come
-    first, so that small ones fill the cores at the end.
+    The limits are those of `group_partitions`; each segment costs so many bytes more. The largest
+    partitions come first, so that small ones fill the cores at the end.
     """
-    groups: list[list[PartitionSegments]] = []
-    size_bytes = count = 0
-    for each in sorted(segments.partitions, key=lambda each: -each.size_bytes):
-        if not groups or size_bytes >= max_bytes or count >= max_segments:
-            groups.append([])
-            size_bytes = count = 0
-        groups[-1].append(each)
-        size_bytes += each.size_bytes + cost_bytes * len(each)
-        count += len(each)
-    return list(map(SegmentTable, groups))
+    partitions = sorted(segments.partitions, key=lambda each: -each.size_bytes)
+    groups = group_partitions(
+        [len(each) for each in partitions],
+        max_segments=max_segments,
+        costs=[each.size_bytes + cost_bytes * len(each) for each in partitions],
+        max_cost=max_bytes,
+    )
+    return [SegmentTable(partitions[group]) for group in groups]
+
+
+def group_partitions(
+    counts: Sequence[int], *, max_segments: int, costs: Sequence[int] = (), max_cost: int = 1
+) -> list[slice]:
+    """Group whole partitions with these numbers of segments, in their order.
+
+    A group has so many segments at most, unless it is one larger partition. It ends with the
+    partition by which it reaches the cost.
+    """
+    groups: list[slice] = []
+    start = count = cost = 0
+    for at, own in enumerate(counts):
+        if at > start and (count + own > max_segments or cost >= max_cost):
+            groups.append(slice(start, at))
+            start, count, cost = at, 0, 0
+        count += own
+        cost += costs[at] if costs else 0
+    return [*groups, slice(start, len(counts))] if counts else groups
 
 
 def by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
@@ -131,24 +146,6 @@ def by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
 
     ordered = sorted(staged, key=lambda each: (partition(each), each.segment.base_offset))
     return [list(members) for _, members in groupby(ordered, key=partition)]
-
-
-def join_partitions(
-    partitions: Iterable[Sequence[_Segment]], *, max_segments: int
-) -> list[list[Sequence[_Segment]]]:
-    """Join partitions into groups that are published together, of so many segments at most.
-
-    A larger partition is a group of its own.
-    """
-    groups: list[list[Sequence[_Segment]]] = []
-    count = 0
-    for members in partitions:
-        if not groups or count + len(members) > max_segments:
-            groups.append([])
-            count = 0
-        groups[-1].append(members)
-        count += len(members)
-    return groups
 
 
 def build_waves(
@@ -282,7 +279,9 @@ def publish_staged(
     """
     partitions = by_partition(staged)
     share = max(-(-len(staged) // _GROUPS), _FEWEST_TOGETHER)
-    groups = join_partitions(partitions, max_segments=min(share, _MOST_TOGETHER))
+    counts = [len(members) for members in partitions]
+    slices = group_partitions(counts, max_segments=min(share, _MOST_TOGETHER))
+    groups = [partitions[each] for each in slices]
     rows = workers.run(
         groups,
         partial(_publish_group, settings=replace(settings, shares_staged=True)),

@@ -28,6 +28,7 @@ from kafka_index.core.format.names import TopicPartition, parse_partition_direct
 from kafka_index.core.format.uri_passwords import path_of
 from kafka_index.core.fs.directories import Entry
 from kafka_index.core.job.engine import SplittableTask, Workers
+from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.publish import (
     GROUP_SEGMENTS,
     publish_partitions,
@@ -35,7 +36,7 @@ from kafka_index.core.log.recovery.publish import (
 )
 from kafka_index.core.log.recovery.report import FAILED, SegmentReport
 from kafka_index.core.log.recovery.scan import stage_segment, stage_segments
-from kafka_index.core.log.recovery.settings import INDEX_OUTPUTS, BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.scan.segment_scan import LogFileSource, base_offset_of
 from kafka_index.core.logdir.partition_files import SegmentFile

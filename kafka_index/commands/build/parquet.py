@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from zlib import crc32
@@ -17,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_index.commands.build.job import BuildRequest
-from kafka_index.commands.build.job_stages import join_partitions
+from kafka_index.commands.build.job_stages import group_partitions
 from kafka_index.commands.build.local_build import BuildListener, Publisher
 from kafka_index.commands.build.parquet_input import (
     BATCH,
@@ -55,18 +53,15 @@ from kafka_index.core.format.records import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
 )
-from kafka_index.core.fs.paths import check_target
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.kernels.headers import CONTROL_COMPRESSED, CONTROL_EMPTY, CONTROL_MESSAGE
 from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS
 from kafka_index.core.log.recovery.report import SegmentReport
 from kafka_index.core.log.recovery.scan import stage_segment
-from kafka_index.core.log.recovery.settings import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.scan.segment_scan import ByteStreamSource
 from kafka_index.core.logdir.partition_files import NO_LOG_MTIME_NS, SegmentFile
-from kafka_index.core.output.locks import lock_of_output
-from kafka_index.core.output.temporary_files import swept_target
 from kafka_index.core.records.batch_table import (
     CONTROL_NONE,
     OFFSET_OVERFLOW,
@@ -472,34 +467,6 @@ def stage_stream(
         yield replace(staged, report=report)
 
 
-def settings_of(
-    request: BuildRequest, source: ParquetInput, target_root: str | None, run_id: str
-) -> BuildSettings:
-    """Return the settings of a run, by default for all files that the columns allow.
-
-    Raises as `check_settings` does.
-    """
-    outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
-    settings = request.settings(target_root, run_id, outputs)
-    check_settings(source, settings)
-    return settings
-
-
-@contextmanager
-def held_target(
-    request: BuildRequest, source: ParquetInput, output: str, run_id: str
-) -> Iterator[BuildSettings]:
-    """Hold the output, and give the settings of the run.
-
-    Raises `InputError` if the output overlaps the input, or as `check_settings` does, and
-    `PublishError` if the output cannot be made, locked or written.
-    """
-    root = check_target(output, request.inputs)
-    settings = settings_of(request, source, root, run_id)
-    with lock_of_output(root, run_id), swept_target(root, [], run_id=run_id):
-        yield settings
-
-
 def check_settings(source: ParquetInput, settings: BuildSettings) -> None:
     """Refuse settings without a target folder, or with files for which columns are missing."""
     if settings.target_root is None:
@@ -549,8 +516,9 @@ def _partition_groups(segments: Sequence[SegmentCount]) -> list[list[SegmentCoun
     partitions: dict[tuple[str, int], list[SegmentCount]] = {}
     for segment in segments:
         partitions.setdefault(segment.key[:2], []).append(segment)
-    groups = join_partitions(partitions.values(), max_segments=GROUP_SEGMENTS)
-    return [[segment for members in group for segment in members] for group in groups]
+    members = list(partitions.values())
+    groups = group_partitions([len(each) for each in members], max_segments=GROUP_SEGMENTS)
+    return [list(chain.from_iterable(members[group])) for group in groups]
 
 
 def _key_of(staged: StagedSegment) -> SegmentKey:

@@ -11,7 +11,8 @@ from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.job.engine import new_run_id
-from kafka_index.core.log.recovery.settings import ALL_OUTPUTS, BuildSettings, Output
+from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, Output
+from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 from kafka_index.core.logdir.segment_table import SegmentTable

@@ -63,6 +63,10 @@ class SplittableTask(Generic[Result]):
 class Listener(Protocol):
     """Follows any engine at work; by default it does nothing."""
 
+    def run_id(self) -> str:
+        """Return the id of a run that begins, for reports and for names of scratch files."""
+        return new_run_id()
+
     def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:  # noqa: ARG002, of listeners that show it
         """Record the total of the work: a number of things with their nouns, and their bytes."""
         return

@@ -353,6 +353,14 @@ class FlagKind(Kind):
         return bool(value)
 
 
+class OffKind(FlagKind):
+    """A flag of the command line that sets the field to False; in Python True or False."""
+
+    def combine(self, values: Sequence[Any]) -> bool:
+        """Return the opposite of the flag."""
+        return not values[0]
+
+
 class ChoiceKind(Kind):
     """A member of an enumeration, or its value."""
 
@@ -362,6 +370,26 @@ class ChoiceKind(Kind):
 
     def convert(self, value: Any, name: str, now: int) -> StrEnum:  # noqa: ARG002, D102
         return choice_of(self._members, value, name)
+
+
+class ChoicesKind(Kind):
+    """Members of an enumeration, or their values; on the command line texts with commas."""
+
+    metavar = "LIST"
+    is_multiple = True
+
+    def __init__(self, members: type[StrEnum]) -> None:
+        self._members = members
+
+    def convert(self, value: Any, name: str, now: int) -> frozenset[StrEnum]:  # noqa: ARG002, D102
+        given = [value] if isinstance(value, str) else members_of(value)
+        if not given:
+            raise _wrong(f"{name} is not a list of choices", ", ".join(self._members), value)
+        chosen: list[object] = []
+        for one in given:
+            is_text = isinstance(one, str) and not isinstance(one, Enum)
+            chosen += map(str.strip, str(one).split(",")) if is_text else [one]
+        return frozenset(choice_of(self._members, one, name) for one in chosen)
 
 
 class IntegerKind(Kind):

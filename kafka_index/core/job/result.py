@@ -165,12 +165,16 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A row of the table of a result: a status, its numbers, and its meaning."""
+    """A row of the table of a result: a status, its numbers, and its meaning.
+
+    If there are bytes, they are the last number.
+    """
 
     name: str
     numbers: tuple[int, ...]
     severity: Severity
     meaning: str
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

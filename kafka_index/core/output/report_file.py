@@ -142,10 +142,7 @@ class ReportFile:
         with self._file:
             if self._page is not None and kind is not None:
                 self._page.interrupt()
-            try:
-                self._finish()
-            finally:
-                self._guard(self._sink.close)
+            self._guard(self._sink.close)
             if self._failure is not None:
                 if kind is None:
                     raise self._failure
@@ -155,8 +152,9 @@ class ReportFile:
 
     def write_table(self, table: pa.Table) -> None:
         """Add the rows of a table that has the report's columns."""
-        self._count(table.num_rows)
-        self._write(table.select(self._schema.names).cast(self._schema))
+        self._rows += table.num_rows
+        rows = table.select(self._schema.names).cast(self._schema)
+        self._guard(lambda: self._sink.write_table(rows))
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Name the segments of the input, which a page draws; read when the page is written."""
@@ -174,16 +172,6 @@ class ReportFile:
             with open(self._file.path, "rb") as file:
                 store_of(self.path).put(self.path, file.read())
             os.unlink(self._file.path)
-
-    def _count(self, rows: int) -> None:
-        """Count rows that are written, or about to be."""
-        self._rows += rows
-
-    def _finish(self) -> None:
-        """Write what is held back; nothing here."""
-
-    def _write(self, table: pa.Table) -> None:
-        self._guard(lambda: self._sink.write_table(table))
 
     def _guard(self, write: Callable[[], None]) -> None:
         """Write, unless a write has failed: the work goes on, and the end reports the failure."""

@@ -10,11 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kafka_index.cli.build import build_page
 from kafka_index.cli.html import page_writer
-from kafka_index.core.log.recovery.report import FILE_SCHEMA
-from kafka_index.core.output.report_file import ReportFile
-from tests.support.browser import write_rows
+from kafka_index.commands.build.result import FILE_SCHEMA
+from tests.support.browser import build_report, write_rows
 from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import copy_dump
 
@@ -71,7 +69,7 @@ def test_a_run_that_is_interrupted_leaves_a_page_that_says_so(tmp_path: Path) ->
     write_rows(whole, {}, 1)
 
     def interrupted() -> None:
-        with ReportFile(str(report), FILE_SCHEMA, build_page(lambda: 0)) as file:
+        with build_report(report) as file:
             row = {"status": "built", "kind": "segment"}
             schema = pa.schema([(field.name, field.type) for field in FILE_SCHEMA])
             file.write_table(pa.Table.from_pylist([row], schema=schema))
@@ -79,7 +77,7 @@ def test_a_run_that_is_interrupted_leaves_a_page_that_says_so(tmp_path: Path) ->
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert "interrupted; so far: 1 segment built" in report.read_text(encoding="utf-8")
+    assert "interrupted; so far: 1 segments were reported" in report.read_text(encoding="utf-8")
     assert "interrupted" not in whole.read_text(encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.commands.build import job_stages as module
-from kafka_index.commands.build.job_stages import join_partitions, partition_groups, plan_waves
+from kafka_index.commands.build.job_stages import group_partitions, partition_groups, plan_waves
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
 
@@ -28,15 +28,12 @@ def columns(number: int, count: int, size_bytes: int = 100) -> PartitionSegments
 
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12))
 def test_groups_hold_whole_partitions_in_their_order(lengths: list[int], most: int) -> None:
-    partitions = [[number] * length for number, length in enumerate(lengths)]
+    groups = [lengths[group] for group in group_partitions(lengths, max_segments=most)]
 
-    groups = join_partitions(partitions, max_segments=most)
-
-    assert [members for group in groups for members in group] == partitions
-    for group, following in pairwise(groups):
-        size = sum(map(len, group))
-        assert size <= most or len(group) == 1
-        assert size + len(following[0]) > most
+    assert [length for group in groups for length in group] == lengths
+    for group, following in pairwise([*groups, [most + 1]]):
+        assert sum(group) <= most or len(group) == 1
+        assert sum(group) + following[0] > most
 
 
 def test_waves_hold_whole_partitions_and_not_too_many_segments(

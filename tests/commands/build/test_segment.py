@@ -12,8 +12,9 @@ import kafka_index
 from kafka_index.commands.build.local_build import build_segment_files
 from kafka_index.core.errors import InputError
 from kafka_index.core.job.result import RunOutcome
+from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.report import SegmentReport, report_table
-from kafka_index.core.log.recovery.settings import INDEX_OUTPUTS, BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.command_line import run_here
@@ -115,7 +116,7 @@ def test_the_command_and_its_page_say_so_each_time(tmp_path: Path, log: Path) ->
 
         assert done.returncode == 1
         assert "overlap (expected offset 6 or more, found offset 3)" in done.stdout + done.stderr
-        assert "no damage found" not in (tmp_path / name).read_text()
+        assert "1 segment of 1 damaged" in (tmp_path / name).read_text()
 
 
 def test_a_rewrite_leaves_such_a_partition_out(tmp_path: Path, log: Path) -> None:

@@ -37,6 +37,7 @@ from kafka_index.core.fs.directories import Entry, scan_directory
 from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.threads import map_requests
+from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.log.recovery.report import (
     BUILT,
     REPORT_SCHEMA,
@@ -44,7 +45,7 @@ from kafka_index.core.log.recovery.report import (
     SegmentCounts,
     empty_row,
 )
-from kafka_index.core.log.recovery.settings import BuildSettings, Output, ScanSettings
+from kafka_index.core.log.recovery.settings import BuildSettings, ScanSettings
 from kafka_index.core.log.recovery.staged_segment import PublishedFile, SegmentPaths, StagedSegment
 from kafka_index.core.logdir.data_directory import DataDirectories
 from kafka_index.core.logdir.partition_files import SegmentFile

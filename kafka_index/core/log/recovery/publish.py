@@ -33,6 +33,7 @@ from kafka_index.core.log.recovery.build_manifest import (
     start_of,
     wants_record,
 )
+from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.log.recovery.initial_state import PartitionStart
 from kafka_index.core.log.recovery.report import (
     BUILT,
@@ -41,7 +42,7 @@ from kafka_index.core.log.recovery.report import (
     SegmentCounts,
     SegmentReport,
 )
-from kafka_index.core.log.recovery.settings import BuildSettings, Output
+from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import PublishedFile, StagedSegment
 from kafka_index.core.log.recovery.state_merge import FoldedPartition, FoldedSegment, fold_partition
 from kafka_index.core.log.state.snapshots import list_snapshots, snapshot_path

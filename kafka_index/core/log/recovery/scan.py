@@ -18,6 +18,7 @@ from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.log.recovery.build_manifest import known_partition, wants_record
+from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.log.recovery.report import (
     BUILT,
     FAILED,
@@ -26,7 +27,7 @@ from kafka_index.core.log.recovery.report import (
     SegmentReport,
     empty_row,
 )
-from kafka_index.core.log.recovery.settings import BuildSettings, Output
+from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import (
     PublishedFile,
     SegmentPaths,

@@ -5,32 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import new_run_id
+from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, Output
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.partition_files import TieredPartition
 from kafka_index.core.output.locks import RUNS_FOLDER
 from kafka_index.core.output.temporary_files import scratch_path
-
-
-class Output(StrEnum):
-    """A kind of file that a build writes."""
-
-    INDEX = "index"
-    TIME_INDEX = "timeindex"
-    TXN_INDEX = "txnindex"
-    SNAPSHOT = "snapshot"
-    EPOCHS = "epochs"
-
-
-ALL_OUTPUTS = frozenset(Output)
-#: What a segment has of its own, whatever came before it.
-INDEX_OUTPUTS = frozenset((Output.INDEX, Output.TIME_INDEX))
 
 
 @dataclass(frozen=True, slots=True)

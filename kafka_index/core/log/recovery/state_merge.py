@@ -18,9 +18,10 @@ from kafka_index.core.format.names import (
     index_name_for,
 )
 from kafka_index.core.fs.directories import Entry
+from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.log.recovery.initial_state import PartitionStart
 from kafka_index.core.log.recovery.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
-from kafka_index.core.log.recovery.settings import BuildSettings, Output
+from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import (
     PublishedFile,
     StagedSegment,

@@ -1,0 +1,193 @@
+"""The request of ``build``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.job.request import (
+    TIME_HELP,
+    ChoiceKind,
+    ChoicesKind,
+    CommandSpec,
+    FlagKind,
+    Group,
+    IntegerKind,
+    Moment,
+    OffKind,
+    PathKind,
+    TimeKind,
+    parameter,
+)
+from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.parameters import (
+    DEFAULT_SETTINGS,
+    INDEX_INTERVAL,
+    KafkaSettings,
+    LogRequest,
+    SettingsKind,
+    topics_parameter,
+)
+
+
+class InputFormat(StrEnum):
+    """The format of the input."""
+
+    #: Parquet if all paths are Parquet files or folders of them, otherwise logs.
+    AUTO = "auto"
+    LOG = "log"
+    PARQUET = "parquet"
+
+
+class RowKind(StrEnum):
+    """The subject of a row of the report."""
+
+    SEGMENT = "segment"
+    PARTITION = "partition"
+    #: An entry of the input that a broker would not load.
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest(LogRequest):
+    """Parameters of a build; with neither `output` nor `in_place` a dry run."""
+
+    output: str | None = parameter(
+        PathKind(),
+        Group.OUTPUT,
+        "Write the files below this folder, a folder per partition.",
+        default=None,
+    )
+    in_place: bool = parameter(
+        FlagKind(),
+        Group.OUTPUT,
+        "Write the files next to the logs; refused while a broker holds the directory.",
+        default=False,
+    )
+    format: InputFormat = parameter(
+        ChoiceKind(InputFormat), Group.INPUT, "Format of the input.", default=InputFormat.AUTO
+    )
+    topics: Any = topics_parameter()
+    what: frozenset[Output] | None = parameter(
+        ChoicesKind(Output),
+        Group.SELECTION,
+        f"Files to build, separated by commas: {', '.join(Output)}.  [default: all; from Parquet "
+        "all that its columns allow]",
+        default=None,
+    )
+    config: KafkaSettings = parameter(
+        SettingsKind(
+            index_interval_bytes=INDEX_INTERVAL,
+            index_size_max_bytes=(
+                IntegerKind(4, INT32_MAX),
+                "Maximum size of an index file; overrides --config.  [default: 10485760]",
+            ),
+        ),
+        Group.SETTINGS,
+        "Kafka settings, such as a broker's server.properties; topic.NAME.index.interval.bytes "
+        "overrides one topic.",
+        default=DEFAULT_SETTINGS,
+    )
+    expire_producers_at: Moment | None = parameter(
+        TimeKind(),
+        Group.BEHAVIOUR,
+        "Omit producers that are idle at TIME, as a broker does that starts then and loads a "
+        f"snapshot (producer.id.expiration.ms of --config). {TIME_HELP}",
+        default=None,
+    )
+    verify_crc: bool = parameter(
+        OffKind(),
+        Group.BEHAVIOUR,
+        "Read batch headers only: much faster, but damaged records are not detected.",
+        "--no-verify-crc",
+        default=True,
+    )
+    overwrite: bool = parameter(
+        FlagKind(),
+        Group.OUTPUT,
+        "Build every segment, even if its files are correct.",
+        "--overwrite",
+        "--force",
+        default=False,
+    )
+    dry_run: bool = parameter(
+        FlagKind(),
+        Group.OUTPUT,
+        "Print the segments that would be checked, and write nothing.",
+        default=False,
+    )
+    report_rows: frozenset[RowKind] = parameter(
+        ChoicesKind(RowKind),
+        Group.OUTPUT,
+        f"The rows of the report, separated by commas: {', '.join(RowKind)}.  [default: segment]",
+        default=frozenset((RowKind.SEGMENT,)),
+    )
+    fail_fast: bool = parameter(
+        FlagKind(), Group.BEHAVIOUR, "Stop at the first segment that fails.", default=False
+    )
+
+    def __post_init__(self) -> None:
+        super(BuildRequest, self).__post_init__()
+        if self.output and self.in_place:
+            self.refuse("{output} and {in_place} exclude each other")
+        if not (self.output or self.in_place or self.dry_run):
+            self.refuse("no output: give {output} or {in_place}")
+        if self.tiered and (self.in_place or self.format is InputFormat.PARQUET):
+            other = "{in_place}" if self.in_place else "{format} parquet"
+            self.refuse(f"{{tiered}} and {other} exclude each other")
+        if not self.in_place:
+            return
+        from kafka_index.core.fs.store import is_remote  # noqa: PLC0415, slow to import
+
+        remote = next(filter(is_remote, self.inputs), None)
+        if remote is not None:
+            self.refuse(
+                f"{{in_place}} writes next to logs on a local disk, and {remote} is in a store: "
+                "give {output}"
+            )
+        what = self.what or frozenset()
+        if Output.INDEX in what and Output.TIME_INDEX not in what:
+            self.refuse(
+                "{in_place} builds index only together with timeindex: next to an .index alone, a "
+                "broker creates an empty .timeindex"
+            )
+
+
+BUILD = CommandSpec(
+    "build",
+    BuildRequest,
+    work="commands.build.job:build",
+    spark_work="spark.indexes:build",
+    help="""Rebuild the files that a broker keeps next to its logs, for every segment below PATH.
+
+    These are the offset, time and transaction indexes, the producer snapshots, and the
+    leader epoch checkpoint.
+
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
+    be repeated: `--input A --input B`, `--input A B` or `--input dump/*`. With `--format parquet`,
+    PATH is a Parquet file or a folder of them. Logs are opened read-only.
+
+    Exit code 0: every segment is built or was already correct. 1: a segment is damaged, and the
+    summary and the report name it. 2: wrong usage, or nothing was found. 3: a failure of
+    permission, disk, memory, network or cluster: retriable. 70: an internal error.
+    """,
+    usage="(--input PATH... | --tiered URI) (--output PATH | --in-place) [OPTIONS]",
+    examples="""\
+kafka-index build --input /dump/broker-1 --output /tmp/indexes
+kafka-index build --input /dump/* --output /tmp/indexes --topics 'orders|payments'
+kafka-index build --input /var/kafka/orders-0 --in-place --config server.properties
+kafka-index build --input /dump/broker-1 --output /tmp/indexes \\
+    --engine spark --master 'local[8]' --report report.parquet
+kafka-index build --input /dump/broker-1 --dry-run
+""",
+    job_examples="""\
+spark-submit jobs/build_index.py --input /dump/broker-1 --output /indexes
+spark-submit --master spark://host:7077 jobs/build_index.py \\
+    --input /mnt/dump/* --output /mnt/indexes --report /mnt/report.parquet
+""",
+    report="commands.build.result:BUILD_REPORT",
+    report_rows="a row for each segment",
+    has_page=True,
+)

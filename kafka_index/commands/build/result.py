@@ -1,0 +1,504 @@
+"""The rows and the results of a build: of its segments, and of a dry run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.commands.build.request import BuildRequest, RowKind
+from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_bytes, shown_path
+from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition
+from kafka_index.core.format.records import NO_TIMESTAMP
+from kafka_index.core.fs.inputs import Skipped, skipped_texts
+from kafka_index.core.job.engine import Listener
+from kafka_index.core.job.result import (
+    BAD,
+    GOOD,
+    NOTABLE,
+    Meaning,
+    PageColumns,
+    ReportSink,
+    ReportSpec,
+    Result,
+    RunOutcome,
+    Section,
+    Severity,
+    Status,
+)
+from kafka_index.core.log.recovery.report import (
+    BUILT,
+    FAILED,
+    REPORT_SCHEMA,
+    STATUSES,
+    TRUNCATED,
+    UNCHANGED,
+    SegmentReport,
+    report_rows,
+    report_table,
+)
+from kafka_index.core.log.recovery.settings import BuildSettings
+
+#: The status of a partition in the report of a dry run.
+PLANNED = "planned"
+SKIPPED = "skipped"
+#: `REPORT_SCHEMA`, and: the subject of the row (``kind``, a `RowKind`), its number of segments
+#: (``segments``), the folder of its files (``output_path``), and the run (``run_id``).
+FILE_SCHEMA = pa.schema(
+    [
+        *(field.with_nullable(field.name != "status") for field in REPORT_SCHEMA),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("segments", pa.int64()),
+        pa.field("output_path", pa.string()),
+        pa.field("run_id", pa.string()),
+    ]
+)
+_MEANINGS: Mapping[str, tuple[Severity, str]] = {
+    BUILT: (GOOD, "index files written"),
+    UNCHANGED: (GOOD, "as an earlier run recorded it, not read again"),
+    TRUNCATED: (BAD, "valid up to a position, nothing after it is indexed"),
+    FAILED: (BAD, "no index files written"),
+}
+BUILD_REPORT = ReportSpec(
+    FILE_SCHEMA,
+    PageColumns(
+        "segments",
+        ("status",),
+        {
+            **{
+                status: Meaning(*meaning, "kafka-index dump {log_path}")
+                for status, meaning in _MEANINGS.items()
+            },
+            SKIPPED: Meaning(NOTABLE, "not a live log"),
+            PLANNED: Meaning(GOOD, "not built in a dry run"),
+        },
+        units="kind",
+        unit_values=(RowKind.SEGMENT.value,),
+        rows_are_segments=True,
+    ),
+    is_streamed=True,
+)
+_ORDER = [(name, "ascending") for name in ("topic", "partition", "segment_base_offset")]
+_SHOWN = (
+    *("topic", "partition", "segment_base_offset", "status"),
+    *("batch_count", "next_offset", "reason"),
+)
+#: Rows of segments that are held back, and written together.
+_ROWS_AT_A_TIME = 64 * 1024
+#: Damaged segments that a result has; further ones are only counted.
+_MAX_DAMAGED = 100
+# The worst one last: the status of a partition is the worst of its segments.
+_RANKED = [UNCHANGED, BUILT, TRUNCATED, FAILED]
+_SUMS = (
+    "log_size_bytes",
+    "valid_bytes",
+    "batch_count",
+    "offset_entries",
+    "time_entries",
+    "seconds",
+    "aborted_txns",
+    "segments",
+)
+_MAXIMA = ("next_offset", "max_timestamp_ms", "rank", "retriable")
+
+
+@dataclass(frozen=True, repr=False)
+class BuildResult(Result):
+    """The result of `build_indexes`: a row per segment, as in ``build --report``.
+
+    Parameters
+    ----------
+    segments, log_bytes : mapping of str to int
+        The number of segments by status, and the bytes of their logs.
+    offset_entries, time_entries : int
+        The number of entries of their index files.
+    target : str, optional
+        The folder of the index files; None if they are next to the logs.
+    damaged : tuple of SegmentReport
+        The first damaged segments: those with status ``truncated`` or ``failed``, or with batches
+        out of order (reason code ``overlap``). A preallocated tail is no damage.
+    damaged_count, retriable_count : int
+        The number of damaged segments, and of those that failed because of the environment.
+    not_started : int
+        Segments that were not begun.
+    preallocated : int
+        Logs that end in preallocated zeros.
+    notes : int
+        Segments with a note; `first_note` is the first of them.
+    assumed : str, optional
+        The settings that were assumed, as a line.
+    skipped : tuple of (str, str)
+        Entries of the input that a broker would not load, with the reason.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    rows : pa.Table
+        The rows of the report, if a function returns the result.
+    """
+
+    segments: Mapping[str, int]
+    log_bytes: Mapping[str, int]
+    offset_entries: int
+    time_entries: int
+    target: str | None
+    damaged: tuple[SegmentReport, ...] = ()
+    damaged_count: int = 0
+    retriable_count: int = 0
+    not_started: int = 0
+    preallocated: int = 0
+    notes: int = 0
+    first_note: SegmentReport | None = None
+    assumed: str | None = None
+    skipped: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+    rows: pa.Table = field(default_factory=FILE_SCHEMA.empty_table)
+
+    command = "build"
+    status_header = ("status", "segments", "log bytes")
+
+    @property
+    def headline(self) -> str:
+        """The number of segments by status, and the place of their files."""
+        found = [f"{count:,} {status}" for status, count in self.segments.items()]
+        total = sum(self.segments.values())
+        text = f"{plural(total, 'segment')}: {', '.join(found) or 'none finished'}"
+        if self.damaged_count:
+            damaged = plural(self.damaged_count, "segment")
+            text = f"{damaged} of {total:,} damaged: {', '.join(found)}"
+        elif len(found) == 1:
+            text = f"{plural(total, 'segment')} {next(iter(self.segments))}"
+        if self.not_started:
+            text += f", {self.not_started:,} not started"
+        where = "next to the logs" if self.target is None else f"in {self.target}"
+        return f"{text}; files {where}"
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The segments by status, with the bytes of their logs."""
+        return [
+            Status(status, (count,), *_MEANINGS[status], size_bytes=self.log_bytes[status])
+            for status, count in self.segments.items()
+        ]
+
+    @property
+    def facts(self) -> list[str]:
+        """The index entries, logs with preallocated tails, a note, and assumed settings."""
+        lines = [f"{self.offset_entries:,} offset entries, {self.time_entries:,} time entries"]
+        if self.preallocated:
+            lines.append(
+                f"{plural(self.preallocated, 'log ends', 'logs end')} in preallocated zeros, as an "
+                "active segment does: not damaged"
+            )
+        if self.first_note is not None:
+            lines.append(
+                f"{plural(self.notes, 'segment has a note', 'segments have notes')} in the report, "
+                f"such as {shown_path(self.first_note.log_path)}: {self.first_note.note}"
+            )
+        return lines if self.assumed is None else [*lines, self.assumed]
+
+    @property
+    def sections(self) -> list[Section]:
+        """The damaged segments."""
+        title = f"{plural(self.damaged_count, 'segment')} damaged or failed:"
+        lines = list(map(_damage_line, self.damaged))
+        return [Section(title, lines, BAD, self.damaged_count, "segment")] if lines else []
+
+    @property
+    def next_command(self) -> str | None:
+        """The command that shows the first damaged log."""
+        paths = [row.log_path for row in self.damaged if row.log_path.endswith(LOG_SUFFIX)]
+        return f"kafka-index dump {shlex.quote(shown_path(paths[0]))}" if paths else None
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for damaged segments, the environment for failed reads and lost jobs."""
+        was_stopped = FAILED in self.segments
+        if self.retriable_count or (self.not_started and not was_stopped):
+            return RunOutcome.ENVIRONMENT
+        return RunOutcome.DONE.with_damage([*self.damaged, *self.unread])
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Segments by status, and index entries."""
+        return {
+            **{f"segments_{each}": self.segments.get(each, 0) for each in STATUSES},
+            "segments_not_started": self.not_started,
+            "offset_entries": self.offset_entries,
+            "time_entries": self.time_entries,
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the logs, and of those that were read."""
+        return {"logs": sum(self.log_bytes.values()), "log_read": self.work_bytes}
+
+    @property
+    def work_bytes(self) -> int:
+        """Bytes of the logs that were read."""
+        return sum(self.log_bytes.values()) - self.log_bytes.get(UNCHANGED, 0)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows, sorted by topic, partition and base offset."""
+        return self.rows.sort_by(_ORDER)
+
+    def _shown(self) -> pa.Table:
+        """Return the rows of damaged segments, or all if there are none."""
+        rows = self.to_arrow()
+        bad = rows.filter(pc.invert(pc.is_in(rows["status"], pa.array([BUILT, UNCHANGED]))))
+        return (bad if bad.num_rows else rows).select(_SHOWN)
+
+
+def _damage_line(row: SegmentReport) -> str:
+    place = "" if row.position_bytes is None else f" at byte {row.position_bytes}"
+    return f"{row.log_path}: {row.status}{place}: {row.reason or 'no reason given'}"
+
+
+@dataclass(frozen=True, repr=False)
+class BuildPlan(Result):
+    """The result of a dry run: what a build would check.
+
+    Parameters
+    ----------
+    partitions : mapping of TopicPartition to (int, int)
+        The number of segments of each partition, and the bytes of their logs.
+    skipped : tuple of (str, str)
+        Entries of the input that a broker would not load, with the reason.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    """
+
+    partitions: Mapping[TopicPartition, tuple[int, int]]
+    skipped: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+
+    command = "build"
+
+    @classmethod
+    def of_sizes(cls, sizes: Sequence[tuple[TopicPartition, int, int]]) -> Self:
+        """Return the plan of partitions, which may come several times, in parts."""
+        sums: dict[TopicPartition, tuple[int, int]] = {}
+        for partition, count, size_bytes in sizes:
+            before, before_bytes = sums.get(partition, (0, 0))
+            sums[partition] = before + count, before_bytes + size_bytes
+        return cls(dict(sorted(sums.items())))
+
+    @property
+    def headline(self) -> str:
+        """The totals."""
+        return (
+            f"would build {plural(self.counts['segments'], 'segment')} of "
+            f"{plural(len(self.partitions), 'partition')}, "
+            f"{format_bytes(self.sizes_bytes['logs'])} of log"
+        )
+
+    @property
+    def sections(self) -> list[Section]:
+        """The partitions."""
+        lines = [
+            f"{partition.directory_name}: {plural(count, 'segment')}, {format_bytes(size_bytes)}"
+            for partition, (count, size_bytes) in self.partitions.items()
+        ]
+        return [Section("partitions:", lines, GOOD, noun="partition")]
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage if an entry was not read."""
+        return RunOutcome.DONE.with_damage(self.unread)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Partitions and segments."""
+        segments = sum(count for count, _ in self.partitions.values())
+        return {"partitions": len(self.partitions), "segments": segments}
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the logs."""
+        return {"logs": sum(size_bytes for _, size_bytes in self.partitions.values())}
+
+    def to_arrow(self) -> pa.Table:
+        """Return a row per partition, with the columns of the report."""
+        rows = [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "kind": RowKind.PARTITION.value,
+                "status": PLANNED,
+                "segments": count,
+                "log_size_bytes": size_bytes,
+            }
+            for partition, (count, size_bytes) in self.partitions.items()
+        ]
+        return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
+
+
+class BuildRows:
+    """Counts the rows of a build, keeps what is wrong, and writes all rows into the report.
+
+    A context manager around the build. Rows come from one thread at a time. `planned` is the number
+    of segments in all, 0 if it is unknown.
+    """
+
+    def __init__(
+        self,
+        request: BuildRequest,
+        settings: BuildSettings,
+        listener: Listener,
+        report: ReportSink | None,
+        *,
+        planned: int = 0,
+    ) -> None:
+        self._kinds = request.report_rows
+        self._target_root = settings.target_root
+        self._run_id = settings.run_id
+        self._listener = listener
+        self._report = report
+        self._planned = planned
+        self._pending: list[SegmentReport] = []
+        self._partitions: pa.Table | None = None
+        self._segments = Counter[str]()
+        self._log_bytes = Counter[str]()
+        self._damaged: list[SegmentReport] = []
+        self._first_note: SegmentReport | None = None
+        self._numbers = Counter[str]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        self._flush()
+        if error is not None:
+            kept = self._segments.total() - self._segments[FAILED]
+            of_all = f" of {self._planned:,}" if self._planned else ""
+            error.add_note(f"{kept:,}{of_all} segments are finished and kept")
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Show that a segment was scanned."""
+        self._listener.on_done(1, row.log_size_bytes)
+
+    def on_report(self, row: SegmentReport) -> None:
+        """Add the final row of a segment."""
+        self._pending.append(row)
+        if len(self._pending) >= _ROWS_AT_A_TIME:
+            self._flush()
+
+    def on_unchanged(self, rows: pa.Table) -> None:
+        """Add the rows of a partition whose files are correct."""
+        self._flush()
+        self._add(rows)
+
+    def result(self, skipped: Sequence[Skipped] = (), assumed: str | None = None) -> BuildResult:
+        """Write the rows of partitions and of skipped entries; return the result."""
+        self._flush()
+        if self._partitions is not None:
+            rows = self._partitions.sort_by(_ORDER[:2])
+            status = pa.array(_RANKED).take(rows["rank"].combine_chunks())
+            self._write(rows.append_column("status", status), RowKind.PARTITION)
+        # A link that is not followed is a row in every report.
+        rest = [each for each in skipped if each.target or RowKind.SKIPPED in self._kinds]
+        if rest:
+            paths = [each.path for each in rest]
+            reasons = [
+                f"{each.reason}: {each.shown}" if each.target else each.reason for each in rest
+            ]
+            columns = {"log_path": paths, "status": [SKIPPED] * len(rest), "reason": reasons}
+            self._write(pa.table(columns), RowKind.SKIPPED)
+        found = [status for status in STATUSES if self._segments[status]]
+        return BuildResult(
+            {status: self._segments[status] for status in found},
+            {status: self._log_bytes[status] for status in found},
+            self._numbers["offset_entries"],
+            self._numbers["time_entries"],
+            self._target_root,
+            tuple(self._damaged),
+            self._numbers["damaged"],
+            self._numbers["retriable"],
+            max(self._planned - self._segments.total(), 0),
+            self._numbers["preallocated"],
+            self._numbers["notes"],
+            self._first_note,
+            assumed,
+            skipped_texts(skipped),
+        )
+
+    def _flush(self) -> None:
+        if self._pending:
+            rows, self._pending = self._pending, []
+            self._add(report_table(rows))
+
+    def _add(self, table: pa.Table) -> None:
+        """Count rows of `REPORT_SCHEMA`, and write them."""
+        self._count(table)
+        if self._report is None:
+            return
+        place = table.schema.get_field_index("max_timestamp_ms")
+        times = table.column(place)
+        known = pc.if_else(pc.equal(times, NO_TIMESTAMP), None, times)
+        table = table.set_column(place, "max_timestamp_ms", known)
+        table = table.append_column("segments", pa.repeat(pa.scalar(1, pa.int64()), len(table)))
+        table = table.append_column("output_path", self._output_paths(table))
+        if RowKind.SEGMENT in self._kinds:
+            self._write(table, RowKind.SEGMENT)
+        if RowKind.PARTITION in self._kinds:
+            self._add_to_partitions(table)
+
+    def _count(self, table: pa.Table) -> None:
+        groups = table.group_by("status").aggregate(
+            [("status", "count"), ("log_size_bytes", "sum")]
+        )
+        for row in groups.to_pylist():
+            self._segments[row["status"]] += row["status_count"]
+            self._log_bytes[row["status"]] += row["log_size_bytes_sum"]
+        for name in ("offset_entries", "time_entries"):
+            self._numbers[name] += pc.sum(table[name]).as_py() or 0
+        is_right = pc.is_in(table["status"], pa.array([BUILT, UNCHANGED]))
+        is_silent = pc.and_(pc.is_null(table["note"]), pc.is_null(table["reason"]))
+        for row in report_rows(table.filter(pc.invert(pc.and_(is_right, is_silent)))):
+            if row.is_damage:
+                self._numbers.update(damaged=1, retriable=int(row.retriable))
+                if len(self._damaged) < _MAX_DAMAGED:
+                    self._damaged.append(row)
+            elif row.is_preallocated_tail:
+                self._numbers["preallocated"] += 1
+            if row.note is not None:
+                self._numbers["notes"] += 1
+                self._first_note = self._first_note or row
+
+    def _add_to_partitions(self, table: pa.Table) -> None:
+        keys = ["topic", "partition", "output_path"]
+        table = table.append_column("rank", pc.index_in(table["status"], pa.array(_RANKED)))
+        # Made of columns alone, tables have the same schema, in which all fields are nullable.
+        table = pa.table({name: table[name] for name in (*keys, *_SUMS, *_MAXIMA)})
+        if self._partitions is not None:
+            table = pa.concat_tables([self._partitions, table])
+        asked = [*((name, "sum") for name in _SUMS), *((name, "max") for name in _MAXIMA)]
+        groups = table.group_by(keys).aggregate(asked)
+        names = {f"{name}_{function}": name for name, function in asked}
+        self._partitions = groups.select([*keys, *names]).rename_columns([*keys, *names.values()])
+
+    def _output_paths(self, table: pa.Table) -> pa.Array:
+        if self._target_root is None:
+            return pc.replace_substring_regex(table["log_path"], "/[^/]*$", "")
+        partitions = table.select(["topic", "partition"]).to_pydict()
+        names = map(TopicPartition, partitions["topic"], partitions["partition"])
+        return pa.array(
+            [os.path.join(self._target_root, each.directory_name) for each in names], pa.string()
+        )
+
+    def _write(self, table: pa.Table, kind: RowKind) -> None:
+        if self._report is None:
+            return
+        same = {"kind": kind.value, "run_id": self._run_id}
+        columns = [
+            table[field.name].cast(field.type)
+            if field.name in table.column_names
+            else pa.repeat(pa.scalar(same.get(field.name), field.type), len(table))
+            for field in FILE_SCHEMA
+        ]
+        self._report.write_table(pa.table(columns, schema=FILE_SCHEMA))
