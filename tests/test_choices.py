@@ -25,10 +25,7 @@ from kafka_index import (
 )
 from kafka_index.commands.build.request import InputFormat
 from kafka_index.commands.export.request import ExportFormat, OnDataLoss
-from kafka_index.commands.restore.cluster import ClusterMode
-from kafka_index.commands.restore.output_files import Link
-from kafka_index.commands.restore.plan import RestoreRequest
-from kafka_index.commands.restore.restored_partition import Salvage
+from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest, Salvage
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.log.append.incoming_batches import Isolation as FetchIsolation
 from kafka_index.core.log.append.settings import TimestampType
@@ -83,7 +80,9 @@ PLACES: dict[str, tuple[type[Enum], Call]] = {
     ),
     "RestoreRequest cluster": (
         ClusterMode,
-        lambda _, **given: RestoreRequest([], "", cluster=given["choice"]),
+        lambda _, **given: RestoreRequest.build(
+            {"inputs": "dump", "output": "out", "cluster": given["choice"]}
+        ),
     ),
 }
 KINDS = (

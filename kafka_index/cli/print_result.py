@@ -150,7 +150,7 @@ def _section_lines(section: Section, paint: Paint, verbosity: Detail) -> Sequenc
         _painted(paint, section.severity, section.title),
         section.lines,
         total=section.total,
-        most=None if verbosity is Detail.VERBOSE else SHOWN,
+        most=None if section.shows_all or verbosity is Detail.VERBOSE else SHOWN,
         noun=section.noun,
         after=section.after,
     )

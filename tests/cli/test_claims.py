@@ -103,7 +103,7 @@ def test_a_conclusion_is_of_what_was_looked_at(command: str, how: str, tmp_path:
     if code is not None or CLAIMS.search(text):
         assert re.search(named, text), text
     if code == 3:
-        assert not re.search(r"nothing harmful|^safe|all that the dump has\n.*\Z", text), text
+        assert not re.search(r"nothing harmful|^safe|nothing lost", text), text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -161,14 +161,12 @@ def test_a_restore_that_passes_over_an_entry_does_not_say_all(tmp_path: Path) ->
     given = ("--input", data, "--new-topic-ids", "--output", tmp_path / "out")
     done = run_here("restore", *given, "--report", tmp_path / "page.html")
     assert done.returncode == 1, done.stderr
-    assert "all that was read of the dump" in done.stdout
     for text in (done.stdout, (tmp_path / "page.html.runbook.txt").read_text()):
         assert "Nothing is missing" not in text
         assert "entries that a broker would not load were not restored: 1" in text
     page = (tmp_path / "page.html").read_text()
-    assert "nothing lost of what was read of the dump" in page
-    assert "all that the dump has" not in page
-    assert "all that the dump has" not in done.stdout
+    for text in (done.stdout, page):
+        assert "nothing lost of what was read of the dump" in text
 
 
 def test_a_rewrite_of_a_damaged_log_without_a_match_is_no_wrong_usage(tmp_path: Path) -> None:

@@ -247,6 +247,5 @@ def test_paths_are_the_values_that_are_paths(tmp_path: Path) -> None:
         "input": [str(tmp_path / "none")],
         "output": str(out),
         "tiered": [],
-        "drop-keys": [],
         "seed": [str(seed)],
     }

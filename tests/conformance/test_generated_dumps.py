@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_index.commands.restore.restored_partition import Salvage
+from kafka_index.commands.restore.request import Salvage
 from tests.commands.restore.generated_dumps import Batch, Dump, draw_dump, kept_batches, restore
 from tests.support.missing_offsets import NAME, write_partition
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.request import RestoreRequest, Salvage
 from kafka_index.commands.restore.restore_partition import restore_on
-from kafka_index.commands.restore.restored_partition import Salvage
 from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.scan.segment_scan import read_batches
+from kafka_index.core.parameters import KafkaSettings
 from tests.support.golden_segments import PARTITION
 
 from .campaign import drawn_cases
@@ -62,13 +62,13 @@ def restored(root: Path, output: Path, case: Case, salvage: Salvage) -> Restored
         text = f"0\n1\n{topic} {number} {case.log_start_offset}\n"
         (root / "log-start-offset-checkpoint").write_text(text)
     request = RestoreRequest(
-        [str(root)],
-        str(output),
+        inputs=(str(root),),
+        output=str(output),
         new_topic_ids=True,
         salvage=salvage,
-        config=LogConfig(IndexConfig(index_interval_bytes=case.interval)),
+        config=KafkaSettings(LogConfig(IndexConfig(index_interval_bytes=case.interval))),
     )
-    result = RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)), lambda _: None)
+    result = RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)))
     (found,) = result.partitions
     return found
 

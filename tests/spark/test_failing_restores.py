@@ -24,7 +24,8 @@ from pyspark.sql import SparkSession
 from kafka_index.commands.restore import restore_partition as units
 from kafka_index.commands.restore.job import RestoreJob
 from kafka_index.commands.restore.output_files import STAGING
-from kafka_index.commands.restore.plan import PartitionPlan, RestoreRequest
+from kafka_index.commands.restore.plan import PartitionPlan
+from kafka_index.commands.restore.request import RestoreRequest
 from kafka_index.commands.restore.restore_partition import PartitionSettings, divide, restore_on
 from kafka_index.commands.restore.restored_partition import LostRange, RestoredPartition
 from kafka_index.commands.restore.result import RestoreResult
@@ -82,10 +83,10 @@ class Whole:
     lost: list[LostRange]
 
     def job(self, output: Path) -> RestoreJob:
-        return RestoreJob.prepare(RestoreRequest([str(self.dump)], str(output)))
+        return RestoreJob.prepare(RestoreRequest(inputs=(str(self.dump),), output=str(output)))
 
     def check_completed(self, output: Path) -> None:
-        result = self.job(output).run(restore_on(ThreadEngine(2)), lambda _: None)
+        result = self.job(output).run(restore_on(ThreadEngine(2)))
         assert result.runbook is not None
         assert losses(result) == self.lost
         assert contents(output) == self.files
@@ -100,8 +101,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("failing-tasks")
     dump = copy_dump(folder / "dump", *PARTITIONS)
     damage(logs(dump / "audit.trail-0")[1])
-    job = RestoreJob.prepare(RestoreRequest([str(dump)], str(folder / "whole")))
-    lost = losses(job.run(restore_on(ThreadEngine(2)), lambda _: None))
+    job = RestoreJob.prepare(RestoreRequest(inputs=(str(dump),), output=str(folder / "whole")))
+    lost = losses(job.run(restore_on(ThreadEngine(2))))
     assert lost
     return Whole(dump, contents(folder / "whole"), lost)
 
@@ -183,7 +184,7 @@ def test_no_broker_starts_on_a_part_and_a_rerun_completes_it(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(units, "divide", failing_at(step, failure, str(out), str(counted)))
-            runbook = whole.job(out).run(restore_on(SessionEngine(spark)), lambda _: None).runbook
+            runbook = whole.job(out).run(restore_on(SessionEngine(spark))).runbook
     except Py4JError:
         # The job of the worker that was killed.
         assert failure is Failure.KILL

@@ -1,7 +1,7 @@
-"""A run of a repository of backups as the input of a restore: its choice, its ends, what it lacks.
+"""A backup as the input of a restore: its choice, the ends of its logs, and what it lacks.
 
-Below its path a run is one data directory. What is of the run alone is here: the logs end where its
-``__transaction_state`` does, or with ``--consistent`` where that of a point in time does.
+Below its path a backup is one data directory. The logs end where its ``__transaction_state`` does,
+or with ``--consistent`` where that of a point in time does.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kafka_index.commands.restore.cluster import ClusterMode
-from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.cluster import SourceCluster
+from kafka_index.commands.restore.request import ClusterMode, RestoreRequest
 from kafka_index.commands.restore.restored_partition import RestoredPartition
 from kafka_index.commands.restore.seed import NOT_IN_DUMP
-from kafka_index.commands.restore.source_cluster import OldCluster
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.replicas import Dump, Replica, read_dumps
 from kafka_index.core.cluster.transaction_boundary import Clamp, RunLog, clamp_ends
-from kafka_index.core.errors import ConfigError, InputError, first_of, plural
+from kafka_index.core.errors import InputError, first_of, plural
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import (
     CONSUMER_OFFSETS_TOPIC,
@@ -48,28 +47,26 @@ _MAX_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class BackupRun:
-    """The run that is restored."""
+class BackupSource:
+    """The backup that is restored."""
 
     run: Run
     path: str
 
     @classmethod
-    def of(cls, request: RestoreRequest) -> BackupRun | None:
-        """Return the run that a request is for, None for dumps.
+    def of(cls, request: RestoreRequest) -> BackupSource | None:
+        """Return the backup that a request names; None for dumps.
 
-        Raises `InputError` where there are other inputs: they would be of another time.
+        Raises `InputError` if other inputs are given: they reflect a different point in time.
         """
         parsed = [parse_run_path(path) for path in request.inputs]
         found = [each for each in parsed if each is not None]
         if not found:
-            if request.consistent:
-                raise ConfigError("--consistent is for a run of a backup: --input backup:URI")
             return None
         root, name, _ = found[0]
         if any(each is None or (each.root, each.run) != (root, name) for each in parsed):
             raise InputError(
-                "a run of a backup is restored alone: another input is of another time",
+                "a backup is restored alone: another input reflects another point in time",
                 found=", ".join(request.inputs),
             )
         run, path = Run(repository_of(root), name), run_path(root, name)
@@ -80,15 +77,17 @@ class BackupRun:
                 for each in manifest.missed
             ]
             names = f"it missed {first_of(missed, _MAX_NAMES)}" if missed else None
-            raise InputError("the run has no partition", path=path, found=names)
+            raise InputError("the backup has no partition", path=path, found=names)
         return cls(run, path)
 
-    def prepare(self, request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreRequest:
-        """Return the request with the ends of the run's logs; notes are those of the old cluster.
+    def prepare(self, request: RestoreRequest, dump: Dump, old: SourceCluster) -> RestoreRequest:
+        """Return the request with the ends of the backup's logs; add notes to the source cluster.
 
         Topics that were deleted meanwhile are taken out of the dump.
         """
-        old.run = f"run {self.run.name}, cut at {time_text(cut_time(self.run.manifests))}"
+        old.run = (
+            f"backup {self.run.name}, whose cutoff is {time_text(cut_time(self.run.manifests))}"
+        )
         old.notes += self._without_deleted(dump, old.image)
         budget = shared_budget(request.max_decompressed_bytes)
         clamp = self._clamp(request, dump, budget)
@@ -105,21 +104,22 @@ class BackupRun:
     def missing(
         self, request: RestoreRequest, image: ClusterImage | None
     ) -> list[RestoredPartition]:
-        """Return the partitions that the run has not, unless its metadata has them no more.
+        """Return the partitions that the backup lacks, unless its metadata lacks them too.
 
-        It missed them, or the broker that stored them has no part in it.
+        The backup missed them, or has no part of the broker that stored them.
         """
         missed: dict[TopicPartition, Missed] = {}
         for manifest in self.run.manifests:
             for each in manifest.missed:
                 missed[TopicPartition(each.topic, each.partition)] = each
         reasons = {
-            partition: (each.topic_id or "", f"the run missed it: {each.reason}")
+            partition: (each.topic_id or "", f"the backup missed it: {each.reason}")
             for partition, each in missed.items()
         }
         lacking = missing_brokers(self.run.manifests)
         if lacking and image is not None:
-            why = f"the run has no part of broker {', '.join(map(str, lacking))}, and no copy of it"
+            brokers = ", ".join(map(str, lacking))
+            why = f"the backup has no part of broker {brokers}, and no copy of it"
             for topic in image.topics.values():
                 for number in topic.partitions:
                     partition = TopicPartition(topic.name, number)
@@ -133,9 +133,9 @@ class BackupRun:
         ]
 
     def _without_deleted(self, dump: Dump, image: ClusterImage | None) -> list[str]:
-        """Take topics out of the dump that the run's metadata has no more; return notes of them.
+        """Remove the topics from the dump that the metadata of the backup lacks; return notes.
 
-        The metadata log was cut last.
+        The metadata log was captured last.
         """
         if image is None:
             return []
@@ -148,7 +148,7 @@ class BackupRun:
             del dump.replicas[partition]
         topics = sorted({each.topic for each in gone})
         return [
-            f"{each} was deleted while the run was taken: it is not restored" for each in topics
+            f"{each} was deleted while the backup was taken: it is not restored" for each in topics
         ]
 
     def _clamp(self, request: RestoreRequest, dump: Dump, budget: DecompressionBudget) -> Clamp:
@@ -207,7 +207,7 @@ class BackupRun:
         return [each[0] for each in states.replicas.values()]
 
     def _refuse_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Refuse a point in time at which nobody knows the transactions any more."""
+        """Refuse a point in time whose open transactions are not known any more."""
         for partition, end in sorted(ends.items()):
             if partition.topic != TRANSACTION_STATE_TOPIC:
                 continue
@@ -219,31 +219,31 @@ class BackupRun:
                     path=self.path,
                     expected=f"cleaned up to offset {end} at most",
                     found=f"cleaned up to offset {cleaned}",
-                    hint="take a run that was cut sooner after it, or restore one from before it "
-                    "whole: backup:URI@TIME without --until",
+                    hint="give a backup with an earlier cutoff after it, or restore the whole "
+                    "backup before it: backup:URI@TIME without --until",
                 )
 
     def _lacking(self) -> Iterator[str]:
-        """Yield what the run lacks as a whole."""
+        """Yield what the backup as a whole lacks."""
         manifests = self.run.manifests
         lacking = missing_brokers(manifests)
         if lacking:
             yield (
-                f"run {self.run.name} is incomplete: it has no part of broker "
+                f"backup {self.run.name} is incomplete: it has no part of broker "
                 f"{', '.join(map(str, lacking))}; their partitions are copies of others, or missing"
             )
         if not is_consistent(manifests):
             yield (
-                f"the brokers of run {self.run.name} did not wait for each other: transactions and "
-                "groups are not consistent in it"
+                f"the brokers of backup {self.run.name} did not wait for each other: transactions "
+                "and groups are not consistent in it"
             )
         behind = [partition for partition, _ in _behind(self.run)]
         if behind:
             names = first_of([each.directory_name for each in behind], _MAX_NAMES)
             yield (
-                f"{plural(len(behind), 'log')} of run {self.run.name} end before they were cut, "
-                f"as a broker was killed shortly before: {names}; what was acknowledged last may "
-                "be missing, and transactions and groups are not consistent"
+                f"{plural(len(behind), 'log')} of backup {self.run.name} end before its cutoff, "
+                f"as a broker was killed shortly before: {names}; the records acknowledged last "
+                "may be missing, and transactions and groups are not consistent"
             )
 
     def _copy(self, partition: TopicPartition) -> PartitionBackup:
@@ -254,7 +254,7 @@ _Settled = dict[tuple[TopicPartition, str], int]
 
 
 def _settled(run: Run) -> _Settled:
-    """Return what was settled before a run had cut anything, by partition and topic id.
+    """Return what was settled before a backup captured anything, by partition and topic id.
 
     Nothing is, where brokers did not wait for each other, or what ``__transaction_state`` had then
     is not all there.
@@ -282,12 +282,12 @@ def _states_behind(run: Run) -> list[Manifest]:
     return [found for key, found in _behind(run) if key.topic == TRANSACTION_STATE_TOPIC]
 
 
-def following_run(request: RestoreRequest) -> RestoreRequest:
+def following_backup(request: RestoreRequest) -> RestoreRequest:
     """Return a request for the first run after its point in time, instead of the newest run."""
     time_ms = request.until.time_ms
     if time_ms is None:
         return request
-    return replace(request, inputs=[_following(path, time_ms) for path in request.inputs])
+    return replace(request, inputs=tuple(_following(path, time_ms) for path in request.inputs))
 
 
 def _following(path: str, time_ms: int) -> str:

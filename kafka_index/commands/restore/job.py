@@ -1,22 +1,36 @@
-"""A restore as a whole: all checks first, then the partitions, then the root and the cluster."""
+"""A restore as a whole: all checks first, then the partitions, then the root and the cluster.
+
+The output is checked before the first write, and again when it is locked.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from kafka_index.commands.restore.backup_input import BackupRun, following_run
+from kafka_index.commands.restore.backup_input import BackupSource, following_backup
 from kafka_index.commands.restore.cluster import (
-    ClusterMode,
+    CLUSTER_ID,
+    DIRECTORY_ID,
+    NODE_ID,
     Identity,
+    SourceCluster,
+    check_topic_configs,
     copy_metadata,
     copy_metadata_identity,
+    directory_to_write,
+    dump_identity,
+    fresh_identity,
     is_separate,
     partitions_only_here,
     partitions_placed_here,
+    read_transactions,
+    refuse_identity,
     refuse_used_metadata,
+    same_identity,
 )
 from kafka_index.commands.restore.group_offsets import (
     clamp_offsets,
@@ -25,36 +39,26 @@ from kafka_index.commands.restore.group_offsets import (
     offsets_of_renamed,
     read_offsets,
 )
-from kafka_index.commands.restore.output import (
-    Output,
-    check_again,
-    check_output,
-    check_same_output,
-    fresh_cluster_identity,
-    inputs_of,
-    refuse_unknown_topics,
-    same_cluster_identity,
-)
+from kafka_index.commands.restore.lost_markers import TransactionSearch
 from kafka_index.commands.restore.output_files import (
+    HIDDEN_PROPERTIES,
     STAGING,
-    Link,
     choose_link,
     disable_startup,
     make_directory,
+    remove_clean_shutdown_file,
     remove_directory,
-    remove_marker,
     remove_staging,
     restore_identity,
     write_checkpoints,
-    write_marker,
+    write_clean_shutdown_file,
 )
 from kafka_index.commands.restore.plan import (
     PartitionPlan,
     RestorePlan,
-    RestoreRequest,
     as_begun,
     plan_restore,
-    read_old_cluster,
+    read_source_cluster,
     refuse_shared_ids,
     without_strays,
 )
@@ -65,8 +69,10 @@ from kafka_index.commands.restore.point_in_time import (
     cleaned_after,
     open_transactions,
 )
-from kafka_index.commands.restore.restore_partition import PartitionSettings, Runner
+from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest
+from kafka_index.commands.restore.restore_partition import PartitionSettings, Runner, restore_on
 from kafka_index.commands.restore.restored_partition import (
+    JOURNAL_FILE,
     NO_LOGS,
     BegunPlan,
     GroupOffset,
@@ -78,27 +84,284 @@ from kafka_index.commands.restore.seed import (
     NOT_IN_DUMP,
     SeedDirectory,
     check_seed,
+    one_cluster,
     partitions_not_in_dump,
     plan_seeding,
     refuse_used,
     write_seed,
 )
-from kafka_index.commands.restore.source_cluster import OldCluster, read_transactions
-from kafka_index.commands.restore.transaction_search import TransactionSearch
-from kafka_index.core.cluster.replicas import read_dumps
-from kafka_index.core.errors import CorruptObjectError, plural
-from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition, segment_file_name
+from kafka_index.core.cluster.replicas import Dump, read_dumps
+from kafka_index.core.errors import CorruptObjectError, InputError, plural
+from kafka_index.core.format.names import (
+    BOOTSTRAP_CHECKPOINT,
+    BROKER_LOCK,
+    CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    FIRST_SNAPSHOT,
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    METADATA_LOG,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+    segment_file_name,
+)
 from kafka_index.core.fs.durable_files import publishing
-from kafka_index.core.fs.paths import local_path
-from kafka_index.core.log.filter.condition import Selection
+from kafka_index.core.fs.inputs import Skipped, reading_inputs, skipped_texts, unread_texts
+from kafka_index.core.fs.paths import check_target, local_path
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import SILENT, Engine, Listener
+from kafka_index.core.job.result import ReportSink
+from kafka_index.core.log.append.log_segment_writer import system_clock
+from kafka_index.core.log.append.settings import log_settings_of
+from kafka_index.core.log.filter.condition import Selection, records_by_line
 from kafka_index.core.log.scan.file_records import open_log
 from kafka_index.core.log.scan.segment_split import SegmentSpan, split_segment
+from kafka_index.core.logdir.metadata_files import read_properties
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import PartitionSegments
 from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.parameters import KafkaSettings
 from kafka_index.core.records.batch_table import OFFSET_OVERFLOW
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.core.records.record_sections import Decompressor
+from kafka_index.core.startup.metadata_log import (
+    why_not_metadata_log,
+    why_not_quorum_state,
+    why_not_snapshots,
+)
+
+#: What `kafka-storage.sh format` writes.
+_FORMATTED = frozenset({META_PROPERTIES, BOOTSTRAP_CHECKPOINT, METADATA_LOG})
+#: What seeding adds, where the directory is that of the metadata log, too.
+_SEEDED = frozenset({BOOTSTRAP_CHECKPOINT + ".orig"})
+# Files of runs that ended before they had a plan.
+_OURS = re.compile(r"\.(kafka-index[A-Za-z0-9_.-]+|[A-Za-z._-]+\.tmp)")
+_ROOT_FILES = frozenset(
+    {
+        META_PROPERTIES,
+        CLEAN_SHUTDOWN,
+        RECOVERY_POINT_CHECKPOINT,
+        REPLICATION_CHECKPOINT,
+        LOG_START_CHECKPOINT,
+        CLEANER_CHECKPOINT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A directory that a restore may write."""
+
+    path: str
+    begun: BegunPlan | None
+    properties: Mapping[str, str]
+
+
+def check_output(plan: RestorePlan) -> Output:
+    """Check the output directory, and make it if it is missing."""
+    read = inputs_of(plan.request, plan.dump)
+    hint = "choose another --output"
+    path = directory_to_write(plan.request.output, "the output", read, hint=hint)
+    if os.path.isdir(path):
+        found = _as_found(path, plan)
+        if found.begun is not None:
+            return found
+    check_target(path, [])
+    return Output(path, None, _properties(path))
+
+
+def check_again(output: Output, plan: RestorePlan) -> Output:
+    """Return an output directory as it is now that its lock is held.
+
+    Another run, or a broker, may have used it between the check and the lock.
+    """
+    # No look at the broker's lock: closing that file would let go of it.
+    found = _as_found(output.path, plan)
+    has_begun_since = found.begun is not None and output.begun is None
+    if found.properties != output.properties and not has_begun_since:
+        raise InputError(
+            "the output has changed since it was checked",
+            path=output.path,
+            hint="is another restore running? run this one again",
+        )
+    return found
+
+
+def _as_found(path: str, plan: RestorePlan) -> Output:
+    names = set(os.listdir(path))
+    if JOURNAL_FILE in names:
+        return _resumed(path, names, plan)
+    _refuse_foreign(path, names)
+    return Output(path, None, _properties(path))
+
+
+def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
+    begun = Journal(path).begun()
+    if begun is None or begun.digest != plan.digest:
+        raise InputError(
+            "the output holds a restore of another plan",
+            path=path,
+            hint="give the same input and options to complete it, or choose an empty --output",
+        )
+    partitions = {each.partition.directory_name for each in plan.partitions}
+    foreign = {
+        name
+        for name in names.difference(_FORMATTED, _SEEDED, _ROOT_FILES, partitions, {BROKER_LOCK})
+        if not _OURS.fullmatch(name)
+    }
+    if foreign:
+        raise InputError(
+            "the output contains a restore and a file that the restore did not write",
+            path=path,
+            found=min(foreign),
+            hint="was a broker started on it? choose another --output",
+        )
+    return Output(path, begun, _properties(path))
+
+
+def _refuse_foreign(path: str, names: set[str]) -> None:
+    """Refuse a directory that holds more than what formatting or a killed run leave."""
+    for name in sorted(names):
+        if name == BROKER_LOCK or _OURS.fullmatch(name):
+            continue
+        if name not in _FORMATTED or not _is_formatted(path, name):
+            raise InputError(
+                "the output is not empty",
+                path=path,
+                found=name,
+                hint="nothing was written; choose another --output, or empty it",
+            )
+
+
+def _is_formatted(path: str, name: str) -> bool:
+    place = os.path.join(path, name)
+    if name != METADATA_LOG:
+        return os.path.isfile(place)
+    return os.path.isdir(place) and set(os.listdir(place)) <= {FIRST_SNAPSHOT}
+
+
+def _properties(path: str) -> dict[str, str]:
+    place = os.path.join(path, META_PROPERTIES)
+    if os.path.exists(place):
+        # After an unfinished restore was formatted again, the new identity counts.
+        refuse_identity(path, "format the output again")
+        return read_properties(place) or {}
+    return read_properties(os.path.join(path, HIDDEN_PROPERTIES)) or {}
+
+
+def refuse_unknown_topics(request: RestoreRequest, plan: RestorePlan) -> None:
+    """Refuse settings of topics that are not restored, or that no broker would load."""
+    topics = {each.partition.topic for each in plan.partitions}
+    for topic, configs in request.topic_configs.items():
+        if topic not in topics:
+            raise InputError(
+                "--topic-config names a topic that is not restored",
+                found=topic,
+                hint="after --rename, give the new name",
+            )
+        check_topic_configs(configs)
+
+
+def inputs_of(request: RestoreRequest, dump: Dump) -> list[str]:
+    """Return all that is read: what was given, and what it leads to."""
+    remote = () if request.tiered is None else request.tiered.uris
+    directories = (*(each.directory for each in dump.all_replicas), *dump.metadata_logs)
+    # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
+    return [*request.inputs, *remote, *(each for each in directories if not is_remote(each))]
+
+
+def fresh_cluster_identity(
+    request: RestoreRequest, dump: Dump, output: Output, seeds: Sequence[SeedDirectory]
+) -> Identity:
+    """Return the identity of the output in a fresh cluster."""
+    if not seeds:
+        return Identity(output.properties or dump_identity(dump))
+    cluster_id = one_cluster(seeds, output.properties.get(CLUSTER_ID))
+    if output.properties:
+        if DIRECTORY_ID not in output.properties:
+            raise InputError(
+                "the output has no directory.id, by which the cluster knows where partitions are",
+                path=output.path,
+                hint="format it again, with the kafka-storage.sh of the cluster",
+            )
+        return Identity(output.properties)
+    nodes = {each.properties.get(NODE_ID, "") for each in seeds}
+    node_id = nodes.pop() if len(nodes) == 1 else ""
+    if request.node_id is not None:
+        node_id = str(request.node_id)
+    if not node_id:
+        raise InputError(
+            "it is not known which broker gets the output",
+            path=request.output,
+            hint="format the output as a log directory of that broker, or give --node-id",
+        )
+    return Identity(fresh_identity(cluster_id, node_id))
+
+
+def same_cluster_identity(request: RestoreRequest, dump: Dump, old: SourceCluster) -> Identity:
+    """Return the identity of the output in its own cluster, which takes all topics."""
+    if request.topics is not None:
+        raise InputError(
+            "--topics is for --cluster fresh",
+            hint="the metadata of the same cluster has all topics: those that are left out would "
+            "begin empty",
+        )
+    _refuse_metadata_log(dump, request)
+    offsets = None if old.image is None else old.image.topic_named(CONSUMER_OFFSETS_TOPIC)
+    replicas = () if offsets is None else tuple(offsets.partitions.values())
+    # Each replica would get its records at its own end: they diverge within a leader epoch.
+    if request.clamp_groups and any(len(each.replicas) > 1 for each in replicas):
+        raise InputError(
+            "--clamp-groups writes to one replica, and __consumer_offsets has several",
+            hint="restore without it, and set the offsets that are named beyond_end with "
+            "kafka-consumer-groups.sh once the brokers run",
+        )
+    return same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
+
+
+def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
+    """Refuse a metadata log that no node starts on."""
+    for path in dump.metadata_logs:
+        if is_remote(path):
+            refusal = why_not_snapshots(path) or why_not_quorum_state(path)
+        else:
+            settings = log_settings_of(request.log_config, CLUSTER_METADATA_TOPIC)
+            refusal = why_not_metadata_log(os.path.dirname(path), settings, system_clock)
+        if refusal is not None:
+            raise InputError(
+                f"no node starts on this metadata log: {refusal.reason}",
+                path=refusal.file,
+                hint="take that of another controller, or restore to a fresh cluster",
+            )
+
+
+def check_same_output(
+    request: RestoreRequest, dump: Dump, output: Output, identity: Identity
+) -> None:
+    """Check the directories that the same cluster gets back."""
+    is_begun = output.begun is not None
+    if output.properties and (not is_begun or output.properties != identity.properties):
+        raise InputError(
+            "the output is formatted, and the same cluster has an identity already",
+            path=output.path,
+            hint="give an empty --output",
+        )
+    if is_separate(dump) and request.metadata_output is None:
+        raise InputError(
+            "the metadata log has a directory of its own in the dump",
+            path=dump.metadata_logs[0],
+            hint="give --metadata-output DIR, an empty directory that becomes metadata.log.dir",
+        )
+    if request.metadata_output is not None:
+        given, read = request.metadata_output, [*inputs_of(request, dump), output.path]
+        hint = "give another --metadata-output"
+        path = directory_to_write(given, "the metadata output", read, hint=hint)
+        refuse_used_metadata(dump, path, is_begun=is_begun)
+
 
 _COPIED_BYTES = 16 << 20
 
@@ -169,7 +432,23 @@ def _copy(segment: SegmentFile, span: SegmentSpan, path: str) -> None:
 
 
 OnRestored = Callable[[RestoredPartition], None]
-OnResult = Callable[[RestoreResult], None]
+
+
+def restore(
+    request: RestoreRequest,
+    engine: Engine,
+    listener: Listener | None = None,
+    report: ReportSink | None = None,
+) -> RestoreResult:
+    """Restore the dumps of a request; a partition that fails is a row of the result.
+
+    The report is in its place before a broker can start on the output. Raises `KafkaIndexError` if
+    the restore is refused, or the output cannot be written.
+    """
+    follower = listener or SILENT
+    with reading_inputs(follow_links=request.follow_links) as unread:
+        job = RestoreJob.prepare(request)
+        return job.run(restore_on(engine, follower), follower, report, unread)
 
 
 def restore_logs(
@@ -191,8 +470,8 @@ def restore_logs(
         until_ms = plan.request.until.time_ms
         journal.begin(BegunPlan(plan.digest, dict(plan.made_ids), until_ms))
     disable_startup(output.path, identity.properties)
-    # The run before may have been killed after the marker.
-    remove_marker(output.path)
+    # The run before may have been killed after its last step.
+    remove_clean_shutdown_file(output.path)
     remove_staging(output.path)
     unfinished = [each for each in plan.partitions if each.partition not in finished]
     for each in unfinished:
@@ -268,7 +547,7 @@ def _partition_settings(plan: RestorePlan, output: Output, link: Link) -> Partit
     request = plan.request
     return PartitionSettings(
         output.path,
-        request.config,
+        request.log_config,
         request.salvage,
         link,
         Selection(request.drop_keys) if request.drop_keys else None,
@@ -303,7 +582,7 @@ class RestoreJob:
 
     request: RestoreRequest
     plan: RestorePlan
-    old: OldCluster
+    old: SourceCluster
     output: Output
     seeds: Sequence[SeedDirectory]
     identity: Identity
@@ -313,14 +592,15 @@ class RestoreJob:
     @classmethod
     def prepare(cls, request: RestoreRequest) -> RestoreJob:
         """Check everything; only the output directory is made."""
-        request = following_run(request)
-        run = BackupRun.of(request)
+        request = following_backup(request)
+        run = BackupSource.of(request)
         dump = read_dumps(request.inputs, request.tiered, topics=request.topics)
-        if request.until.time_ms is not None and not request.goes_by_create_time:
+        if request.until.time_ms is not None and not request.create_time:
             check_times(dump)
         check_offsets(dump, request.until)
-        old = read_old_cluster(request, dump)
-        request = replace(request, config=old.settings(request.config, dump, request.renames))
+        old = read_source_cluster(request, dump)
+        settings = old.settings(request.log_config, dump, request.renames)
+        request = replace(request, config=KafkaSettings(settings, request.config.properties))
         if run is not None:
             request = run.prepare(request, dump, old)
         plan = plan_restore(request, dump, old)
@@ -354,12 +634,17 @@ class RestoreJob:
     def run(
         self,
         runner: Runner,
-        on_restored: OnRestored,
-        *,
-        report: OnResult = lambda _: None,
-        conclude: OnResult = lambda _: None,
+        listener: Listener = SILENT,
+        report: ReportSink | None = None,
+        unread: Mapping[str, Skipped] | None = None,
     ) -> RestoreResult:
-        """Restore."""
+        """Restore; `unread` has the files of the input that are not read meanwhile."""
+        sizes = {each.partition: each.size_bytes for each in self.plan.partitions}
+        listener.on_plan(len(sizes), sum(sizes.values()), ("partition", "partitions"))
+
+        def on_restored(restored: RestoredPartition) -> None:
+            listener.on_done(1, sizes.get(restored.partition, 0))
+
         written = [self.output.path, *(each.path for each in self.seeds)]
         separate = self._metadata_output
         if separate is not None:
@@ -367,12 +652,20 @@ class RestoreJob:
             written.append(separate)
         with DirectoryLock.of_data_directories(written):
             job = self._as_it_is_now()
-            result = job.restore(runner, on_restored)
-            report(result)
+            result = job.restore(runner, on_restored, unread or {})
+            if report is not None:
+                job.write_report(result, report)
             if result.runbook is not None:
                 job.enable_startup()
-            conclude(result)
             return result
+
+    def write_report(self, result: RestoreResult, report: ReportSink) -> None:
+        """Put the report in its place, with the runbook next to it."""
+        plans = self.plan.partitions
+        report.add_segments(PartitionSegments.of(each.segments()).rows() for each in plans)
+        report.write_table(result.to_arrow())
+        runbook = {} if result.runbook is None else {".runbook.txt": result.runbook}
+        report.publish(result.conclusion, runbook)
 
     @property
     def _metadata_output(self) -> str | None:
@@ -406,8 +699,10 @@ class RestoreJob:
             ),
         )
 
-    def restore(self, runner: Runner, on_restored: OnRestored) -> RestoreResult:
-        """Restore all but what lets a broker start; the output is checked, and its lock held."""
+    def restore(
+        self, runner: Runner, on_restored: OnRestored, unread: Mapping[str, Skipped]
+    ) -> RestoreResult:
+        """Restore all but the files that let a broker start; the lock of the output is held."""
         request, plan, output = self.request, self.plan, self.output
         # A link that is refused has to leave no plan, which would keep other options out.
         link = choose_link(request.link, plan.partitions[0].segments()[0], output.path)
@@ -424,7 +719,7 @@ class RestoreJob:
             partitions = again.restore(found.edited, partitions)
             open_producers = found.open_producers
         if any(each.retriable for each in partitions):
-            return RestoreResult(partitions, None, output.path)
+            return self._result(partitions, link, unread)
         known = {each.partition for each in (*partitions, *self.strays, *self.missed)}
         missing = [
             RestoredPartition(
@@ -455,14 +750,12 @@ class RestoreJob:
         if request.cluster is ClusterMode.SAME:
             copy_metadata(plan.dump, self._metadata_output or output.path)
         write_root(plan, output.path, partitions)
-        result = RestoreResult(
-            partitions,
-            None,
-            output.path,
-            beyond_end,
-            not_renamed,
-            request.clamp_groups,
-            request.cluster is ClusterMode.SAME and self.old.is_damaged,
+        result = replace(
+            self._result(partitions, link, unread),
+            beyond_end=beyond_end,
+            not_renamed=not_renamed,
+            lacks_metadata=request.cluster is ClusterMode.SAME and self.old.is_damaged,
+            next_command=self._prediction(),
         )
         facts = RunbookFacts(
             link,
@@ -477,12 +770,41 @@ class RestoreJob:
         )
         return replace(result, runbook=runbook(result, facts))
 
+    def _result(
+        self,
+        partitions: Sequence[RestoredPartition],
+        link: Link,
+        unread: Mapping[str, Skipped],
+    ) -> RestoreResult:
+        """Return the result of partitions, without a runbook."""
+        request = self.request
+        kept = [each.dropped_by_key for each in partitions if not each.is_left_out]
+        topics = request.topics
+        return RestoreResult(
+            partitions,
+            None,
+            self.output.path,
+            clamps=request.clamp_groups,
+            until=self.plan.request.until.end_text,
+            of_topics="" if topics is None else f" of topics that match {topics.pattern!r}",
+            records_by_line=records_by_line(request.drop_keys, kept),
+            has_hard_links=link is Link.HARD,
+            skipped=skipped_texts(self.plan.dump.skipped),
+            unread=unread_texts(unread),
+        )
+
+    def _prediction(self) -> str:
+        """Return the command that predicts the start of a broker on the output."""
+        metadata = self._metadata_directory
+        more = "" if metadata is None else f" --metadata {metadata}"
+        return f"kafka-index predict --input {self.output.path}{more}"
+
     def enable_startup(self) -> None:
-        """Write what lets a broker start: who it is, and then the marker of a clean shutdown."""
+        """Write what lets a broker start: its identity, and last the clean shutdown file."""
         if self.request.cluster is ClusterMode.SAME and is_separate(self.plan.dump):
             copy_metadata_identity(self.plan.dump, self._metadata_output or self.output.path)
         restore_identity(self.output.path)
-        write_marker(self.output.path, self.identity.broker_epoch)
+        write_clean_shutdown_file(self.output.path, self.identity.broker_epoch)
 
     def _not_asked_for(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
         """Yield the parts of the dump that the choices leave out: all else has a row."""
@@ -493,7 +815,7 @@ class RestoreJob:
             yield f"logs that end early, as --until asks for: {len(limited)}"
         elif clamped:
             yield (
-                "logs that end before transactions that began or ended while the run was cut: "
+                "logs that end before transactions that began or ended around the cutoff: "
                 f"{len(clamped)}"
             )
         if self.request.drop_keys:
@@ -566,7 +888,7 @@ class RestoreJob:
             not_renamed = offsets_of_renamed(groups, request.renames, ends)
             groups = offsets_beyond(groups, ends)
             if request.clamp_groups:
-                left = clamp_offsets(output, ends, groups, request.config)
+                left = clamp_offsets(output, ends, groups, request.log_config)
             elif is_cut:
                 left = [one for each in groups for one in each.beyond_end(ends, "")]
         return [*(one for each in partitions for one in each.clamped), *left], not_renamed

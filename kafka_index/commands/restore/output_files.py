@@ -1,12 +1,12 @@
 """The files of an output, each durable: at its root, in its partitions, and logs of the dump.
 
-While a restore is unfinished there is no ``meta.properties``, without which no broker starts, and
-no marker. The identity is written before the logs, under another name, and takes its own by a
-rename, for which a full disk has room.
+An unfinished restore has no ``meta.properties``, without which no broker starts, and no clean
+shutdown file. The identity is written before the logs, under another name. A rename gives it its
+own name at the end, which a full disk has room for.
 
 Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares the blocks of its
-source until one of the two is written, so that a broker can do what it likes with it. A hard link
-is the same file: what a broker cuts is cut in the dump.
+source until one of the two is written. A hard link is the same file: a broker that truncates it
+truncates the log of the dump.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from enum import StrEnum
 
+from kafka_index.commands.restore.request import Link
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.checkpoints import format_offset_checkpoint
 from kafka_index.core.format.names import (
@@ -68,9 +68,9 @@ def move_directory(path: str, new_path: str) -> None:
     sync_directory(os.path.dirname(new_path))
 
 
-def remove_marker(output: str) -> None:
-    """Remove the marker of a clean shutdown, durably: what follows changes the output."""
-    if _remove(os.path.join(output, CLEAN_SHUTDOWN), "remove the marker"):
+def remove_clean_shutdown_file(output: str) -> None:
+    """Remove the clean shutdown file, durably: the next steps change the output."""
+    if _remove(os.path.join(output, CLEAN_SHUTDOWN), "remove the clean shutdown file"):
         sync_directory(output)
 
 
@@ -117,8 +117,8 @@ def remove_staging(output: str) -> None:
                 os.unlink(entry.path)
 
 
-def write_marker(output: str, broker_epoch: int) -> None:
-    """Write the marker of a clean shutdown, durably; no file that brokers read is written later."""
+def write_clean_shutdown_file(output: str, broker_epoch: int) -> None:
+    """Write the clean shutdown file, durably; no file that brokers read is written later."""
     text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
     write_durably(os.path.join(output, CLEAN_SHUTDOWN), text.encode())
     sync_directory(output)
@@ -198,15 +198,6 @@ def paths_of(directory: str) -> list[str]:
     with publishing(directory, "list a restored partition"):
         names = sorted(os.listdir(directory))
     return [*(os.path.join(directory, name) for name in names), directory]
-
-
-class Link(StrEnum):
-    """The way logs get into the output."""
-
-    AUTO = "auto"
-    REFLINK = "reflink"
-    COPY = "copy"
-    HARD = "hard"
 
 
 def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:

@@ -7,32 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from kafka_index.commands.restore.cluster import NODE_ID, ClusterMode, new_uuid
-from kafka_index.commands.restore.lost_transaction_markers import TransactionEdits
-from kafka_index.commands.restore.output_files import Link
-from kafka_index.commands.restore.point_in_time import Limit, Until
+from kafka_index.commands.restore.cluster import NODE_ID, SourceCluster, new_uuid
+from kafka_index.commands.restore.request import Limit, Link, RestoreRequest
 from kafka_index.commands.restore.restored_partition import (
     INCONSISTENT_TOPIC_ID,
     STRAY,
     RestoredPartition,
-    Salvage,
 )
-from kafka_index.commands.restore.source_cluster import OldCluster
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.cluster.replicas import Dump, Replica, base_replica
-from kafka_index.core.errors import ConfigError, InputError, first_of
-from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
+from kafka_index.core.errors import InputError, first_of
 from kafka_index.core.format.names import (
     CONSUMER_OFFSETS_TOPIC,
-    INTERNAL_PREFIX,
     PARTITION_METADATA,
     TopicPartition,
-    is_legal_topic,
 )
 from kafka_index.core.fs.inputs import linked_out
 from kafka_index.core.fs.paths import local_path
@@ -41,72 +33,10 @@ from kafka_index.core.log.missing_offsets import KnownOffsets
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import shared_budget
 
+if TYPE_CHECKING:
+    from kafka_index.commands.restore.lost_markers import TransactionEdits
+
 _NAMES_SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreRequest:
-    """A restore as it was asked for, checked except against the disk.
-
-    `log_starts` count instead of the dump's; `node_id` is the broker of a fresh cluster that gets
-    the output, where nothing else says. `topic_configs` are settings by topic, before those of the
-    old metadata log, and `renames` new names of topics by the old ones: such a topic gets a new id.
-    `goes_by_create_time`: a point in time counts for topics with the timestamps of clients, too.
-    `consistent`: a transaction across the end of a log is kept or removed as a whole, everywhere.
-    `drop_keys` are the keys of records that are dropped, none for no list of them.
-    `metadata_output` is the directory of the metadata log in the same cluster, if it has one of its
-    own. `properties` are all settings of the broker. Raises `ConfigError` if a choice does not
-    exist, or excludes another one.
-    """
-
-    inputs: Sequence[str]
-    output: str
-    tiered: TieredOptions | None = None
-    topics: re.Pattern[str] | None = None
-    salvage: Salvage = Salvage.PREFIX
-    link: Link = Link.AUTO
-    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    cluster: ClusterMode = ClusterMode.FRESH
-    seeds: Sequence[str] = ()
-    node_id: int | None = None
-    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    renames: Mapping[str, str] = field(default_factory=dict)
-    new_topic_ids: bool = False
-    until: Until = field(default_factory=Until)
-    goes_by_create_time: bool = False
-    consistent: bool = False
-    drop_keys: tuple[bytes, ...] = ()
-    clamp_groups: bool = False
-    metadata_output: str | None = None
-    all_brokers_restored: bool = False
-    config: LogConfig = field(default_factory=LogConfig)
-    properties: Mapping[str, str] | None = None
-    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
-
-    def __post_init__(self) -> None:
-        for name, kind in _CHOICES.items():
-            object.__setattr__(self, name, choice_of(kind, getattr(self, name), name))
-        for mode, options in _OPTIONS_OF.items():
-            for name, option in options.items():
-                is_given = getattr(self, name) or getattr(self, name) == ""
-                if is_given and self.cluster is not mode:
-                    raise ConfigError(f"{option} is for --cluster {mode}")
-        if self.topic_configs and not self.seeds:
-            raise ConfigError("--topic-config requires --seed")
-
-
-_CHOICES = {"salvage": Salvage, "link": Link, "cluster": ClusterMode}
-_OPTIONS_OF = {
-    ClusterMode.FRESH: {
-        "seeds": "--seed",
-        "new_topic_ids": "--new-topic-ids",
-        "renames": "--rename",
-    },
-    ClusterMode.SAME: {
-        "metadata_output": "--metadata-output",
-        "all_brokers_restored": "--all-brokers-restored",
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +103,8 @@ class RestorePlan:
     def _lines(self) -> Iterator[str]:
         request = self.request
         options = (
-            request.config,
-            (request.properties or {}).get("log.cleanup.policy"),
+            request.log_config,
+            (request.config.properties or {}).get("log.cleanup.policy"),
             request.cluster,
             request.clamp_groups,
             request.metadata_output and os.path.realpath(local_path(request.metadata_output)),
@@ -203,7 +133,7 @@ class RestorePlan:
                     yield " ".join(map(str, columns))
 
 
-def plan_restore(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestorePlan:
+def plan_restore(request: RestoreRequest, dump: Dump, old: SourceCluster) -> RestorePlan:
     """Plan a restore; new topic ids are made here."""
     _check_choices(request, dump)
     known = {**old.topic_ids(), **found_topic_ids(dump)}
@@ -211,7 +141,7 @@ def plan_restore(request: RestoreRequest, dump: Dump, old: OldCluster) -> Restor
     made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
     made |= {new: new_uuid() for new in request.renames.values()}
     topic_ids = _topic_ids(dump, known, made, request.renames)
-    policies = old.cleanup_policies(request.properties, dump)
+    policies = old.cleanup_policies(request.config.properties, dump)
     partitions = []
     for partition in dump.replicas:
         base, *others = base_replica(dump.replicas[partition])
@@ -310,11 +240,6 @@ def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
     for old, new in renames.items():
         if old not in topics:
             raise InputError("--rename names a topic that is not in the input", found=old)
-        if not is_legal_topic(new):
-            raise InputError("--rename gives a topic a name that it cannot have", found=repr(new))
-        for name in (old, new):
-            if name.startswith(INTERNAL_PREFIX):
-                raise InputError("an internal topic cannot be renamed", found=f"{old}={new}")
         if new in kept or list(renames.values()).count(new) > 1:
             raise InputError(
                 "--rename gives two topics one name", found=new, hint="choose another name"
@@ -380,11 +305,11 @@ def _known_offsets(
     )
 
 
-def read_old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
+def read_source_cluster(request: RestoreRequest, dump: Dump) -> SourceCluster:
     """Read the cluster of the dumps, as far as the request needs it."""
     lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
     with_groups = lacks_ids or bool(request.seeds or request.renames)
-    return OldCluster.read(
+    return SourceCluster.read(
         dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
     )
 

@@ -6,14 +6,13 @@ A log ends before the first batch that has a timestamp above the time, or that r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
+from kafka_index.commands.restore.request import Until
 from kafka_index.core.cluster.metadata.topic_states import Transaction
 from kafka_index.core.cluster.replicas import Dump, Replica
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import INTERNAL_PREFIX, TopicPartition
 from kafka_index.core.format.records import (
     MAGIC_RECORD_BATCH,
@@ -21,78 +20,12 @@ from kafka_index.core.format.records import (
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
 )
-from kafka_index.core.format.times import Time, is_relative, parse_time, time_text
+from kafka_index.core.format.times import time_text
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader
 from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.settings import ReadSettings
-from kafka_index.core.records.batch_table import BatchColumns
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The end of a log: a time or an offset, the earlier of both."""
-
-    time_ms: int = INT64_MAX
-    offset: int = INT64_MAX
-
-    def first_beyond(self, batches: BatchColumns) -> int | None:
-        """Return the row of the first batch that the log does not have; None for none."""
-        is_beyond = batches.last_offset >= self.offset
-        is_beyond |= batches.max_timestamp_ms > self.time_ms
-        beyond = np.flatnonzero(is_beyond)
-        return int(beyond[0]) if len(beyond) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """Up to where partitions are restored.
-
-    `clamps` are ends that transactions need; if `is_consistent`, they are at or before the others.
-    """
-
-    time_ms: int | None = None
-    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    relative: str | None = None
-    clamps: Mapping[TopicPartition, int] = field(default_factory=dict)
-    is_consistent: bool = False
-
-    @classmethod
-    def of(cls, given: Time | Mapping[str, Mapping[int, int]] | None, now: int) -> Until:
-        """Return the end that was given: a time, relative to an instant, or offsets."""
-        if given is None or isinstance(given, Mapping):
-            return cls(offsets=given or {})
-        return cls(
-            time_ms=parse_time(given, now=now), relative=str(given) if is_relative(given) else None
-        )
-
-    @property
-    def is_given(self) -> bool:
-        """Whether an end was given at all."""
-        return self.time_ms is not None or bool(self.offsets)
-
-    def offset_of(self, partition: TopicPartition) -> int | None:
-        """Return the offset that was given for a partition."""
-        return self.offsets.get(partition.topic, {}).get(partition.partition)
-
-    def limit_of(self, partition: TopicPartition) -> Limit | None:
-        """Return where the log of a partition ends; None where it is restored whole."""
-        limit = Limit(offset=self.clamps.get(partition, INT64_MAX))
-        if not self.is_consistent:
-            time_ms, offset = self.time_ms, self.offset_of(partition)
-            limit = Limit(
-                INT64_MAX if time_ms is None else time_ms,
-                limit.offset if offset is None else min(limit.offset, offset),
-            )
-        return None if limit == Limit() else limit
-
-    @property
-    def text(self) -> str:
-        """A text that is equal for equal ends."""
-        offsets = sorted((topic, sorted(found.items())) for topic, found in self.offsets.items())
-        clamps = sorted((each.directory_name, end) for each, end in self.clamps.items())
-        return f"{self.relative or self.time_ms} {offsets} {clamps} {self.is_consistent}"
 
 
 def check_times(dump: Dump) -> None:

@@ -2,7 +2,7 @@
 
 The scan reads the log of the output, so that what is verified is what a broker will read. It is
 that of a build, and its stop is where recovery would cut the log. Offsets that are missing between
-batches or logs are filled from other copies, or lost.
+batches or logs are repaired from other copies, or lost.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kafka_index.commands.restore.lost_transaction_markers import TransactionEdits
-from kafka_index.commands.restore.output_files import Link, copy_or_link, cut, write_log
+from kafka_index.commands.restore.lost_markers import TransactionEdits
+from kafka_index.commands.restore.output_files import copy_or_link, cut, write_log
 from kafka_index.commands.restore.plan import PartitionPlan
-from kafka_index.commands.restore.replica_repair import Fill, Filler, Piece, write_pieces
-from kafka_index.commands.restore.restored_partition import LostRange, Salvage
-from kafka_index.commands.restore.salvage import LogContext, Salvaging
+from kafka_index.commands.restore.request import Link, Salvage
+from kafka_index.commands.restore.restored_partition import LostRange
+from kafka_index.commands.restore.salvage import (
+    LogContext,
+    LogSalvage,
+    Piece,
+    RangeRepair,
+    ReplicaRepair,
+    write_pieces,
+)
 from kafka_index.core.errors import CorruptObjectError
 from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from kafka_index.core.format.strings import is_linked
@@ -215,7 +222,7 @@ class RestoredLog:
     staged: StagedSegment
     facts: LogFacts
     lost: list[LostRange] = field(default_factory=list)
-    fills: list[Fill] = field(default_factory=list)
+    repairs: list[RangeRepair] = field(default_factory=list)
     keeps_end: bool = True
     is_limited: bool = False
 
@@ -248,7 +255,7 @@ class RestoredLog:
 
 
 @dataclass(frozen=True, slots=True)
-class LogRestoring:
+class LogRestore:
     """The restoring of logs of a partition into a folder, as a build with these settings."""
 
     directory: str
@@ -286,7 +293,7 @@ class LogRestoring:
             if row.is_preallocated_tail and row.position_bytes is not None:
                 cut(target, row.position_bytes)
             return restored
-        lost, fills = self._salvaging(restored).mend(*damage[1:], salvage)
+        lost, repairs = self._salvaging(restored).repair(*damage[1:], salvage)
         if salvage is Salvage.NONE and lost:
             restored.lost = lost
             return restored
@@ -300,13 +307,15 @@ class LogRestoring:
             drop = again.drop_one if salvage is Salvage.BATCHES else again.cut_off
             lost.append(replace(drop(*damage), position_bytes=None))
             restored = self._restage(restored)
-        restored.lost, restored.fills = lost, fills
+        restored.lost, restored.repairs = lost, repairs
         restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
         return restored
 
-    def fill_gaps(self, log: RestoredLog, gaps: Sequence[tuple[Hole, Fill]]) -> RestoredLog:
-        """Fill offsets that are missing between batches of a log, and stage it again."""
-        self._salvaging(log).fill_gaps(gaps)
+    def repair_gaps(
+        self, log: RestoredLog, gaps: Sequence[tuple[Hole, RangeRepair]]
+    ) -> RestoredLog:
+        """Repair offsets that are missing between batches of a log, and stage it again."""
+        self._salvaging(log).repair_gaps(gaps)
         return self._refilled(log)
 
     def append(self, log: RestoredLog, pieces: Sequence[Piece]) -> RestoredLog:
@@ -315,10 +324,10 @@ class LogRestoring:
         return self._refilled(log)
 
     def _refilled(self, log: RestoredLog) -> RestoredLog:
-        filled = self._restage(log)
-        filled.keeps_end, filled.is_limited = log.keeps_end, log.is_limited
-        filled.lost, filled.fills = log.lost, log.fills
-        return filled
+        repaired = self._restage(log)
+        repaired.keeps_end, repaired.is_limited = log.keeps_end, log.is_limited
+        repaired.lost, repaired.repairs = log.lost, log.repairs
+        return repaired
 
     def write_logs(self, pieces: Sequence[Piece], like: SegmentFile) -> list[RestoredLog]:
         """Write batches of other copies as logs of the output, one for each of their segments."""
@@ -356,8 +365,8 @@ class LogRestoring:
     def _target(self, base_offset: int) -> str:
         return os.path.join(self.directory, segment_file_name(base_offset, LOG_SUFFIX))
 
-    def _salvaging(self, log: RestoredLog) -> Salvaging:
-        return Salvaging(log.source, log.path, self.context)
+    def _salvaging(self, log: RestoredLog) -> LogSalvage:
+        return LogSalvage(log.source, log.path, self.context)
 
     def _stage(self, source: SegmentFile, target: str) -> RestoredLog:
         segment, limit = segment_at(target, source), self.context.limit
@@ -405,17 +414,17 @@ def gap_losses(
 ) -> list[LostRange]:
     """Return the missing offsets that compaction does not explain, and that are not lost already.
 
-    They are before, within and between segments, in what fills a range, and after the last one.
+    They are before, within and between segments, in what repairs a range, and after the last one.
     """
     missing = _missing_in(plan, logs, decompressor)
     known = [lost for each in logs for lost in each.lost]
-    fills = [fill for each in logs for fill in each.fills]
+    repairs = [repair for each in logs for repair in each.repairs]
     found = []
     for each in missing.unexplained:
         for first, end in _outside(each, known):
-            if not any(fill.explains(first, end) for fill in fills):
-                fill = next((one for one in fills if one.covers(first, end)), None)
-                found.append(_loss(logs, replace(each, first_offset=first, end_offset=end), fill))
+            if not any(repair.explains(first, end) for repair in repairs):
+                repair = next((one for one in repairs if one.covers(first, end)), None)
+                found.append(_loss(logs, replace(each, first_offset=first, end_offset=end), repair))
     for number, count in missing.unnamed.items():
         source = logs[number].source
         reason = f"offsets are missing in {count} more places of the log"
@@ -424,23 +433,23 @@ def gap_losses(
     return found
 
 
-def with_fills(
-    plan: PartitionPlan, logs: Sequence[RestoredLog], restoring: LogRestoring
+def with_repairs(
+    plan: PartitionPlan, logs: Sequence[RestoredLog], restoring: LogRestore
 ) -> Sequence[RestoredLog]:
-    """Return the logs, with missing offsets filled from other copies."""
-    filler = restoring.context.filler
-    if not filler:
+    """Return the logs, with missing offsets repaired from other copies."""
+    replica_repair = restoring.context.replica_repair
+    if not replica_repair:
         return logs
     logs = list(logs)
-    start = _missing_head(plan, logs, filler)
+    start = _missing_head(plan, logs, replica_repair)
     if start is not None:
         cleaning = plan.known.cleaning
         cleaned_to = (cleaning.cleaned_to or 0) if cleaning.is_compacted else None
-        fill = filler.find_head(start, logs[0].source.base_offset, cleaned_to)
-        if fill.pieces:
-            logs[0].fills.append(fill)
-            logs = [*restoring.write_logs(fill.pieces, logs[0].source), *logs]
-    missing = _missing_in(plan, logs, filler.decompressor)
+        repair = replica_repair.find_head(start, logs[0].source.base_offset, cleaned_to)
+        if repair.pieces:
+            logs[0].repairs.append(repair)
+            logs = [*restoring.write_logs(repair.pieces, logs[0].source), *logs]
+    missing = _missing_in(plan, logs, replica_repair.decompressor)
     more: list[RestoredLog] = []
     for number, log in enumerate(list(logs)):
         base_offset = log.source.base_offset
@@ -451,16 +460,16 @@ def with_fills(
                 continue
             between, inside = _split_at(each, base_offset)
             if inside is not None and each.position_bytes in holes:
-                fill = _find(filler, inside, missing.cleaning)
-                gaps.append((holes[each.position_bytes], fill))
-                log.fills.append(fill)
+                repair = _find(replica_repair, inside, missing.cleaning)
+                gaps.append((holes[each.position_bytes], repair))
+                log.repairs.append(repair)
             if between is not None and logs[number - 1].keeps_end:
-                fill = _find(filler, between, missing.cleaning)
-                log.fills.append(fill)
-                logs[number - 1], written = _fill_between(logs[number - 1], fill, restoring)
+                repair = _find(replica_repair, between, missing.cleaning)
+                log.repairs.append(repair)
+                logs[number - 1], written = _repair_between(logs[number - 1], repair, restoring)
                 more += written
-        if any(fill.pieces for _, fill in gaps):
-            logs[number] = restoring.fill_gaps(logs[number], gaps)
+        if any(repair.pieces for _, repair in gaps):
+            logs[number] = restoring.repair_gaps(logs[number], gaps)
     return sorted([*logs, *more], key=lambda each: each.source.base_offset)
 
 
@@ -475,24 +484,24 @@ def _split_at(
     )
 
 
-def _find(filler: Filler, missing: MissingRange, cleaning: Cleaning) -> Fill:
-    """Return what fills missing offsets, unless a cleaner may have removed them."""
+def _find(replica_repair: ReplicaRepair, missing: MissingRange, cleaning: Cleaning) -> RangeRepair:
+    """Return what repairs missing offsets, unless a cleaner may have removed them."""
     cleaned_to = cleaning.cleaned_to if missing.cause is Cause.COMPACTED else None
-    # If the cleaner's progress is unknown, removed records might reappear: fill nothing.
+    # If the cleaner's progress is unknown, removed records might reappear: repair nothing.
     is_unknown = missing.cause is Cause.UNKNOWN and cleaning.is_compacted
     takes = not (is_unknown and cleaning.cleaned_to is None)
-    return filler.find(missing.first_offset, missing.end_offset, cleaned_to, takes=takes)
+    return replica_repair.find(missing.first_offset, missing.end_offset, cleaned_to, takes=takes)
 
 
-def _fill_between(
-    before: RestoredLog, fill: Fill, restoring: LogRestoring
+def _repair_between(
+    before: RestoredLog, repair: RangeRepair, restoring: LogRestore
 ) -> tuple[RestoredLog, list[RestoredLog]]:
-    """Return the log before a gap, with its part of the fill, and logs with the rest."""
+    """Return the log before a gap, with its part of the repair, and logs with the rest."""
     base_offset = before.source.base_offset
-    count = sum(each.segment_base_offset <= base_offset for each in fill.pieces)
+    count = sum(each.segment_base_offset <= base_offset for each in repair.pieces)
     if count:
-        before = restoring.append(before, fill.pieces[:count])
-    return before, restoring.write_logs(fill.pieces[count:], before.source)
+        before = restoring.append(before, repair.pieces[:count])
+    return before, restoring.write_logs(repair.pieces[count:], before.source)
 
 
 def _missing_in(
@@ -522,7 +531,9 @@ def _missing_in(
     )
 
 
-def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog], filler: Filler) -> int | None:
+def _missing_head(
+    plan: PartitionPlan, logs: Sequence[RestoredLog], replica_repair: ReplicaRepair
+) -> int | None:
     """Return the log start, if the first log begins after it.
 
     It is that of the checkpoint, or the lowest at which a copy starts: what a client or retention
@@ -532,7 +543,7 @@ def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog], filler: Fill
         return None
     first, start = logs[0].source.base_offset, plan.known.start_offset
     if start is None:
-        start = filler.start_offset(first)
+        start = replica_repair.start_offset(first)
     return start if start < first else None
 
 
@@ -554,7 +565,9 @@ def _outside(missing: MissingRange, lost: Sequence[LostRange]) -> Iterator[tuple
         yield first, missing.end_offset
 
 
-def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None) -> LostRange:
+def _loss(
+    logs: Sequence[RestoredLog], missing: MissingRange, repair: RangeRepair | None
+) -> LostRange:
     first, last = missing.first_offset, missing.last_offset
     code, what = GAP, f"offsets {first} to {last} are in no segment"
     is_between = missing.log > 0 and missing.position_bytes == 0
@@ -566,11 +579,11 @@ def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None)
         what = f"the log ends at {first}, and the checkpoints of the dump know {count} offsets more"
     elif missing.place is Place.HEAD:
         what = f"the log starts at {first}, and {what}"
-    elif fill is not None and (refused := fill.refused_in(first, missing.end_offset)):
+    elif repair is not None and (refused := repair.refused_in(first, missing.end_offset)):
         what = f"{what}, and batches of them in {', '.join(refused)} are not taken: "
         what += "a cleaner may have removed them here"
-    elif fill is not None:
-        what = f"offsets {first} to {last} are also missing in {', '.join(fill.replicas)}"
+    elif repair is not None:
+        what = f"offsets {first} to {last} are also missing in {', '.join(repair.replicas)}"
     reason = what if is_checkpointed else f"{what}; {missing.why}"
     place, is_known = (source.base_offset, source.log_path), missing.cause is Cause.LOST
     return LostRange(*place, first, last, code, reason, is_known=is_known)

@@ -18,10 +18,9 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
-from kafka_index.commands.restore.lost_transaction_markers import TransactionEdits
+from kafka_index.commands.restore.lost_markers import TransactionEdits
 from kafka_index.commands.restore.output_files import (
     STAGING,
-    Link,
     make_directory,
     paths_of,
     remove_build_files,
@@ -29,20 +28,20 @@ from kafka_index.commands.restore.output_files import (
     write_partition_metadata,
 )
 from kafka_index.commands.restore.plan import PartitionPlan
+from kafka_index.commands.restore.request import Link, Salvage
 from kafka_index.commands.restore.restore_log import (
     ATTEMPT_ID,
-    LogRestoring,
+    LogRestore,
     RestoredLog,
     gap_losses,
     log_end,
-    with_fills,
+    with_repairs,
 )
 from kafka_index.commands.restore.restored_partition import (
     DAMAGED,
     ERROR,
     KEYS_NOT_DROPPED,
     RestoredPartition,
-    Salvage,
 )
 from kafka_index.commands.restore.salvage import LogContext, logs_in_context, partition_context
 from kafka_index.core.errors import KafkaIndexError, is_retriable, without_frames
@@ -88,7 +87,7 @@ class PartitionSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sound:
+class _ReadyPartition:
     """A partition whose files can be published."""
 
     found: RestoredPartition
@@ -197,7 +196,7 @@ class _Attempt:
                 every.append(row)
                 own = list(islice(logs, plan.log_count))
                 with _leaving_out([row]):
-                    ready = self._prepare(row, plan, _sound_logs(own))
+                    ready = self._prepare(row, plan, _intact_logs(own))
                     if ready is not None:
                         sound.append(ready)
             with _leaving_out([each.found for each in sound]):
@@ -214,30 +213,30 @@ class _Attempt:
             shutil.rmtree(self.root, ignore_errors=True)
         return every
 
-    def _restoring(self, plan: PartitionPlan, context: LogContext) -> LogRestoring:
+    def _restoring(self, plan: PartitionPlan, context: LogContext) -> LogRestore:
         directory = os.path.join(self.root, plan.partition.directory_name)
-        return LogRestoring(directory, self.build, context)
+        return LogRestore(directory, self.build, context)
 
     def _prepare(
         self, found: RestoredPartition, plan: PartitionPlan, logs: Sequence[RestoredLog]
-    ) -> _Sound | None:
+    ) -> _ReadyPartition | None:
         """Return a partition with all that is to be published of it; None where it is left out."""
         salvage, dropped = self.settings.salvage, self.settings.dropped
         context = replace(partition_context(plan, self.settings.config), limit=None)
         restoring = self._restoring(plan, context)
-        logs = with_fills(plan, _up_to_limit(logs, self.build), restoring)
-        fills = dict.fromkeys(fill for each in logs for fill in each.fills if fill.pieces)
+        logs = with_repairs(plan, _up_to_limit(logs, self.build), restoring)
+        repairs = dict.fromkeys(repair for each in logs for repair in each.repairs if repair.pieces)
         found.notes += [
-            f"offsets {fill.first_offset} to {fill.end_offset - 1}: filled from {replica}"
-            for fill in fills
-            for replica in sorted({os.path.dirname(each.path) for each in fill.pieces})
+            f"offsets {repair.first_offset} to {repair.end_offset - 1}: repaired from {replica}"
+            for repair in repairs
+            for replica in sorted({os.path.dirname(each.path) for each in repair.pieces})
         ]
         failed = next((each for each in logs if each.staged.report.status == FAILED), None)
         found.lost = [lost for each in logs for lost in each.lost]
         if failed is not None and salvage is not Salvage.NONE:
             _leave_failed_out(found, failed.staged.report, logs)
             return None
-        found.lost += gap_losses(plan, logs, context.filler.decompressor)
+        found.lost += gap_losses(plan, logs, context.replica_repair.decompressor)
         cleaned = sum(each.facts.offsets.cleaned_count for each in logs)
         if cleaned:
             found.notes.append(
@@ -282,10 +281,10 @@ class _Attempt:
                 reason = f"not every record with a key to drop can be found: {error}"
                 found.leave_out(KEYS_NOT_DROPPED, reason)
                 return None
-        return _Sound(found, logs, restoring.directory, start)
+        return _ReadyPartition(found, logs, restoring.directory, start)
 
 
-def _sound_logs(found: Iterable[FoundLog]) -> list[RestoredLog]:
+def _intact_logs(found: Iterable[FoundLog]) -> list[RestoredLog]:
     """Return the logs of a partition, or raise the error that one of them ended with."""
     logs = []
     for each in found:
@@ -310,7 +309,7 @@ def _edited(
     found: RestoredPartition,
     logs: Sequence[RestoredLog],
     edits: TransactionEdits,
-    restoring: LogRestoring,
+    restoring: LogRestore,
 ) -> Sequence[RestoredLog]:
     """Return the logs with the edits of transactions."""
     found.is_edited = True
@@ -332,7 +331,7 @@ def _without_records(
     found: RestoredPartition,
     logs: Sequence[RestoredLog],
     start: PartitionStart,
-    restoring: LogRestoring,
+    restoring: LogRestore,
     dropped: Selection,
     max_decompressed_bytes: int,
 ) -> Sequence[RestoredLog]:
@@ -363,7 +362,7 @@ def _without_records(
         raise
 
 
-def _publish(group: Sequence[_Sound], settings: BuildSettings) -> None:
+def _publish(group: Sequence[_ReadyPartition], settings: BuildSettings) -> None:
     """Write the files of partitions beside their logs, and complete their rows."""
     rows: dict[TopicPartition, list[SegmentReport]] = {each.found.partition: [] for each in group}
     for row in publish_partitions(
@@ -380,7 +379,7 @@ def _publish(group: Sequence[_Sound], settings: BuildSettings) -> None:
             _complete(each, rows[each.found.partition])
 
 
-def _complete(sound: _Sound, rows: Sequence[SegmentReport]) -> None:
+def _complete(sound: _ReadyPartition, rows: Sequence[SegmentReport]) -> None:
     found, logs, start = sound.found, sound.logs, sound.start
     broken = next((row for row in rows if row.status == FAILED), None)
     if broken is not None:
@@ -413,7 +412,7 @@ def _up_to_limit(logs: Sequence[RestoredLog], settings: BuildSettings) -> Sequen
 
 
 def _first_of(plan: PartitionPlan, first: SegmentFile) -> SegmentFile:
-    """Return the first log as if it lay beside the files of the base, even a filled one."""
+    """Return the first log as if it lay beside the files of the base, even a repaired one."""
     if first.partition_directory == plan.base.directory or plan.base.tiered is not None:
         return first
     name = segment_file_name(first.base_offset, LOG_SUFFIX)
@@ -460,7 +459,7 @@ def _note_facts(
     found.max_producer_id = max([each.facts.max_producer_id for each in logs] + producers)
 
 
-def _sync(group: Sequence[_Sound]) -> None:
+def _sync(group: Sequence[_ReadyPartition]) -> None:
     """Make the files of partitions durable at once; where that fails, leave the partition out."""
     paths = {each.directory: paths_of(each.directory) for each in group}
     failures = make_durable(path for found in paths.values() for path in found)

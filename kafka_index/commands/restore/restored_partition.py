@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from msgspec import MsgspecError, convert
@@ -38,14 +37,6 @@ ERROR = "error"
 JOURNAL_FILE = ".kafka-index-restore.journal"
 _VERSION = 3
 _LOGGER = logging.getLogger(__name__)
-
-
-class Salvage(StrEnum):
-    """The part of a damaged partition that is kept."""
-
-    PREFIX = "prefix"
-    BATCHES = "batches"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,26 +4,48 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
-from kafka_index.commands.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
-from kafka_index.commands.restore.output_files import Link
+from kafka_index.commands.restore.cluster import CLUSTER_ID, NODE_ID, Identity
+from kafka_index.commands.restore.request import ClusterMode, Link
 from kafka_index.commands.restore.restored_partition import (
     BEYOND_END,
+    CLAMPED,
+    NOT_RENAMED,
     GroupOffset,
     LostRange,
     RestoredPartition,
 )
 from kafka_index.core.errors import plural, printable
-from kafka_index.core.job.result import Result, RunOutcome, report_schema
+from kafka_index.core.job.result import (
+    BAD,
+    GOOD,
+    NOTABLE,
+    Conclusion,
+    Meaning,
+    PageColumns,
+    ReportSpec,
+    Result,
+    RunOutcome,
+    Section,
+    Status,
+    report_schema,
+)
+from kafka_index.core.log.filter.condition import key_counts
+from kafka_index.core.log.filter.dropped_keys import key_sections
 
 RESTORED = "restored"
 SALVAGED = "salvaged"
 LEFT_OUT = "left_out"
 LOST = "lost"
 
+_MEANINGS = {
+    RESTORED: "without a lost range",
+    SALVAGED: "without the ranges that are damaged or missing in the dump",
+    LEFT_OUT: "not in the output",
+}
 RESTORE_SCHEMA = report_schema(
     [
         ("topic_id", pa.string()),
@@ -44,6 +66,34 @@ RESTORE_SCHEMA = report_schema(
         ("committed_offset", pa.int64()),
     ],
     required=("topic", "partition", "status", "path"),
+)
+
+_VERIFY = "kafka-index verify --input {path}"
+RESTORE_REPORT = ReportSpec(
+    RESTORE_SCHEMA,
+    PageColumns(
+        "partitions",
+        ("status",),
+        {
+            RESTORED: Meaning(GOOD, _MEANINGS[RESTORED], _VERIFY),
+            SALVAGED: Meaning(NOTABLE, _MEANINGS[SALVAGED], _VERIFY),
+            LEFT_OUT: Meaning(BAD, _MEANINGS[LEFT_OUT], _VERIFY),
+            LOST: Meaning(
+                BAD, "a range of offsets that no log contains", "kafka-index dump {path}"
+            ),
+            CLAMPED: Meaning(
+                NOTABLE, "an offset of a group after the end of its log, set to that end"
+            ),
+            BEYOND_END: Meaning(
+                NOTABLE, "an offset of a group after the end of its log, which stays"
+            ),
+            NOT_RENAMED: Meaning(
+                NOTABLE, "an offset of a group under the old name of a topic, where it stays"
+            ),
+        },
+        units="status",
+        unit_values=(RESTORED, SALVAGED, LEFT_OUT),
+    ),
 )
 
 _SHOWN_COLUMNS = [
@@ -79,6 +129,18 @@ class RestoreResult(Result):
         Whether they were to be clamped.
     lacks_metadata : bool
         Whether the metadata log that was copied is damaged.
+    until : str
+        The requested end of logs, for people; empty if none was requested.
+    of_topics : str
+        The restriction to some topics, for people; empty for all of them.
+    records_by_line : dict of int to int
+        The number of dropped records by line of the key file, from 1; empty without keys.
+    has_hard_links : bool
+        Whether logs are hard links to those of the dump.
+    next_command : str or None
+        The command that predicts the start of the broker.
+    skipped : tuple of (str, str)
+        Entries of the input that a broker would not load, with the reason.
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
     """
@@ -90,23 +152,119 @@ class RestoreResult(Result):
     not_renamed: Sequence[GroupOffset] = ()
     clamps: bool = False
     lacks_metadata: bool = False
+    until: str = ""
+    of_topics: str = ""
+    records_by_line: Mapping[int, int] = field(default_factory=dict)
+    has_hard_links: bool = False
+    next_command: str | None = None
+    skipped: tuple[tuple[str, str], ...] = ()
     unread: tuple[str, ...] = ()
+
+    command = "restore"
+    status_header = ("status", "partitions", "log bytes")
 
     @property
     def has_unclamped(self) -> bool:
         """Whether an offset that was to be clamped is not."""
         return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
 
-    command = "restore"
+    @property
+    def lost(self) -> list[LostRange]:
+        """The lost ranges of the partitions in the output."""
+        return [one for each in self.partitions if not each.is_left_out for one in each.lost]
 
     @property
     def headline(self) -> str:
-        """The number of partitions by status, and of lost ranges."""
-        counts = Counter(map(status_of, self.partitions))
-        found = ", ".join(f"{count:,} {status}" for status, count in counts.items())
-        lost = self.counts["lost_ranges"]
-        text = f"partitions: {found or 'none'}" + (f"; {lost:,} ranges lost" if lost else "")
-        return text if self.runbook is not None else f"{text}; not complete: run again to continue"
+        """What is restored, lost and left out."""
+        counts = self.counts
+        partitions = plural(len(self.partitions), "partition")
+        left_out = counts[f"partitions_{LEFT_OUT}"]
+        if self.lost or left_out:
+            text = ", ".join([*lost_texts(self.lost), f"{left_out:,} of {partitions} left out"])
+        else:
+            of_read = " of what was read of the dump" if self.unread else ""
+            until = f" up to {self.until}" if self.until else ""
+            keys = " besides the records to drop" if self.records_by_line else ""
+            text = f"{partitions} restored, nothing lost{of_read}{until}{self.of_topics}{keys}"
+        for count, what in (
+            (counts["offsets_clamped"], "clamped"),
+            (counts["offsets_beyond_end"], "after the end of a log"),
+            (counts["offsets_not_renamed"], "under the old name of a topic"),
+        ):
+            if count:
+                text += f", {plural(count, 'committed offset')} {what}"
+        if self.lacks_metadata:
+            text += "; the metadata log is damaged: a controller truncates it, and loses the rest"
+        if self.runbook is None:
+            text = f"{self.output} is not complete, run again to continue: {text}"
+        return text
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """The conclusion, notable if groups committed offsets that do not fit."""
+        found = super().conclusion
+        if not (self.beyond_end or self.not_renamed):
+            return found
+        return Conclusion(max(found.severity, NOTABLE), found.text)
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The partitions and the bytes of their logs by status."""
+        rows = []
+        for status, severity in ((RESTORED, GOOD), (SALVAGED, NOTABLE), (LEFT_OUT, BAD)):
+            found = [each for each in self.partitions if status_of(each) == status]
+            if found:
+                sizes = sum(each.size_bytes for each in found)
+                rows.append(Status(status, (len(found), sizes), severity, _MEANINGS[status]))
+        return rows
+
+    @property
+    def facts(self) -> list[str]:
+        """The effect of the requested end, of the keys to drop, and of hard links."""
+        facts = []
+        if self.until:
+            limited = [each for each in self.partitions if each.is_limited]
+            empty = sum(not each.size_bytes for each in limited)
+            facts.append(
+                f"{plural(len(limited), 'log')} of {len(self.partitions):,} truncated at "
+                f"{self.until}" + (f", {empty:,} of them to nothing" if empty else "")
+            )
+        if self.records_by_line:
+            facts.append(dropped_text(self.partitions))
+        if self.has_hard_links:
+            facts.append("with hard links a broker that truncates a log truncates that of the dump")
+        return facts
+
+    @property
+    def sections(self) -> list[Section]:
+        """Records by line of the keys, partitions left out, offsets not clamped, and the runbook.
+
+        The losses come before the runbook, which is long.
+        """
+        left_out = [
+            f"{each.partition.directory_name}: {each.reason}"
+            for each in self.partitions
+            if each.is_left_out
+        ]
+        beyond = [str(one) for one in self.beyond_end if one.status == BEYOND_END]
+        runbook = [part.splitlines() for part in (self.runbook or "").rstrip().split("\n\n")]
+        return [
+            *key_sections(self.records_by_line),
+            Section(
+                f"{plural(len(left_out), 'partition')} left out:", left_out, BAD, noun="partition"
+            ),
+            Section(
+                f"{plural(len(beyond), 'committed offset')} not clamped:",
+                beyond if self.clamps else [],
+                BAD,
+                noun="committed offset",
+            ),
+            *(
+                Section(lines[0], [line[2:] for line in lines[1:]], GOOD, shows_all=True)
+                for lines in runbook
+                if lines
+            ),
+        ]
 
     @property
     def outcome(self) -> RunOutcome:
@@ -121,10 +279,13 @@ class RestoreResult(Result):
         """Partitions by status, lost ranges, and offsets of groups."""
         statuses = Counter(map(status_of, self.partitions))
         beyond = sum(one.status == BEYOND_END for one in self.beyond_end)
+        limited = sum(each.is_limited for each in self.partitions)
         return {
             **{f"partitions_{each}": statuses[each] for each in (RESTORED, SALVAGED, LEFT_OUT)},
+            **({"partitions_cut": limited} if self.until else {}),
+            **key_counts(self.records_by_line),
             "records_dropped": sum(each.dropped or 0 for each in self.partitions),
-            "lost_ranges": sum(len(each.lost) for each in self.partitions if not each.is_left_out),
+            "lost_ranges": len(self.lost),
             "offsets_clamped": len(self.beyond_end) - beyond,
             "offsets_not_renamed": len(self.not_renamed),
             "offsets_beyond_end": beyond,
@@ -142,6 +303,40 @@ class RestoreResult(Result):
     def _shown(self) -> pa.Table:
         """Return the columns that fit a screen."""
         return self.to_arrow().select(_SHOWN_COLUMNS)
+
+
+def lost_texts(lost: Sequence[LostRange]) -> list[str]:
+    """Return how much is lost, and how much is missing and perhaps lost; nothing for no range."""
+    known = [one for one in lost if one.is_known]
+    unknown = [one for one in lost if not one.is_known]
+    texts = []
+    if known:
+        texts.append(f"{_amount(known)} lost in {plural(len(known), 'range')}")
+    if unknown:
+        texts.append(
+            f"{_amount(unknown)} missing in {plural(len(unknown), 'range')}: whether they are lost "
+            "cannot be known"
+        )
+    return texts
+
+
+def _amount(lost: Sequence[LostRange]) -> str:
+    """Return the records of ranges where the dump shows how many, and the offsets of the others."""
+    records = sum(one.records or 0 for one in lost)
+    rest = [one for one in lost if one.records is None]
+    sized = [
+        one.last_offset - one.first_offset + 1
+        for one in rest
+        if one.first_offset is not None and one.last_offset is not None
+    ]
+    amounts = []
+    if records or not rest:
+        amounts.append(plural(records, "record"))
+    if sized:
+        amounts.append(plural(sum(sized), "offset"))
+    if len(sized) == len(rest):
+        return " and ".join(amounts)
+    return f"at least {' and '.join(amounts)}" if amounts else "an unknown number of records"
 
 
 def dropped_text(partitions: Iterable[RestoredPartition]) -> str:

@@ -1,45 +1,634 @@
-"""Salvaging the copy of a damaged log: filled, cut, or without its bad batches."""
+"""Damaged logs: repaired from other copies, truncated, or without their bad batches.
+
+Offsets that the base lacks are repaired by all intact batches of other copies, if these have the
+same history there. The nearest batches that both have, before the range and after it, must be the
+same: equal last offset, leader epoch and checksum. If there is no common batch after the range, the
+leader epoch of each batch must be that of the base there. So divergent histories are never joined.
+"""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import compress, islice, pairwise
+from typing import NamedTuple
 
-from kafka_index.commands.restore.output_files import cut
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.commands.restore.output_files import cut, write_log
 from kafka_index.commands.restore.plan import PartitionPlan
-from kafka_index.commands.restore.point_in_time import Limit
-from kafka_index.commands.restore.replica_repair import (
-    NO_FILL,
-    Fill,
-    Filler,
-    Piece,
-    SoundRange,
-    Span,
-    earlier_batches,
-    hole_content,
-    sound_ranges,
-    write_pieces,
-)
-from kafka_index.commands.restore.restored_partition import LostRange, Salvage
-from kafka_index.core.format.config import LogConfig
+from kafka_index.commands.restore.request import Limit, Salvage
+from kafka_index.commands.restore.restored_partition import LostRange
+from kafka_index.core.cluster.replicas import Replica
+from kafka_index.core.errors import InputError, InvalidEpochError, KafkaIndexError, is_retriable
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.core.format.integers import INT64_MAX
-from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
+from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.records import (
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_RECORD_BATCH,
+    NO_LEADER_EPOCH,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+)
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.local_store import MappedFile
-from kafka_index.core.fs.store import Bytes
-from kafka_index.core.log.scan.batch_search import entry_length
+from kafka_index.core.fs.store import Bytes, is_remote
+from kafka_index.core.log.scan.batch_search import (
+    HeldBytes,
+    OffsetBounds,
+    entry_length,
+    is_batch,
+    next_batch,
+    plausible_headers,
+)
 from kafka_index.core.log.scan.log_offsets import Hole
-from kafka_index.core.log.scan.valid_batches import find_intact_batches
+from kafka_index.core.log.scan.scanner import last_offset_of
+from kafka_index.core.log.scan.valid_batches import (
+    IntactBatches,
+    IntactRows,
+    find_intact_batches,
+    intact_batches_of,
+)
+from kafka_index.core.logdir.metadata_files import read_epochs
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import OVERLAP, ScanStop
 from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_sections import Decompressor
+
+_OFFSET_BYTES = 8
+# With the same last offset and checksum, which covers the difference, the first offset is the same.
+_IDENTITY = ("last_offset", "leader_epoch", "checksum")
+# The number of logs of the base, on each side of a range, that are searched for a common batch.
+_MAX_COMPARED = 8
+_KEPT_LOGS = 4
+
+
+class IntactRange(NamedTuple):
+    """Sound batches that lie one after the other in a log, in offset order."""
+
+    start_bytes: int
+    end_bytes: int
+    first_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Hole:
-    """A damaged range of a log, the offsets that are missing there, and what fills them.
+class DamagedContent:
+    """The records, offsets and times that the headers in a damaged range name.
+
+    `is_torn`: the last batch goes on after the end of the log.
+    """
+
+    records: int | None = None
+    last_offset: int | None = None
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+    is_torn: bool = False
+
+
+def intact_ranges(rows: IntactRows) -> list[IntactRange]:
+    """Return intact batches, given by offset, as ranges of bytes."""
+    if not len(rows):
+        return []
+    breaks = np.flatnonzero(rows["position_bytes"][1:] != rows["end_bytes"][:-1]) + 1
+    starts, stops = [0, *breaks.tolist()], [*breaks.tolist(), len(rows)]
+    return [
+        IntactRange(
+            int(rows["position_bytes"][start]),
+            int(rows["end_bytes"][stop - 1]),
+            int(rows["first_offset"][start]),
+            int(rows["last_offset"][stop - 1]) + 1,
+        )
+        for start, stop in zip(starts, stops, strict=True)
+    ]
+
+
+def damaged_content(
+    log: Bytes, start_bytes: int, end_bytes: int, next_offset: int, edges: Iterable[int] = ()
+) -> DamagedContent:
+    """Return the content that the headers between two positions name, as far as they are plausible.
+
+    After an implausible header the walk is resumed at the next edge.
+    """
+    ends = sorted(each for each in {*edges, end_bytes} if start_bytes < each <= end_bytes)
+    records: int | None = 0
+    largest: int | None = None
+    first_ms: int | None = None
+    last_ms: int | None = None
+    position = start_bytes
+    for end in ends:
+        while position < end:
+            header = _plausible(log, position, next_offset)
+            size_bytes = 0 if header is None else LOG_OVERHEAD_BYTES + int(header["length"])
+            # The last batch of a log may be torn: its header counts all the same.
+            if header is None or (position + size_bytes > end < len(log)):
+                records, position = None, end
+                break
+            records = None if records is None else records + int(header["record_count"])
+            largest = int(header["base_offset"]) + int(header["last_offset_delta"])
+            next_offset = largest + 1
+            least_ms, most_ms = int(header["base_timestamp_ms"]), int(header["max_timestamp_ms"])
+            if least_ms >= 0:
+                first_ms = least_ms if first_ms is None else min(least_ms, first_ms)
+                last_ms = most_ms if last_ms is None else max(most_ms, last_ms)
+            position += size_bytes
+    return DamagedContent(records, largest, first_ms, last_ms, is_torn=position > end_bytes)
+
+
+class EarlierBatches(NamedTuple):
+    """Whole batches that begin below the offset that is next where they lie.
+
+    `is_all`: nothing else is there. `records` is None where messages of magic 0 or 1 are there.
+    `repeats`: where the first of batches with the same bytes lies, if each has one before it.
+    """
+
+    first_offset: int
+    last_offset: int
+    records: int | None
+    is_all: bool
+    repeats: int | None = None
+
+
+def earlier_batches(
+    log: Bytes,
+    start_bytes: int,
+    end_bytes: int,
+    next_offset: int,
+    ranges: Sequence[IntactRange],
+    *,
+    is_searched: bool,
+) -> EarlierBatches | None:
+    """Return the batches with right checksums between two positions that go back; None for none.
+
+    They are looked for after other bytes only where that is searched. The sound ranges are those of
+    the log.
+    """
+    held = HeldBytes(log[:end_bytes])
+    bounds = OffsetBounds(0, INT64_MAX)
+    found: list[tuple[int, int, int | None]] = []
+    places: list[tuple[int, int]] = []
+    at, is_all = start_bytes, True
+    while at < end_bytes:
+        base_offset = int.from_bytes(log[at : at + _OFFSET_BYTES].tobytes(), "big")
+        if base_offset < next_offset and is_batch(held, at, bounds):
+            has_count = int(log[at + MAGIC_POSITION]) >= MAGIC_RECORD_BATCH
+            count = int(_header(log, at)["record_count"]) if has_count else None
+            found.append((base_offset, last_offset_of(log[at:]), count))
+            end = at + LOG_OVERHEAD_BYTES + entry_length(log[at:])
+            places.append((at, end))
+            at = end
+            continue
+        is_all = False
+        if not is_searched:
+            break
+        at = next_batch(held, at, bounds)
+    if not is_all:
+        is_new = [_first_repeated(log, [each], ranges) is None for each in places]
+        found = list(compress(found, is_new))
+    if not found:
+        return None
+    counts = [count for *_, count in found if count is not None]
+    return EarlierBatches(
+        min(first for first, *_ in found),
+        min(max(last for _, last, _ in found), next_offset - 1),
+        sum(counts) if len(counts) == len(found) else None,
+        is_all,
+        _first_repeated(log, places, ranges) if is_all else None,
+    )
+
+
+def _first_repeated(
+    log: Bytes, places: Sequence[tuple[int, int]], ranges: Sequence[IntactRange]
+) -> int | None:
+    """Return the position of the first repeated batch; None if a batch repeats none."""
+    repeats = [_without_epoch(log[start:end].tobytes()) for start, end in places]
+    wanted = {one[:_OFFSET_BYTES] for one in repeats}
+    found: dict[bytes, int] = {}
+    for each in ranges:
+        at = each.start_bytes
+        while at < each.end_bytes:
+            size = LOG_OVERHEAD_BYTES + entry_length(log[at:])
+            if log[at : at + _OFFSET_BYTES].tobytes() in wanted:
+                found.setdefault(_without_epoch(log[at : at + size].tobytes()), at)
+            at += size
+    return min(found[one] for one in repeats) if found.keys() >= set(repeats) else None
+
+
+def _without_epoch(batch: bytes) -> bytes:
+    """Return a batch without its leader epoch, which no checksum covers: equal for repeats."""
+    return batch[:LOG_OVERHEAD_BYTES] + batch[MAGIC_POSITION:]
+
+
+def _plausible(log: Bytes, position: int, next_offset: int) -> np.void | None:
+    """Return the header of a batch that may be at a position, whatever its checksum."""
+    if len(log) - position < RECORD_BATCH_OVERHEAD_BYTES:
+        return None
+    header = _header(log, position)
+    return header if plausible_headers(header, OffsetBounds(next_offset, INT64_MAX)) else None
+
+
+def _header(log: Bytes, position: int) -> np.void:
+    found: np.void = np.frombuffer(log, RECORD_BATCH_HEADER, 1, position)[0]
+    return found
+
+
+class Piece(NamedTuple):
+    """Bytes of a log, from batch to batch, their offsets, and the base offset of the segment."""
+
+    path: str
+    start_bytes: int
+    end_bytes: int
+    first_offset: int
+    end_offset: int
+    segment_base_offset: int
+
+
+def write_pieces(path: str, pieces: Sequence[Piece]) -> None:
+    """Write a log of the output from pieces of logs."""
+    with ExitStack() as stack:
+        names = {each.path for each in pieces}
+        logs = {name: stack.enter_context(MappedFile(name)).array for name in names}
+        write_log(path, (logs[each.path][each.start_bytes : each.end_bytes] for each in pieces))
+
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRepair:
+    """The batches of other copies that repair a range of offsets, the end exclusive.
+
+    Attributes
+    ----------
+    first_offset, end_offset : int
+        The range.
+    pieces : tuple of Piece
+        The batches, by offset.
+    replicas : tuple of str
+        The copies with the same history there.
+    missing : tuple of (int, int)
+        What none of them has, and compaction does not explain.
+    damaged : tuple of (int, int)
+        What none of them has intact, where each is damaged, or ends.
+    refused : tuple of Piece
+        Batches in the range that are not taken: a cleaner may have removed them from the base.
+    """
+
+    first_offset: int
+    end_offset: int
+    pieces: tuple[Piece, ...] = ()
+    replicas: tuple[str, ...] = ()
+    missing: tuple[Span, ...] = ()
+    damaged: tuple[Span, ...] = ()
+    refused: tuple[Piece, ...] = ()
+
+    def covers(self, first_offset: int, end_offset: int) -> bool:
+        """Return whether copies were searched for a range of offsets, the end exclusive."""
+        return (
+            bool(self.replicas)
+            and self.first_offset <= first_offset
+            and end_offset <= self.end_offset
+        )
+
+    def explains(self, first_offset: int, end_offset: int) -> bool:
+        """Return whether the copies have no such offsets, because a cleaner removed them."""
+        span = (first_offset, end_offset)
+        return self.covers(*span) and _without([span], self.missing) == [span]
+
+    def refused_in(self, first_offset: int, end_offset: int) -> list[str]:
+        """Return the copies with batches of a range that are not taken, the end exclusive."""
+        found = (
+            os.path.dirname(each.path)
+            for each in self.refused
+            if each.first_offset < end_offset and first_offset < each.end_offset
+        )
+        return list(dict.fromkeys(found))
+
+
+NO_REPAIR = RangeRepair(0, 0)
+
+
+class ReplicaRepair:
+    """Finds offsets of a copy of a partition, the base, in the other copies."""
+
+    def __init__(
+        self,
+        base: Replica | None = None,
+        others: Sequence[Replica] = (),
+        decompressor: Decompressor | None = None,
+    ) -> None:
+        self.decompressor = decompressor or shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+        self._base = base
+        self._others = [each for each in others if not is_remote(each.directory)]
+        self._read_logs: dict[str, IntactBatches] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether there is another copy."""
+        return bool(self._others)
+
+    def start_offset(self, default: int) -> int:
+        """Return the lowest offset at which the log of another copy starts, or the default."""
+        starts = (
+            max(int(each.segments.base_offsets[0]), each.root.log_start_offset(each.partition) or 0)
+            for each in self._others
+        )
+        return min(starts, default=default)
+
+    def find(
+        self,
+        first_offset: int,
+        end_offset: int,
+        cleaned_to: int | None = None,
+        *,
+        takes: bool = True,
+    ) -> RangeRepair:
+        """Return the batches of other copies in a range of offsets.
+
+        If a cleaner may have removed them from the base, it has been up to `cleaned_to`: records
+        are taken only from copies in which they have survived a cleaner that got as far.
+        """
+        left: list[Span] = [(first_offset, end_offset)]
+        pieces: list[Piece] = []
+        refused: list[Piece] = []
+        gaps: list[Span] = []
+        explained: list[Span] = []
+        replicas = []
+        for other in self._others:
+            reach = other.root.cleaned_to(other.partition) or 0
+            is_taken = takes and (cleaned_to is None or reach >= cleaned_to)
+            try:
+                for found in self._read(other, first_offset, end_offset):
+                    gaps += found.gaps
+                    explained += found.explained(reach)
+                    if is_taken:
+                        left = _take(found, left, pieces)
+                    else:
+                        _take(found, [(first_offset, end_offset)], refused)
+                    if other.directory not in replicas:
+                        replicas.append(other.directory)
+            except KafkaIndexError as error:
+                if is_retriable(error):
+                    raise
+        missing = _without(left, explained)
+        return RangeRepair(
+            first_offset,
+            end_offset,
+            tuple(_joined(pieces)),
+            tuple(replicas),
+            tuple(missing),
+            tuple(_without(missing, gaps)),
+            tuple(refused),
+        )
+
+    def find_head(
+        self, start_offset: int, end_offset: int, cleaned_to: int | None = None
+    ) -> RangeRepair:
+        """Return what other copies have from the log start on, from the batch that holds it."""
+        first = start_offset
+        for other in self._others:
+            for number in _overlapping(other, start_offset, start_offset + 1):
+                rows = self._rows(other, number).by_offset
+                rows = rows[rows["last_offset"] >= start_offset]
+                first = min(first, *rows["first_offset"][:1].tolist(), start_offset)
+        return self.find(first, end_offset, cleaned_to)
+
+    def _read(self, other: Replica, first_offset: int, end_offset: int) -> Iterator[_Part]:
+        """Yield the batches of a copy in a range, if it has the same history there."""
+        before = self._common(other, first_offset, is_after=False)
+        after = self._common(other, end_offset, is_after=True)
+        if _Common.DIFFERS in (before, after):
+            return
+        # Copies with a common batch are the same before it.
+        proves = None if after is _Common.EQUAL else self._epochs_from(end_offset)
+        position = _Position(first_offset)
+        files = other.segments.files()
+        numbers = _overlapping(other, first_offset - 1, end_offset + 1)
+        for number in numbers:
+            if number == 0:
+                position.is_adjacent = True
+            rows = self._rows(other, number)
+            yield _Part.of(files[number], rows, position, first_offset, end_offset, proves)
+
+    def _common(self, other: Replica, offset: int, *, is_after: bool) -> _Common:
+        """Compare the nearest batches that both the base and a copy hold, before or from an offset.
+
+        The batches before an offset end there at the latest.
+        """
+        base = self._base
+        if base is None:
+            return _Common.NONE
+        step = 1 if is_after else -1
+        numbers = _overlapping(base, *((offset, INT64_MAX) if is_after else (0, offset)))
+        for number in numbers[::step][:_MAX_COMPARED]:
+            mine = _beside(self._rows(base, number).by_offset, offset, is_after=is_after)
+            if not len(mine):
+                continue
+            low, high = int(mine["first_offset"][0]), int(mine["last_offset"][-1]) + 1
+            for theirs_at in _overlapping(other, low, high)[::step]:
+                theirs = _beside(self._rows(other, theirs_at).by_offset, offset, is_after=is_after)
+                at = np.searchsorted(theirs["last_offset"], mine["first_offset"])
+                places = np.append(theirs["first_offset"], INT64_MAX)[at]
+                common = np.flatnonzero(places <= mine["last_offset"])
+                if len(common):
+                    row = int(common[0 if is_after else -1])
+                    one, two = mine[row], theirs[int(at[row])]
+                    is_equal = all(one[name] == two[name] for name in _IDENTITY)
+                    return _Common.EQUAL if is_equal else _Common.DIFFERS
+        return _Common.NONE
+
+    def _epochs_from(self, end_offset: int) -> _EpochProof:
+        """Return the leader epochs that prove a batch to be in the history of the base."""
+        base = self._base
+        later: set[int] = set()
+        cache = LeaderEpochCache()
+        if base is not None:
+            for number in _overlapping(base, end_offset, INT64_MAX)[:_MAX_COMPARED]:
+                rows = _beside(self._rows(base, number).in_order, end_offset, is_after=True)
+                later |= set(np.unique(rows["leader_epoch"]).tolist())
+            with suppress(InvalidEpochError, InputError):
+                cache = read_epochs(base.directory)
+        return _EpochProof(later - {NO_LEADER_EPOCH}, cache)
+
+    def _rows(self, replica: Replica, number: int) -> IntactBatches:
+        """Return the intact batches of a log; those of the latest logs are kept."""
+        files = replica.segments.files()
+        segment = files[number]
+        found = self._read_logs.pop(segment.log_path, None)
+        if found is None:
+            end = files[number + 1].base_offset if number + 1 < len(files) else INT64_MAX
+            found = intact_batches_of(segment, end, self.decompressor)
+        self._read_logs[segment.log_path] = found
+        while len(self._read_logs) > _KEPT_LOGS:
+            self._read_logs.pop(next(iter(self._read_logs)))
+        return found
+
+
+class _Common(Enum):
+    """The comparison of the nearest batches that two copies have of the same offsets."""
+
+    NONE = "none"
+    EQUAL = "equal"
+    DIFFERS = "differs"
+
+
+class _EpochProof(NamedTuple):
+    """The leader epochs of later batches of the base, and its recorded leader epochs.
+
+    A leader epoch has one leader: a copy whose history has it at a later offset is the same before.
+    """
+
+    later: set[int]
+    recorded: LeaderEpochCache
+
+    def holds(self, rows: IntactRows) -> NDArray[np.bool_]:
+        """Return which batches are in the history of the base, as far as leader epochs tell."""
+        held: NDArray[np.bool_] = rows["leader_epoch"] == NO_LEADER_EPOCH
+        held |= np.isin(rows["leader_epoch"], sorted(self.later))
+        for row in np.flatnonzero(~held).tolist():
+            epoch = int(rows["leader_epoch"][row])
+            recorded = self.recorded.epoch_for_offset(int(rows["first_offset"][row]))
+            held[row] = recorded == epoch
+        return held
+
+
+@dataclass(slots=True)
+class _Position:
+    """The way through the logs of a copy: the next offset, if nothing is damaged before it."""
+
+    next_offset: int
+    is_adjacent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The batches of a log in a range of offsets, and the offsets that are missing in it."""
+
+    segment: SegmentFile
+    rows: IntactRows
+    gaps: list[Span]
+    marked_to: int
+
+    @classmethod
+    def of(
+        cls,
+        segment: SegmentFile,
+        found: IntactBatches,
+        position: _Position,
+        first_offset: int,
+        end_offset: int,
+        proof: _EpochProof | None,
+    ) -> _Part:
+        """Return the part of a log, and move the position to its end."""
+        rows = found.in_order
+        inside = found.by_offset
+        inside = inside[
+            (inside["first_offset"] >= first_offset) & (inside["last_offset"] < end_offset)
+        ]
+        if proof is not None:
+            inside = inside[proof.holds(inside)]
+        marked = rows["first_offset"][rows["is_cleaned"]]
+        gaps = []
+        if len(rows):
+            firsts = np.append(rows["first_offset"], INT64_MAX)[:-1]
+            before = np.concatenate(([position.next_offset], rows["last_offset"][:-1] + 1))
+            is_spanned = rows["is_next"] & (firsts > before)
+            is_spanned[0] &= position.is_adjacent
+            gaps = list(zip(before[is_spanned].tolist(), firsts[is_spanned].tolist(), strict=True))
+            position.next_offset = int(rows["last_offset"][-1]) + 1
+            position.is_adjacent = found.reaches_end
+        position.is_adjacent &= found.reaches_end
+        return cls(segment, inside, gaps, int(marked.max(initial=0)))
+
+    def explained(self, cleaned_to: int) -> list[Span]:
+        """Return the missing offsets that a cleaner has removed."""
+        limit = max(cleaned_to, self.marked_to)
+        return [each for each in self.gaps if each[1] <= limit]
+
+
+def _overlapping(replica: Replica, first_offset: int, end_offset: int) -> list[int]:
+    """Return the numbers of the logs that may hold offsets of a range, the end exclusive."""
+    bases = replica.segments.base_offsets
+    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    return list(range(first, int(np.searchsorted(bases, end_offset, "left"))))
+
+
+def _beside(rows: IntactRows, offset: int, *, is_after: bool) -> IntactRows:
+    """Return the batches that begin at an offset or after it, or the batches that end before it."""
+    if is_after:
+        return rows[rows["first_offset"] >= offset]
+    return rows[rows["last_offset"] < offset]
+
+
+def _take(found: _Part, left: Sequence[Span], pieces: list[Piece]) -> list[Span]:
+    """Add the batches in ranges of offsets to the pieces; return what is left of the ranges."""
+    covered = []
+    for start, end in left:
+        first = int(np.searchsorted(found.rows["first_offset"], start))
+        stop = int(np.searchsorted(found.rows["last_offset"], end))
+        rows = found.rows[first:stop]
+        if not len(rows):
+            continue
+        is_next = (rows["position_bytes"][1:] == rows["end_bytes"][:-1]) & (
+            rows["first_offset"][1:] == rows["last_offset"][:-1] + 1
+        )
+        edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), len(rows)]
+        for low, high in pairwise(edges):
+            span = int(rows["first_offset"][low]), int(rows["last_offset"][high - 1]) + 1
+            covered.append(span)
+            pieces.append(
+                Piece(
+                    found.segment.log_path,
+                    int(rows["position_bytes"][low]),
+                    int(rows["end_bytes"][high - 1]),
+                    *span,
+                    found.segment.base_offset,
+                )
+            )
+    return _without(left, covered)
+
+
+def _joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return pieces by offset; neighbors in a log are joined."""
+    joined: list[Piece] = []
+    for each in sorted(pieces, key=lambda one: one.first_offset):
+        last = joined[-1] if joined else None
+        if last is not None and (last.path, last.end_bytes) == (each.path, each.start_bytes):
+            joined[-1] = last._replace(end_bytes=each.end_bytes, end_offset=each.end_offset)
+        else:
+            joined.append(each)
+    return joined
+
+
+def _without(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
+    """Return the parts of ranges that are not in other ranges; ordered, the end exclusive."""
+    taken = sorted(removed)
+    left = []
+    at = 0
+    for first, end in spans:
+        start = first
+        while at < len(taken) and taken[at][1] <= start:
+            at += 1
+        for low, high in islice(taken, at, None):
+            if low >= end:
+                break
+            if start < low:
+                left.append((start, low))
+            start = max(start, high)
+        if start < end:
+            left.append((start, end))
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class _DamagedRange:
+    """A damaged range of a log, the offsets that are missing there, and what repairs them.
 
     The end of the offsets is exclusive, and None where nobody knows it.
     """
@@ -48,14 +637,14 @@ class _Hole:
     end_bytes: int
     first_offset: int
     end_offset: int | None
-    fill: Fill
+    repair: RangeRepair
 
     @property
     def damaged(self) -> list[Span]:
         """The ranges of offsets that no copy has intact."""
         end = INT64_MAX if self.end_offset is None else self.end_offset
-        if self.fill.replicas:
-            return list(self.fill.damaged)
+        if self.repair.replicas:
+            return list(self.repair.damaged)
         return [(self.first_offset, end)] if self.first_offset < end else []
 
 
@@ -65,7 +654,7 @@ class LogContext:
 
     before: SegmentFile | None = None
     after: SegmentFile | None = None
-    filler: Filler = field(default_factory=Filler)
+    replica_repair: ReplicaRepair = field(default_factory=ReplicaRepair)
     limit: Limit | None = None
     start_offset: int = 0
     is_compacted: bool = False
@@ -80,7 +669,9 @@ class LogContext:
 def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
     """Return the surroundings that all segments of a partition share."""
     return LogContext(
-        filler=Filler(plan.base, plan.others, shared_budget(config.max_decompressed_bytes)),
+        replica_repair=ReplicaRepair(
+            plan.base, plan.others, shared_budget(config.max_decompressed_bytes)
+        ),
         limit=plan.limit,
         start_offset=plan.log_start_offset,
         is_compacted=bool(plan.known.cleaning.is_compacted),
@@ -97,7 +688,7 @@ def logs_in_context(plan: PartitionPlan, config: LogConfig) -> list[tuple[Segmen
     return list(zip(segments, contexts, strict=True))
 
 
-class Salvaging:
+class LogSalvage:
     """The copy of a damaged log, and what is lost of it."""
 
     def __init__(self, source: SegmentFile, target: str, context: LogContext) -> None:
@@ -106,44 +697,50 @@ class Salvaging:
         self._context = context
         self._next_base_offset = context.next_base_offset
 
-    def mend(self, code: str, reason: str, salvage: Salvage) -> tuple[list[LostRange], list[Fill]]:
-        """Fill damaged ranges from other copies, and leave the others out; return both.
+    def repair(
+        self, code: str, reason: str, salvage: Salvage
+    ) -> tuple[list[LostRange], list[RangeRepair]]:
+        """Repair damaged ranges from other copies, and leave the others out; return both.
 
         Batches that were moved return to their place.
         """
         with MappedFile(self._target) as file:
             log = file.array
             ranges = self._ranges(log)
-            holes = self._holes(log, ranges)
+            damaged_ranges = self._damaged_ranges(log, ranges)
             pieces = [
                 Piece(self._target, each.start_bytes, each.end_bytes, *each[2:], base_offset)
                 for base_offset in [self._source.base_offset]
                 for each in ranges
             ]
-            pieces += [piece for hole in holes for piece in hole.fill.pieces]
+            pieces += [
+                piece for damaged_range in damaged_ranges for piece in damaged_range.repair.pieces
+            ]
             pieces.sort(key=lambda each: each.first_offset)
             lost: list[LostRange] = []
-            for hole in holes:
-                found = self._lost_in(log, hole, ranges, code, reason)
-                if salvage is Salvage.PREFIX and hole.damaged:
-                    cut_at = hole.damaged[0][0]
-                    lost.append(self._lost_from(log, hole, pieces, ranges, code, reason))
+            for damaged_range in damaged_ranges:
+                found = self._lost_in(log, damaged_range, ranges, code, reason)
+                if salvage is Salvage.PREFIX and damaged_range.damaged:
+                    cut_at = damaged_range.damaged[0][0]
+                    lost.append(self._lost_from(log, damaged_range, pieces, ranges, code, reason))
                     pieces = [each for each in pieces if each.first_offset < cut_at]
                     break
                 lost += found
             if salvage is Salvage.NONE and lost:
                 return lost, []
             self._rewrite(pieces)
-        return lost, [hole.fill for hole in holes if hole.fill.pieces]
+        return lost, [
+            damaged_range.repair for damaged_range in damaged_ranges if damaged_range.repair.pieces
+        ]
 
-    def fill_gaps(self, gaps: Sequence[tuple[Hole, Fill]]) -> None:
+    def repair_gaps(self, gaps: Sequence[tuple[Hole, RangeRepair]]) -> None:
         """Put batches of other copies between those of the log."""
         at = 0
         pieces: list[Piece] = []
         with MappedFile(self._target) as file:
-            for hole, fill in gaps:
-                pieces += [self._own(at, hole.position_bytes), *fill.pieces]
-                at = hole.position_bytes
+            for missing, repair in gaps:
+                pieces += [self._own(at, missing.position_bytes), *repair.pieces]
+                at = missing.position_bytes
             self._rewrite([*pieces, self._own(at, file.size_bytes)])
 
     def append(self, pieces: Sequence[Piece]) -> None:
@@ -171,28 +768,28 @@ class Salvaging:
             self._rewrite([self._own(0, position_bytes), self._own(end, len(log))])
         return lost
 
-    def _ranges(self, log: Bytes) -> list[SoundRange]:
+    def _ranges(self, log: Bytes) -> list[IntactRange]:
         """Return the sound ranges of a log, by offset."""
         end = self._next_base_offset
         found = find_intact_batches(
             log,
             self._source.base_offset,
             INT64_MAX if end is None else end,
-            self._context.filler.decompressor,
+            self._context.replica_repair.decompressor,
         )
-        return sound_ranges(found.by_offset)
+        return intact_ranges(found.by_offset)
 
     def _own(self, start_bytes: int, end_bytes: int) -> Piece:
         base_offset = self._source.base_offset
         return Piece(self._target, start_bytes, end_bytes, base_offset, base_offset, base_offset)
 
-    def _holes(self, log: Bytes, ranges: Sequence[SoundRange]) -> list[_Hole]:
+    def _damaged_ranges(self, log: Bytes, ranges: Sequence[IntactRange]) -> list[_DamagedRange]:
         """Return the damaged ranges of a log, ordered by their missing offsets."""
         start = max(self._source.base_offset, self._context.start_offset)
         ends = [start, *(each.end_offset for each in ranges)]
         firsts = [*(each.first_offset for each in ranges), self._next_base_offset]
         in_log = sorted(range(len(ranges)), key=lambda number: ranges[number].start_bytes)
-        holes = []
+        damaged_ranges = []
         seen: set[int] = set()
 
         def is_missing(gap: int) -> bool:
@@ -213,44 +810,55 @@ class Salvaging:
                     near.insert(0, by_header)
                 gap = None if is_repeat else next(filter(is_missing, near), None)
                 first = ends[before + 1] if gap is None else ends[gap]
-                hole = _Hole(at, end, first, first if gap is None else firsts[gap], NO_FILL)
+                damaged_range = _DamagedRange(
+                    at, end, first, first if gap is None else firsts[gap], NO_REPAIR
+                )
                 if gap is not None:
                     seen.add(gap)
                 is_head = gap == 0 and self._context.before is None
-                fill = self._fill(hole, is_head=is_head)
-                content = hole_content(log, at, end, hole.first_offset)
+                repair = self._repair(damaged_range, is_head=is_head)
+                content = damaged_content(log, at, end, damaged_range.first_offset)
                 if content.records is not None and content.last_offset is not None:
                     # The rest of the gap is not damaged here.
-                    named = _within(fill.damaged, stated, content.last_offset + 1)
-                    fill = replace(fill, damaged=tuple(named))
-                holes.append(replace(hole, fill=fill))
+                    named = _within(repair.damaged, stated, content.last_offset + 1)
+                    repair = replace(repair, damaged=tuple(named))
+                damaged_ranges.append(replace(damaged_range, repair=repair))
             if number < len(ranges):
                 at, before = ranges[number].end_bytes, number
-        return sorted(holes, key=lambda hole: hole.first_offset)
+        return sorted(damaged_ranges, key=lambda damaged_range: damaged_range.first_offset)
 
-    def _fill(self, hole: _Hole, *, is_head: bool) -> Fill:
+    def _repair(self, damaged_range: _DamagedRange, *, is_head: bool) -> RangeRepair:
         context = self._context
-        if not context.filler or hole.end_offset is None:
-            return NO_FILL
+        if not context.replica_repair or damaged_range.end_offset is None:
+            return NO_REPAIR
         # No batch before the head shows that a cleaner has left both copies the same.
         if is_head:
             cleaned_to = context.cleaned_to if context.is_compacted else None
-            return context.filler.find_head(hole.first_offset, hole.end_offset, cleaned_to)
-        return context.filler.find(hole.first_offset, hole.end_offset)
+            return context.replica_repair.find_head(
+                damaged_range.first_offset, damaged_range.end_offset, cleaned_to
+            )
+        return context.replica_repair.find(damaged_range.first_offset, damaged_range.end_offset)
 
     def _lost_in(
-        self, log: Bytes, hole: _Hole, ranges: Sequence[SoundRange], code: str, reason: str
+        self,
+        log: Bytes,
+        damaged_range: _DamagedRange,
+        ranges: Sequence[IntactRange],
+        code: str,
+        reason: str,
     ) -> list[LostRange]:
         """Return the lost offsets of a damaged range."""
-        fill = hole.fill
-        if fill.replicas and not fill.damaged:
+        repair = damaged_range.repair
+        if repair.replicas and not repair.damaged:
             return []
-        lost = self._lost(log, hole.start_bytes, hole.end_bytes, ranges, code, reason)
-        if lost.is_empty and hole.damaged:
-            first, end = hole.damaged[0]
-            last = None if hole.end_offset is None else end - 1
+        lost = self._lost(
+            log, damaged_range.start_bytes, damaged_range.end_bytes, ranges, code, reason
+        )
+        if lost.is_empty and damaged_range.damaged:
+            first, end = damaged_range.damaged[0]
+            last = None if damaged_range.end_offset is None else end - 1
             return [replace(lost, first_offset=first, last_offset=last, records=None)]
-        if fill.damaged and (fill.pieces or fill.missing != fill.damaged):
+        if repair.damaged and (repair.pieces or repair.missing != repair.damaged):
             return [
                 replace(
                     lost,
@@ -259,7 +867,7 @@ class Salvaging:
                     records=None,
                     size_bytes=0 if number else lost.size_bytes,
                 )
-                for number, (first, end) in enumerate(fill.damaged)
+                for number, (first, end) in enumerate(repair.damaged)
             ]
         # Bytes between two batches that follow each other are not a loss.
         return [] if lost.is_empty else [lost]
@@ -267,16 +875,16 @@ class Salvaging:
     def _lost_from(
         self,
         log: Bytes,
-        hole: _Hole,
+        damaged_range: _DamagedRange,
         pieces: Sequence[Piece],
-        ranges: Sequence[SoundRange],
+        ranges: Sequence[IntactRange],
         code: str,
         reason: str,
     ) -> LostRange:
         """Return what is lost where a log is cut at the first offset that no copy has."""
-        lost = self._lost(log, hole.start_bytes, len(log), ranges, code, reason)
-        first = hole.damaged[0][0]
-        if hole.fill.pieces:
+        lost = self._lost(log, damaged_range.start_bytes, len(log), ranges, code, reason)
+        first = damaged_range.damaged[0][0]
+        if damaged_range.repair.pieces:
             lost = replace(lost, first_offset=first, records=None)
         kept = (each.end_offset - each.first_offset for each in pieces if each.first_offset > first)
         return replace(lost, kept_by_batches=sum(kept))
@@ -286,7 +894,7 @@ class Salvaging:
         log: Bytes,
         start: int,
         end: int,
-        ranges: Sequence[SoundRange],
+        ranges: Sequence[IntactRange],
         code: str,
         reason: str | None,
     ) -> LostRange:
@@ -294,10 +902,10 @@ class Salvaging:
         first = max(ends, default=self._source.base_offset)
         inside = [each for each in ranges if start < each.end_bytes and each.start_bytes < start]
         if inside:
-            last_before = hole_content(log, inside[0].start_bytes, start, first).last_offset
+            last_before = damaged_content(log, inside[0].start_bytes, start, first).last_offset
             first = first if last_before is None else last_before + 1
         edges = (at for each in ranges for at in (each.start_bytes, each.end_bytes))
-        content = hole_content(log, start, end, first, edges)
+        content = damaged_content(log, start, end, first, edges)
         records = content.records
         firsts = [each.first_offset for each in ranges if each.start_bytes >= end]
         if firsts:
@@ -349,7 +957,7 @@ class Salvaging:
             os.replace(aside, self._target)
 
 
-def _with_kept(lost: LostRange, cut_at: int, ranges: Sequence[SoundRange]) -> LostRange:
+def _with_kept(lost: LostRange, cut_at: int, ranges: Sequence[IntactRange]) -> LostRange:
     """Return a lost range with the number of its offsets that sound batches after a cut have."""
     sound = (each for each in ranges if each.start_bytes >= cut_at)
     spans = (each.end_offset - each.first_offset for each in sound)

@@ -15,13 +15,13 @@ from kafka_index.commands.restore.cluster import (
     CLUSTER_ID,
     DIRECTORY_ID,
     NODE_ID,
+    SourceCluster,
     directory_to_write,
     refuse_identity,
 )
 from kafka_index.commands.restore.output_files import sync_directory, write_durably
 from kafka_index.commands.restore.plan import RestorePlan
 from kafka_index.commands.restore.restored_partition import RestoredPartition
-from kafka_index.commands.restore.source_cluster import OldCluster
 from kafka_index.core.cluster.metadata.decoding import METADATA_CODEC, TOPIC_RESOURCE, TopicLog
 from kafka_index.core.errors import InputError, raise_retriable
 from kafka_index.core.format.message_bytes import MessageReader
@@ -297,7 +297,7 @@ NOT_IN_DUMP = "not_in_dump"
 def plan_seeding(
     plan: RestorePlan,
     restored: Iterable[RestoredPartition],
-    old: OldCluster,
+    old: SourceCluster,
     configs: Mapping[str, Mapping[str, str]],
     properties: Mapping[str, str],
 ) -> Seeding:
@@ -337,7 +337,7 @@ def plan_seeding(
     return Seeding(topics, node_id, directory_id, old.next_producer_id(largest), notes)
 
 
-def partitions_not_in_dump(plan: RestorePlan, old: OldCluster) -> Sequence[TopicPartition]:
+def partitions_not_in_dump(plan: RestorePlan, old: SourceCluster) -> Sequence[TopicPartition]:
     """Return the partitions of the plan's topics that no dump has."""
     known = {each.partition for each in plan.partitions} | set(plan.without_logs)
     largest: dict[str, int] = {}
@@ -357,7 +357,7 @@ def _old_name(plan: RestorePlan, topic: str) -> str:
 
 
 def _leader_epoch(
-    topic: str, number: int, restored: RestoredPartition | None, old: OldCluster
+    topic: str, number: int, restored: RestoredPartition | None, old: SourceCluster
 ) -> int:
     """Return an epoch above all that were: what is appended from now on has one of its own."""
     partition = TopicPartition(topic, number)

@@ -191,6 +191,8 @@ class Section:
         Follows the number of lines that are not shown.
     is_detail : bool
         Whether only ``--verbose`` prints the list.
+    shows_all : bool
+        Whether all lines are printed.
     """
 
     title: str
@@ -200,6 +202,7 @@ class Section:
     noun: str | None = None
     after: str = ""
     is_detail: bool = False
+    shows_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +282,12 @@ class ReportSink(Protocol):
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Name the segments of the input, which a page draws; read when the page is written."""
 
+    def publish(self, conclusion: Conclusion, beside: Mapping[str, str]) -> None:
+        """Put the report in its place, durably, before the work goes on; no rows follow.
+
+        `beside` has texts for files next to a local report, by the endings of their names.
+        """
+
 
 class KeptRows:
     """Keeps the rows of a report in memory, for Python functions; a `ReportSink`."""
@@ -292,6 +301,9 @@ class KeptRows:
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Ignore the segments, which only pages show."""
+
+    def publish(self, _conclusion: Conclusion, _beside: Mapping[str, str]) -> None:
+        """Do nothing: there is no file."""
 
     def to_table(self) -> pa.Table:
         """Return all rows."""

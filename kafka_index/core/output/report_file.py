@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -13,7 +13,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kafka_index.core.errors import InputError, PublishError
-from kafka_index.core.fs.durable_files import AtomicFile
+from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error
 from kafka_index.core.fs.json_lines import json_lines
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.paths import absolute_path, local_path
@@ -113,6 +113,8 @@ class ReportFile:
         self._schema = schema
         self._rows = 0
         self._failure: PublishError | None = None
+        #: The report is in its place.
+        self.is_published = False
         local = self.path
         if is_remote(self.path):
             name = os.path.basename(self.path)
@@ -139,6 +141,8 @@ class ReportFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self.is_published:
+            return
         with self._file:
             if self._page is not None and kind is not None:
                 self._page.interrupt()
@@ -165,6 +169,24 @@ class ReportFile:
         """Set the verdict of the run, which a page shows."""
         if self._page is not None:
             self._page.finish(verdict)
+
+    def publish(self, conclusion: Conclusion, beside: Mapping[str, str]) -> None:
+        """Put the report in its place, durably, before the work goes on; no rows follow.
+
+        `beside` has texts for files next to a local report, by the endings of their names.
+        """
+        self.finish(conclusion)
+        self.__exit__(None, None, None)
+        self.is_published = True
+        if is_remote(self.path):
+            return
+        for ending, text in beside.items():
+            with AtomicFile(f"{self.path}{ending}") as file:
+                file.write(text.encode())
+                file.commit()
+        folder = os.path.dirname(os.path.abspath(self.path))
+        for path, error in make_durable([folder]).items():
+            raise publish_error(error, path, "make the report durable")
 
     def _put(self) -> None:
         """Put the whole report where it goes to a store."""

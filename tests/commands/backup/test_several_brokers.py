@@ -209,8 +209,8 @@ def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led
     assert done.code == 1, done.done.stderr
     assert {row["topic"] for row in done.rows if row["status"] == "left_out"} == {"payments"}
     (reason,) = {row["reason"] for row in done.rows if row["status"] == "left_out"}
-    assert reason == "the run has no part of broker 1, and no copy of it"
-    assert f"run {run} is incomplete: it has no part of broker 1" in done.done.stdout
+    assert reason == "the backup has no part of broker 1, and no copy of it"
+    assert f"backup {run} is incomplete: it has no part of broker 1" in done.done.stdout
     # The next run has it, and stores nothing twice.
     together = back_up(brokers, root)
     assert repository.newest_complete() == together[0].manifest.run

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from kafka_index import build_indexes
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.lost_transaction_markers import UNKNOWN_OUTCOME
-from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.lost_markers import UNKNOWN_OUTCOME
+from kafka_index.commands.restore.request import RestoreRequest, Salvage
 from kafka_index.commands.restore.restore_partition import restore_on
-from kafka_index.commands.restore.restored_partition import RestoredPartition, Salvage
+from kafka_index.commands.restore.restored_partition import RestoredPartition
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.parameters import KafkaSettings
 from tests.support.missing_offsets import NAME, checkpoint, write_partition
 from tests.support.segments import (
     CODECS,
@@ -272,9 +273,12 @@ def _damaged(draw: random.Random, what: str, data: bytes, places: list[tuple[int
 def restore(copies: tuple[Path, ...], output: Path, salvage: Salvage) -> RestoredPartition:
     """Restore copies in an order."""
     request = RestoreRequest(
-        [str(each) for each in copies], str(output), salvage=salvage, config=_CONFIG
+        inputs=tuple(str(each) for each in copies),
+        output=str(output),
+        salvage=salvage,
+        config=KafkaSettings(_CONFIG),
     )
-    result = RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)), lambda _: None)
+    result = RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)))
     (found,) = result.partitions
     return found
 

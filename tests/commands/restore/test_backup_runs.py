@@ -219,7 +219,9 @@ def test_restore_reports_the_time_of_its_run_and_a_deleted_later_one(
     deleted.unlink()
     run = restore(f"backup:{root}", tmp_path / "out")
     assert run.code == 0, run.done.stderr
-    assert f"from run {run_name(_TIME_MS)}, cut at 2023-11-14T22:13:20" in run.done.stdout
+    assert (
+        f"from backup {run_name(_TIME_MS)}, whose cutoff is 2023-11-14T22:13:20" in run.done.stdout
+    )
     assert f"{deleted}: the manifest of broker 1 in run" in caplog.text
 
 
@@ -242,7 +244,7 @@ def test_a_partition_that_the_run_missed_is_named(tmp_path: Path) -> None:
     done = restore(_changed(tmp_path, dump, missed=(missed,)), tmp_path / "out")
     assert done.code == 1, done.done.stderr
     (row,) = [row for row in done.rows if row["partition"] == 7]
-    assert (row["status"], row["reason"]) == ("left_out", "the run missed it: no id yet")
+    assert (row["status"], row["reason"]) == ("left_out", "the backup missed it: no id yet")
 
 
 def test_restore_of_a_run_without_partitions_names_the_missed_ones(tmp_path: Path) -> None:
@@ -251,7 +253,7 @@ def test_restore_of_a_run_without_partitions_names_the_missed_ones(tmp_path: Pat
     source = _changed(tmp_path, dump, partitions=(), missed=(missed,))
     done = restore(source, tmp_path / "out")
     assert done.code == 2, done.done.stderr
-    assert "the run has no partition (found it missed payments-7: no id yet)" in done.done.stderr
+    assert "the backup has no partition (found it missed payments-7: no id yet)" in done.done.stderr
 
 
 def test_a_partition_that_was_deleted_meanwhile_is_not_missed(tmp_path: Path) -> None:
@@ -264,10 +266,10 @@ def test_a_run_is_restored_alone(tmp_path: Path) -> None:
     source = _changed(tmp_path)
     done = restore(source, tmp_path / "out", "--input", DUMP)
     assert done.code == 2
-    assert "a run of a backup is restored alone" in done.done.stderr
+    assert "a backup is restored alone" in done.done.stderr
 
 
 def test_dumps_are_not_restored_consistently(tmp_path: Path) -> None:
     done = restore(DUMP, tmp_path / "out", "--consistent")
     assert done.code == 2
-    assert "--consistent is for a run of a backup" in done.done.stderr
+    assert "--consistent requires a backup: give --input backup:URI" in done.done.stderr

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.output_files import Link
-from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.request import Link, RestoreRequest
 from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.core.job.threads import ThreadEngine
 from tests.support.command_line import SETTINGS, run_program
@@ -58,11 +57,11 @@ def test_a_log_that_changes_before_it_is_read_fails_its_partition(
     tmp_path: Path, dump: Path, link: Link, change: Callable[[Path], None]
 ) -> None:
     out = tmp_path / "out"
-    job = RestoreJob.prepare(RestoreRequest(inputs=[str(dump)], output=str(out), link=link))
+    job = RestoreJob.prepare(RestoreRequest(inputs=(str(dump),), output=str(out), link=link))
     log = logs(dump / CHANGED)[1]
     change(log)
 
-    result = job.run(restore_on(ThreadEngine(2)), lambda _: None)
+    result = job.run(restore_on(ThreadEngine(2)))
 
     by_name = {each.partition.directory_name: each for each in result.partitions}
     assert by_name[CHANGED].is_left_out

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import kafka_index
-from kafka_index.commands.restore.cluster import ClusterMode
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.plan import RestoreRequest
+from kafka_index.commands.restore.request import ClusterMode, RestoreRequest
 from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
@@ -168,13 +167,15 @@ def damaged(controller: Path) -> None:
 def test_a_controller_that_has_started_meanwhile_is_not_seeded(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
-    request = RestoreRequest([str(dump)], str(tmp_path / "out"), seeds=[str(controller)])
+    request = RestoreRequest(
+        inputs=(str(dump),), output=str(tmp_path / "out"), seeds=(str(controller),)
+    )
     job = RestoreJob.prepare(request)
     used(controller)
     before = contents(controller)
 
     with pytest.raises(InputError, match="has records"):
-        job.run(restore_on(ThreadEngine(1)), lambda _: None)
+        job.run(restore_on(ThreadEngine(1)))
 
     assert contents(controller) == before
     assert not (tmp_path / "out" / MARKER).exists()
@@ -506,13 +507,16 @@ def test_a_metadata_output_in_the_input_or_output_is_refused(
 def begin_same(tmp_path: Path, dump: Path, metadata: Path) -> RestoreRequest:
     """Begin a restore to the same cluster, which ends when the logs are there."""
     request = RestoreRequest(
-        inputs=[str(dump), str(metadata)],
+        inputs=(
+            str(dump),
+            str(metadata),
+        ),
         output=str(tmp_path / "out"),
         cluster=ClusterMode.SAME,
         metadata_output=str(tmp_path / "new"),
     )
     with pytest.raises(KeyboardInterrupt):
-        RestoreJob.prepare(request).run(_interrupted, lambda _: None)
+        RestoreJob.prepare(request).run(_interrupted)
     return request
 
 
@@ -546,7 +550,10 @@ def test_another_metadata_output_does_not_complete_a_restore(
 
 def test_the_metadata_output_is_locked(tmp_path: Path, dump: Path, metadata: Path) -> None:
     request = RestoreRequest(
-        inputs=[str(dump), str(metadata)],
+        inputs=(
+            str(dump),
+            str(metadata),
+        ),
         output=str(tmp_path / "out"),
         cluster=ClusterMode.SAME,
         metadata_output=str(tmp_path / "new"),
@@ -558,7 +565,7 @@ def test_the_metadata_output_is_locked(tmp_path: Path, dump: Path, metadata: Pat
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        RestoreJob.prepare(request).run(look, lambda _: None)
+        RestoreJob.prepare(request).run(look)
 
     assert locked == [True]
 

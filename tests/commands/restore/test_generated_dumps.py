@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.commands.restore.restored_partition import Salvage
+from kafka_index.commands.restore.request import Salvage
 from tests.commands.restore.generated_dumps import draw_and_judge, kept_batches, restore
 from tests.support.campaign import drawn
 from tests.support.missing_offsets import NAME, write_partition

@@ -189,7 +189,9 @@ def test_the_page_agrees_with_the_exit_code(
     assert done.returncode == {"notable": 0, "bad": 1}[severity], done.stderr
     text = page.read_text(encoding="utf-8")
     assert f'<header class="{severity}">' in text
-    assert f"2 partitions restored, nothing lost up to --until, {verdict}</h1>" in text
+    assert (
+        f"2 partitions restored, nothing lost up to the requested offsets, {verdict}</h1>" in text
+    )
 
 
 def lose_a_record(partition: Path) -> None:

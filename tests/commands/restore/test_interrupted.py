@@ -11,11 +11,13 @@ from typing import Protocol
 import pytest
 
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.plan import PartitionPlan, RestoreRequest
+from kafka_index.commands.restore.plan import PartitionPlan
+from kafka_index.commands.restore.request import RestoreRequest
 from kafka_index.commands.restore.restore_partition import OnSettled, PartitionSettings, restore_on
 from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.parameters import KafkaSettings
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
 from tests.support.killed_runs import Failure, KilledRuns
@@ -133,14 +135,14 @@ def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path
 
     restore(dump, tmp_path / "whole")
     out = tmp_path / "out"
-    config = LogConfig.load(SETTINGS)
-    request = RestoreRequest(inputs=[str(dump)], output=str(out), config=config)
+    config = KafkaSettings(LogConfig.load(SETTINGS))
+    request = RestoreRequest(inputs=(str(dump),), output=str(out), config=config)
     with pytest.raises(KeyboardInterrupt):
-        RestoreJob.prepare(request).run(half, lambda _: None)
+        RestoreJob.prepare(request).run(half)
     before = {path: path.stat().st_ino for path in out.glob("*-[0-9]/*")}
     assert len({path.parent for path in before}) == 2
 
-    RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)), lambda _: None)
+    RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)))
 
     assert {path: path.stat().st_ino for path in before} == before
     assert contents(out) == contents(tmp_path / "whole")
@@ -187,25 +189,25 @@ def test_copies_do_not_complete_hard_links(
 
 def test_a_restore_that_is_completed_has_no_marker_meanwhile(tmp_path: Path, dump: Path) -> None:
     out = tmp_path / "out"
-    request = RestoreRequest(inputs=[str(dump)], output=str(out))
+    request = RestoreRequest(inputs=(str(dump),), output=str(out))
     with pytest.raises(KeyboardInterrupt):
-        RestoreJob.prepare(request).run(_interrupted, lambda _: None)
+        RestoreJob.prepare(request).run(_interrupted)
     # As after a kill after the last step.
     (out / MARKER).write_text('{"version":0,"brokerEpoch":-2}')
 
     with pytest.raises(KeyboardInterrupt):
-        RestoreJob.prepare(request).run(_interrupted, lambda _: None)
+        RestoreJob.prepare(request).run(_interrupted)
 
     assert not (out / MARKER).exists()
 
 
 def test_restore_completed_by_a_concurrent_run_stays_unchanged(tmp_path: Path, dump: Path) -> None:
-    request = RestoreRequest(inputs=[str(dump)], output=str(tmp_path / "out"))
+    request = RestoreRequest(inputs=(str(dump),), output=str(tmp_path / "out"))
     first, second = RestoreJob.prepare(request), RestoreJob.prepare(request)
-    first.run(restore_on(ThreadEngine(1)), lambda _: None)
+    first.run(restore_on(ThreadEngine(1)))
     before = contents(tmp_path / "out")
 
-    second.run(restore_on(ThreadEngine(1)), lambda _: None)
+    second.run(restore_on(ThreadEngine(1)))
 
     assert contents(tmp_path / "out") == before
 
@@ -216,14 +218,14 @@ def test_a_restore_that_another_run_has_begun_meanwhile_is_completed_with_its_id
     for path in (*dump.glob("*/partition.metadata"), *dump.glob("__cluster_metadata-0/*")):
         path.unlink()
     out = tmp_path / "out"
-    request = RestoreRequest(inputs=[str(dump)], output=str(out), new_topic_ids=True)
+    request = RestoreRequest(inputs=(str(dump),), output=str(out), new_topic_ids=True)
     job = RestoreJob.prepare(request)
     prepared = job.plan.made_ids["payments"]
     first = RestoreJob.prepare(request)
     with pytest.raises(KeyboardInterrupt):
-        first.run(_interrupted, lambda _: None)
+        first.run(_interrupted)
 
-    job.run(restore_on(ThreadEngine(1)), lambda _: None)
+    job.run(restore_on(ThreadEngine(1)))
 
     made = (out / "payments-0/partition.metadata").read_text()
     assert prepared not in made

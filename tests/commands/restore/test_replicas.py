@@ -50,7 +50,7 @@ def test_a_damaged_batch_is_filled_from_the_other_copy(
     assert run.code == 0, run.done.stdout
     assert contents(tmp_path / "out" / PARTITION) == whole
     (row,) = run.rows
-    assert "filled from" in (row["note"] or "") or row["path"] == str(second / PARTITION)
+    assert "repaired from" in (row["note"] or "") or row["path"] == str(second / PARTITION)
 
 
 def test_a_missing_segment_is_filled_from_the_other_copy(
@@ -91,7 +91,7 @@ def test_a_first_segment_that_is_missing_is_filled_from_the_log_start_on(
     assert second_log.name == logs(first / PARTITION)[0].name
     starts = (tmp_path / "out/log-start-offset-checkpoint").read_text()
     assert starts == f"0\n1\naudit.trail 0 {start}\n"
-    assert "filled from" in run.rows[0]["note"]
+    assert "repaired from" in run.rows[0]["note"]
     assert run_here("predict", "--input", tmp_path / "out").stdout.startswith("safe")
 
 

@@ -11,10 +11,7 @@ import google_crc32c
 import pytest
 
 from kafka_index import restore_dump, verify
-from kafka_index.commands.restore.cluster import ClusterMode
-from kafka_index.commands.restore.output_files import Link
-from kafka_index.commands.restore.plan import RestoreRequest
-from kafka_index.commands.restore.restored_partition import Salvage
+from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest, Salvage
 from kafka_index.core.errors import ConfigError
 from tests.support.command_line import Argument, run_here
 from tests.support.restoring import batches, contents, copy_dump, damage_batch, logs, restore
@@ -119,8 +116,8 @@ def test_a_choice_means_the_same_as_text_and_as_member_of_its_enum(
 def test_choices_that_exclude_each_other_are_refused(
     tmp_path: Path, dump: Path, choices: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match=r"is for --cluster|requires --seed"):
-        RestoreRequest([str(dump)], str(tmp_path / "out"), **choices)
+    with pytest.raises(ConfigError, match=r"is for cluster|requires seeds"):
+        RestoreRequest(inputs=(str(dump),), output=str(tmp_path / "out"), **choices)
 
 
 def counts_at(log: Path, *numbers: int) -> list[int]:
@@ -416,7 +413,7 @@ def test_a_batch_whose_offsets_go_back_is_damage(
     none = restore(dump, tmp_path / "none", "--salvage", "none")
 
     assert [each.code for each in (kept, prefix, none)] == [1, 1, 1]
-    assert not any("all that the dump has" in each.done.stdout for each in (kept, prefix, none))
+    assert not any("nothing lost" in each.done.stdout for each in (kept, prefix, none))
     assert [(row["reason_code"], row["records"]) for row in kept.lost] == [("overlap", 0)]
     assert f"nothing is lost: it repeats what is at byte {position}" in kept.lost[0]["reason"]
     assert "0 records lost in 1 range" in kept.done.stdout

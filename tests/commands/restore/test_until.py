@@ -128,12 +128,12 @@ def test_the_summary_claims_no_more_than_what_was_asked_for(tmp_path: Path, dump
     ends = [batches(dump / name)[-1]["max_timestamp_ms"] for name in ("payments-0", "payments-1")]
     first = batches(dump / "payments-0")[5]["max_timestamp_ms"]
     run = restore(dump, tmp_path / "out", "--until", first, "--create-time", "--topics", "payments")
-    assert "all that the dump has up to --until" in run.done.stdout
-    assert f"logs of 2 cut at --until {format_time(first)}" in run.done.stdout
+    assert f"nothing lost up to {format_time(first)}" in run.done.stdout
+    assert f"logs of 2 truncated at {format_time(first)}" in run.done.stdout
     run = restore(
         dump, tmp_path / "all", "--until", max(ends), "--create-time", "--topics", "payments"
     )
-    assert f"0 logs of 2 cut at --until {format_time(max(ends))}" in run.done.stdout
+    assert f"0 logs of 2 truncated at {format_time(max(ends))}" in run.done.stdout
 
 
 def test_what_is_not_live_is_named(tmp_path: Path, dump: Path) -> None:
@@ -154,13 +154,13 @@ def test_a_restore_to_a_relative_time_keeps_the_time_of_its_first_run(
         "create_time": True,
         "until": "-1h",
     }
-    monkeypatch.setattr("kafka_index.api.repairs.now_ms", lambda: cut + 3_600_000)
+    monkeypatch.setattr("kafka_index.core.job.request.now_ms", lambda: cut + 3_600_000)
     out = tmp_path / "out"
     with monkeypatch.context() as failing:
-        failing.setattr("kafka_index.commands.restore.job.write_marker", _full)
+        failing.setattr("kafka_index.commands.restore.job.write_clean_shutdown_file", _full)
         with pytest.raises(OSError, match="disk"):
             restore_dump(dump, out, **options)
-    monkeypatch.setattr("kafka_index.api.repairs.now_ms", lambda: later + 3_600_000)
+    monkeypatch.setattr("kafka_index.core.job.request.now_ms", lambda: later + 3_600_000)
     restore_dump(dump, out, **options)
     restore_dump(dump, tmp_path / "once", **options | {"until": cut})
     assert [log.stat().st_size for log in logs(out / "payments-0")] == [

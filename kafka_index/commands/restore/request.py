@@ -1,0 +1,440 @@
+"""The request of ``restore``, and where the restored logs end.
+
+A log ends before the first batch that has a timestamp above the time, or that reaches the offset.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from kafka_index.core.errors import ConfigError, InputError, argument_text
+from kafka_index.core.format.config import parse_integer
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.format.names import (
+    INTERNAL_PREFIX,
+    TopicPartition,
+    is_legal_topic,
+    parse_partition_directory,
+)
+from kafka_index.core.format.times import is_relative, parse_time, time_text
+from kafka_index.core.job.request import (
+    TIME_HELP,
+    ChoiceKind,
+    CommandSpec,
+    FlagKind,
+    Group,
+    IntegerKind,
+    Kind,
+    PathKind,
+    PathsKind,
+    parameter,
+)
+from kafka_index.core.parameters import (
+    DEFAULT_SETTINGS,
+    INDEX_INTERVAL,
+    KafkaSettings,
+    KeysKind,
+    LocalFolderKind,
+    LogRequest,
+    PairsKind,
+    SettingsKind,
+    max_decompressed_parameter,
+    properties_of_mapping,
+    topics_parameter,
+)
+
+if TYPE_CHECKING:
+    from kafka_index.core.format.config import LogConfig
+    from kafka_index.core.records.batch_table import BatchColumns
+
+
+class Salvage(StrEnum):
+    """The part of a damaged partition that is kept."""
+
+    PREFIX = "prefix"
+    BATCHES = "batches"
+    NONE = "none"
+
+
+class Link(StrEnum):
+    """The way logs get into the output."""
+
+    AUTO = "auto"
+    REFLINK = "reflink"
+    COPY = "copy"
+    HARD = "hard"
+
+
+class ClusterMode(StrEnum):
+    """The cluster that the output is for."""
+
+    FRESH = "fresh"
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The end of a log: a time or an offset, the earlier of both."""
+
+    time_ms: int = INT64_MAX
+    offset: int = INT64_MAX
+
+    def first_beyond(self, batches: BatchColumns) -> int | None:
+        """Return the row of the first batch that the log does not have; None for none."""
+        is_beyond = batches.last_offset >= self.offset
+        is_beyond |= batches.max_timestamp_ms > self.time_ms
+        beyond = is_beyond.nonzero()[0]
+        return int(beyond[0]) if len(beyond) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """The requested ends of logs.
+
+    Attributes
+    ----------
+    time_ms : int, optional
+        The end of all logs.
+    offsets : mapping of str to mapping of int to int
+        The end offset by topic and partition.
+    relative : str, optional
+        The time as it was given, if it is relative to now.
+    clamps : mapping of TopicPartition to int
+        The ends that transactions require.
+    is_consistent : bool
+        Whether `clamps` are at or before the requested ends, and replace them.
+    """
+
+    time_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    relative: str | None = None
+    clamps: Mapping[TopicPartition, int] = field(default_factory=dict)
+    is_consistent: bool = False
+
+    @property
+    def is_given(self) -> bool:
+        """Whether an end was requested."""
+        return self.time_ms is not None or bool(self.offsets)
+
+    @property
+    def end_text(self) -> str:
+        """The requested end, for people; empty for none."""
+        if self.time_ms is not None:
+            return time_text(self.time_ms)
+        return "the requested offsets" if self.offsets else ""
+
+    def offset_of(self, partition: TopicPartition) -> int | None:
+        """Return the offset that was given for a partition."""
+        return self.offsets.get(partition.topic, {}).get(partition.partition)
+
+    def limit_of(self, partition: TopicPartition) -> Limit | None:
+        """Return where the log of a partition ends; None if the whole log is restored."""
+        limit = Limit(offset=self.clamps.get(partition, INT64_MAX))
+        if not self.is_consistent:
+            time_ms, offset = self.time_ms, self.offset_of(partition)
+            limit = Limit(
+                INT64_MAX if time_ms is None else time_ms,
+                limit.offset if offset is None else min(limit.offset, offset),
+            )
+        return None if limit == Limit() else limit
+
+    @property
+    def text(self) -> str:
+        """A text that is equal for equal ends."""
+        offsets = sorted((topic, sorted(found.items())) for topic, found in self.offsets.items())
+        clamps = sorted((each.directory_name, end) for each, end in self.clamps.items())
+        return f"{self.relative or self.time_ms} {offsets} {clamps} {self.is_consistent}"
+
+
+class UntilKind(Kind):
+    """A time, offsets by topic and partition, or a file of them, as `Until`."""
+
+    metavar = "TIME|FILE"
+
+    def convert(self, value: Any, name: str, now: int) -> Until:  # noqa: D102
+        if isinstance(value, Until):
+            return value
+        is_file = isinstance(value, str) and os.path.exists(value)
+        if is_file or isinstance(value, PathLike | Mapping):
+            from kafka_index.core.arguments import offsets_of  # noqa: PLC0415, slow to import
+
+            return Until(offsets=offsets_of(value, name))
+        try:
+            time_ms = parse_time(value, now=now)
+        except InputError as error:
+            what = f"{name}: no such file, and " if isinstance(value, str) else f"{name}: "
+            raise InputError(
+                f"{what}{error.message}",
+                expected=error.expected,
+                found=error.found,
+                hint=error.hint,
+            ) from None
+        return Until(time_ms, relative=str(value) if is_relative(value) else None)
+
+
+class LogStartsKind(Kind):
+    """Log start offsets by the names of partition directories."""
+
+    metavar = "TOPIC-N=OFFSET"
+    is_multiple = True
+
+    def convert(self, value: Any, name: str, now: int) -> dict[TopicPartition, int]:  # noqa: ARG002, D102
+        given = value
+        if isinstance(value, tuple):
+            # The name of a topic has no equals sign.
+            pairs = [str(text).partition("=") for text in value]
+            given = {key: parse_integer(number) for key, _, number in pairs}
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"{name} is not by partition",
+                expected="such as {'orders-0': 123}",
+                found=argument_text(given),
+            )
+        found = {}
+        for key, offset in given.items():
+            partition = parse_partition_directory(key) if isinstance(key, str) else None
+            if partition is None or offset is None:
+                raise ConfigError(
+                    f"{name} is not {self.metavar}",
+                    found=argument_text(value if offset is None else key),
+                )
+            found[partition] = IntegerKind().convert(offset, f"{name} of {key}", 0)
+        return found
+
+
+class TopicConfigsKind(Kind):
+    """Settings by topic."""
+
+    metavar = "TOPIC:NAME=VALUE"
+    is_multiple = True
+
+    def convert(self, value: Any, name: str, now: int) -> dict[str, dict[str, str]]:  # noqa: ARG002, D102
+        if isinstance(value, tuple):
+            return self._of_texts(value, name)
+        if not isinstance(value, Mapping) or not all(isinstance(topic, str) for topic in value):
+            raise ConfigError(
+                f"{name} is not by topic",
+                expected="such as {'orders': {'retention.ms': '-1'}}",
+                found=argument_text(value),
+            )
+        return {
+            topic: properties_of_mapping(own, f"{name} of {topic}") for topic, own in value.items()
+        }
+
+    def _of_texts(self, texts: tuple[object, ...], name: str) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for text in texts:
+            topic, _, setting = str(text).partition(":")
+            key, separator, value = setting.partition("=")
+            if not (is_legal_topic(topic) and key and separator):
+                raise ConfigError(f"{name} is not {self.metavar}", found=argument_text(text))
+            found.setdefault(topic, {})[key] = value
+        return found
+
+
+class RenamesKind(PairsKind):
+    """New names of topics by their old names."""
+
+    def __init__(self) -> None:
+        super().__init__("OLD=NEW")
+
+    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:  # noqa: D102
+        renames = super().convert(value, name, now)
+        for topic in (*renames, *renames.values()):
+            if not is_legal_topic(topic):
+                raise ConfigError(f"{name}: no topic can have this name", found=repr(topic))
+            if topic.startswith(INTERNAL_PREFIX):
+                raise ConfigError(f"{name}: an internal topic cannot be renamed", found=topic)
+        return renames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRequest(LogRequest):
+    """Parameters of a restore."""
+
+    output: str = parameter(LocalFolderKind(), Group.OUTPUT, "The data directory to make.")
+    topics: Any = topics_parameter()
+    salvage: Salvage = parameter(
+        ChoiceKind(Salvage),
+        Group.BEHAVIOUR,
+        "The part of a damaged segment to keep: the valid prefix, or all intact batches; none "
+        "leaves its partition out. Later segments are kept.",
+        default=Salvage.PREFIX,
+    )
+    link: Link = parameter(
+        ChoiceKind(Link),
+        Group.BEHAVIOUR,
+        "How logs get into the output; auto clones if the file system can, else copies. With hard, "
+        "a broker can truncate the logs of the dump.",
+        default=Link.AUTO,
+    )
+    log_starts: Mapping[TopicPartition, int] = parameter(
+        LogStartsKind(),
+        Group.BEHAVIOUR,
+        "The log start offset of a partition, instead of the dump's checkpoint. May be repeated.",
+        "--log-start",
+        default=None,
+    )
+    cluster: ClusterMode = parameter(
+        ChoiceKind(ClusterMode),
+        Group.CLUSTER,
+        "For a fresh cluster, or for that of the dump, which must be wholly down: then its "
+        "metadata log is copied along.",
+        default=ClusterMode.FRESH,
+    )
+    seeds: tuple[str, ...] = parameter(
+        PathsKind("METADATA_DIR", takes_more=False),
+        Group.CLUSTER,
+        "With fresh: the formatted metadata log directory of a controller, which gets topics, ids, "
+        "settings, epochs and producer ids. Once for every controller.",
+        "--seed",
+        default=(),
+    )
+    node_id: int | None = parameter(
+        IntegerKind(0, INT32_MAX),
+        Group.CLUSTER,
+        "The broker that gets the output, if neither the output nor --seed names it.",
+        default=None,
+    )
+    topic_configs: Mapping[str, Mapping[str, str]] = parameter(
+        TopicConfigsKind(),
+        Group.CLUSTER,
+        "A setting of a seeded topic; overrides the dump's metadata log. May be repeated.",
+        "--topic-config",
+        default=None,
+    )
+    renames: Mapping[str, str] = parameter(
+        RenamesKind(),
+        Group.CLUSTER,
+        "With fresh: another name for a topic, which gets a new id; groups lose their offsets of "
+        "it. May be repeated.",
+        "--rename",
+        default=None,
+    )
+    new_topic_ids: bool = parameter(
+        FlagKind(),
+        Group.CLUSTER,
+        "Give new ids to topics whose id is not known; groups may lose their offsets.",
+        default=False,
+    )
+    until: Until = parameter(
+        UntilKind(),
+        Group.SELECTION,
+        "Where logs end: before the first batch with a timestamp after TIME, or that reaches the "
+        "offset in FILE (Spark's startingOffsets, or lines of topic,partition,offset). "
+        f"{TIME_HELP}",
+        default=None,
+    )
+    create_time: bool = parameter(
+        FlagKind(),
+        Group.SELECTION,
+        "Use the time of --until also for topics with the timestamps of clients.",
+        default=False,
+    )
+    consistent: bool = parameter(
+        FlagKind(),
+        Group.SELECTION,
+        "For a backup, with --until: keep or remove each transaction as a whole, in all "
+        "partitions and with its offsets; logs end a little earlier for that.",
+        default=False,
+    )
+    drop_keys: tuple[bytes, ...] = parameter(
+        KeysKind(),
+        Group.SELECTION,
+        "Drop records with these keys, one per line: text, hex: or base64:. Records that were "
+        "erased since the dump stay erased.",
+        default=None,
+    )
+    clamp_groups: bool = parameter(
+        FlagKind(),
+        Group.CLUSTER,
+        "Let groups that committed offsets after the end of a log begin there: new records are "
+        "appended to __consumer_offsets. A backup in a fresh cluster implies it.",
+        default=False,
+    )
+    metadata_output: str | None = parameter(
+        PathKind("DIR"),
+        Group.CLUSTER,
+        "With same: where the metadata log goes if it has a directory of its own.",
+        default=None,
+    )
+    all_brokers_restored: bool = parameter(
+        FlagKind(),
+        Group.CLUSTER,
+        "With same: all brokers of the cluster are restored to one point in time.",
+        default=False,
+    )
+    config: KafkaSettings = parameter(
+        SettingsKind(index_interval_bytes=INDEX_INTERVAL),
+        Group.SETTINGS,
+        "Kafka settings, such as a broker's server.properties; "
+        "topic.NAME.index.interval.bytes overrides one topic.",
+        default=DEFAULT_SETTINGS,
+    )
+    max_decompressed_bytes: int = max_decompressed_parameter()
+
+    def __post_init__(self) -> None:
+        super(RestoreRequest, self).__post_init__()
+        empty = {"log_starts": {}, "topic_configs": {}, "renames": {}, "until": Until()}
+        for name, value in (*empty.items(), ("drop_keys", ())):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        for mode, names in _FIELDS_OF.items():
+            for name in names:
+                is_given = getattr(self, name) or getattr(self, name) == ""
+                if is_given and self.cluster is not mode:
+                    self.refuse(f"{{{name}}} is for {{cluster}} {mode}")
+        if self.consistent and not any(path.startswith("backup:") for path in self.inputs):
+            self.refuse("{consistent} requires a backup: give {inputs} backup:URI")
+        if self.topic_configs and not self.seeds:
+            self.refuse("{topic_configs} requires {seeds}")
+
+    @property
+    def log_config(self) -> LogConfig:
+        """The settings of logs."""
+        return self.config.config
+
+
+_FIELDS_OF = {
+    ClusterMode.FRESH: ("seeds", "new_topic_ids", "renames"),
+    ClusterMode.SAME: ("metadata_output", "all_brokers_restored"),
+}
+RESTORE = CommandSpec(
+    "restore",
+    RestoreRequest,
+    work="commands.restore.job:restore",
+    help="""Make a data directory that a broker of 4.3.1 mounts at once: it recovers no log,
+    and no record of the dump is lost. The input is never changed.
+
+    PATH is a data directory, a partition directory, or a glob of either; a partition may be in
+    several of them. --output is a local directory, empty or freshly formatted, or an unfinished
+    restore of the same input and options, which is completed.
+
+    Every log is verified with its checksums. Damaged segments are salvaged, and every lost range is
+    a row of the report. The clean shutdown file is written last. A runbook lists the remaining
+    steps; it is printed, and written next to the report.
+
+    Exit codes: 0, everything is restored; 1, a record was lost or a partition left out; 2, wrong
+    usage, nothing was found, or an output that must not be written; 3, a failure of permission,
+    disk, memory or network: run again to complete the restore; 70, an internal error.
+    """,
+    usage="(--input PATH... | --tiered URI) --output DIR [OPTIONS]",
+    examples="""\
+kafka-index restore --input /snapshot/data --output /var/kafka/data --report restore.parquet
+kafka-index restore --input s3://backup/broker-1 --output /var/kafka/data --new-topic-ids
+kafka-index restore --input /backup/1 /backup/2 --output /var/kafka/data --salvage batches
+kafka-index restore --input /dump/data /dump/metadata --output /var/kafka/data \\
+    --seed /var/kafka/metadata
+""",
+    job_examples="""\
+spark-submit jobs/restore.py --input /mnt/dump --output /mnt/restored/data
+""",
+    report="commands.restore.result:RESTORE_REPORT",
+    report_rows="a row per partition and per lost range",
+    has_page=True,
+)
