@@ -180,7 +180,10 @@ class RestoreResult(Result):
         partitions = plural(len(self.partitions), "partition")
         left_out = counts[f"partitions_{LEFT_OUT}"]
         if self.lost or left_out:
-            text = ", ".join([*lost_texts(self.lost), f"{left_out:,} of {partitions} left out"])
+            kept = (
+                f"{left_out:,} of {partitions} left out" if left_out else f"{partitions} restored"
+            )
+            text = ", ".join([*lost_texts(self.lost), what])
         else:
             of_read = " of what was read of the dump" if self.unread else ""
             until = f" up to {self.until}" if self.until else ""
