@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -291,20 +291,6 @@ def missing_lines(missing: MissingOffsets, paint: Paint) -> list[str]:
     style = paint.bad if lost else paint.notable
     lines = list(map(str, missing.ranges))
     return first_lines(style(title), lines, total=missing.count, noun="place")
-
-
-def key_lines(by_line: Mapping[int, int], paint: Paint) -> list[str]:
-    """Return the numbers of records by line of the file of keys, and a warning of lines without.
-
-    Keys are not printed: they may name people.
-    """
-    counts = [f"line {line}: {format_count(count)}" for line, count in by_line.items() if count]
-    unmatched = [f"line {line}" for line, count in by_line.items() if not count]
-    what = plural(len(unmatched), "line")
-    return [
-        *first_lines("records dropped by line of the keys:", counts, noun="line"),
-        *first_lines(paint.notable(f"no record has the key of {what}:"), unmatched, noun="line"),
-    ]
 
 
 def skipped_lines(skipped: Sequence[Skipped], paint: Paint, detail: Detail) -> list[str]:

@@ -127,26 +127,6 @@ def settings_of(given: object, name: str) -> dict[str, str]:
     return found
 
 
-def settings_by_topic(given: object, name: str) -> dict[str, dict[str, str]]:
-    """Return settings by topic; none for None."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not all(isinstance(topic, str) for topic in given):
-        raise wrong(f"{name} is not by topic", "such as {'orders': {'retention.ms': '-1'}}", given)
-    return {topic: settings_of(own, f"{name} of {topic}") for topic, own in given.items()}
-
-
-def texts_by_name(given: object, name: str) -> dict[str, str]:
-    """Return a mapping of texts to texts; none for None."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping) and all(
-        isinstance(text, str) for pair in given.items() for text in pair
-    ):
-        return dict(given)
-    raise wrong(f"{name} is not a mapping of texts", "{'old': 'new'}", given)
-
-
 def text_of(given: object, name: str) -> str | None:
     """Return a text, None for none; raises `ConfigError` for anything else."""
     if given is None or isinstance(given, str):

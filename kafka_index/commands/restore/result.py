@@ -180,9 +180,9 @@ class RestoreResult(Result):
         partitions = plural(len(self.partitions), "partition")
         left_out = counts[f"partitions_{LEFT_OUT}"]
         if self.lost or left_out:
-            kept = (
-                f"{left_out:,} of {partitions} left out" if left_out else f"{partitions} restored"
-            )
+            what = f"{partitions} restored"
+            if left_out:
+                what = f"{left_out:,} of {partitions} left out"
             text = ", ".join([*lost_texts(self.lost), what])
         else:
             of_read = " of what was read of the dump" if self.unread else ""
