@@ -34,7 +34,7 @@ import numpy as np
 from benchmarks.logs import benchmark_log
 from benchmarks.mount import make_dump
 from benchmarks.remote_lookups import server_environment
-from kafka_index.api.repairs import restore_dump
+from kafka_index import restore_dump
 from kafka_index.commands.backup.agent import take
 from kafka_index.commands.backup.broker_backup import BrokerBackup
 from kafka_index.commands.backup.low_impact_io import idle_io_priority

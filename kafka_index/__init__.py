@@ -66,12 +66,11 @@ if TYPE_CHECKING:
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
     from kafka_index.api.records import find_records as find_records
     from kafka_index.api.records import read_records as read_records
-    from kafka_index.api.repairs import build_indexes as build_indexes
-    from kafka_index.api.repairs import restore_dump as restore_dump
     from kafka_index.commands.backup.repository_check import Backup as Backup
     from kafka_index.commands.backup.result import BackedUpPartition as BackedUpPartition
     from kafka_index.commands.backup.result import BackupResult as BackupResult
     from kafka_index.commands.backup.result import BackupStatus as BackupStatus
+    from kafka_index.commands.build import build_indexes as build_indexes
     from kafka_index.commands.build.local_build import build_segment_files as build_segment_files
     from kafka_index.commands.build.request import InputFormat as InputFormat
     from kafka_index.commands.build.result import BuildResult as BuildResult
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
     from kafka_index.commands.metadata import read_metadata as read_metadata
     from kafka_index.commands.metadata.result import Metadata as Metadata
     from kafka_index.commands.metadata.result import PartitionList as PartitionList
+    from kafka_index.commands.restore import restore_dump as restore_dump
     from kafka_index.commands.restore.request import ClusterMode as ClusterMode
     from kafka_index.commands.restore.request import Link as Link
     from kafka_index.commands.restore.request import Salvage as Salvage
@@ -147,9 +147,9 @@ _NAMES = {
     "api.dumps": "predict verify",
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
     "api.records": "find_records read_records",
-    "api.repairs": "build_indexes restore_dump",
     "commands.backup.repository_check": "Backup",
     "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
+    "commands.build": "build_indexes",
     "commands.build.local_build": "build_segment_files",
     "commands.build.request": "InputFormat",
     "commands.build.result": "BuildResult",
@@ -161,6 +161,7 @@ _NAMES = {
     "commands.import_.result": "ImportResult ImportedLog",
     "commands.metadata": "list_partitions read_metadata",
     "commands.metadata.result": "Metadata PartitionList",
+    "commands.restore": "restore_dump",
     "commands.restore.request": "ClusterMode Link Salvage",
     "commands.restore.restored_partition": "GroupOffset RestoredPartition",
     "commands.restore.result": "RestoreResult",
