@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
-    from kafka_index.api.records import find_records as find_records
-    from kafka_index.api.records import read_records as read_records
     from kafka_index.commands.backup.repository_check import Backup as Backup
     from kafka_index.commands.backup.result import BackedUpPartition as BackedUpPartition
     from kafka_index.commands.backup.result import BackupResult as BackupResult
@@ -80,6 +78,8 @@ if TYPE_CHECKING:
     from kafka_index.commands.export.result import ExportResult as ExportResult
     from kafka_index.commands.export.result import ExportStatus as ExportStatus
     from kafka_index.commands.export.result import PartitionReport as PartitionReport
+    from kafka_index.commands.find import find_records as find_records
+    from kafka_index.commands.find.result import FoundRecords as FoundRecords
     from kafka_index.commands.import_ import import_records as import_records
     from kafka_index.commands.import_.request import ImportLayout as ImportLayout
     from kafka_index.commands.import_.result import ImportedLog as ImportedLog
@@ -129,8 +129,6 @@ if TYPE_CHECKING:
     from kafka_index.core.parameters import ArrowStream as ArrowStream
     from kafka_index.core.query.choices import Isolation as Isolation
     from kafka_index.core.query.choices import OnDamage as OnDamage
-    from kafka_index.core.query.record_results import FoundRecords as FoundRecords
-    from kafka_index.core.query.record_results import Records as Records
     from kafka_index.core.records.record_batch import BatchFields as BatchFields
     from kafka_index.core.records.record_batch import Record as Record
     from kafka_index.core.records.record_batch import write_record_batch as write_record_batch
@@ -138,6 +136,8 @@ if TYPE_CHECKING:
     from kafka_index.core.startup.prediction import Prediction as Prediction
     from kafka_index.core.startup.prediction import Refusal as Refusal
     from kafka_index.core.startup.prediction import Verdict as Verdict
+    from kafka_index.records import Records as Records
+    from kafka_index.records import read_records as read_records
 
 __version__ = "0.1.0"
 
@@ -146,7 +146,6 @@ _NAMES = {
     "api.backups": "backup_broker open_backup",
     "api.dumps": "predict verify",
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
-    "api.records": "find_records read_records",
     "commands.backup.repository_check": "Backup",
     "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
     "commands.build": "build_indexes",
@@ -156,6 +155,8 @@ _NAMES = {
     "commands.export": "export_records",
     "commands.export.request": "ExportFormat OnDataLoss",
     "commands.export.result": "ExportResult ExportStatus PartitionReport",
+    "commands.find": "find_records",
+    "commands.find.result": "FoundRecords",
     "commands.import_": "import_records",
     "commands.import_.request": "ImportLayout",
     "commands.import_.result": "ImportResult ImportedLog",
@@ -187,9 +188,9 @@ _NAMES = {
     "core.log.scan.segment_scan": "read_batches",
     "core.parameters": "ArrowStream",
     "core.query.choices": "Isolation OnDamage",
-    "core.query.record_results": "FoundRecords Records",
     "core.records.record_batch": "BatchFields Record write_record_batch",
     "core.startup.prediction": "PartitionPrediction Prediction Refusal Verdict",
+    "records": "Records read_records",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

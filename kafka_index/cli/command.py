@@ -84,6 +84,8 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
         own = list(_click_parameters(field, one))
         click_names[field] = [each.name or "" for each in own if each.name != MORE_PATHS]
         shown += own
+    # An argument of several values takes what those before it leave.
+    shown.sort(key=lambda each: not isinstance(each, _Argument))
     has_engine = spec.has_engine and not as_job
     shown += engine_parameters() if has_engine else []
     shown += [report_parameter(spec.report_rows, has_page=spec.has_page)] if spec.report else []
@@ -118,10 +120,23 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
     )
 
 
+class _Argument(click.Argument):
+    """An argument, which the usage of the command names where it likes."""
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, as click passes it
+        return []
+
+
 def _click_parameters(field: str, one: Parameter) -> Iterable[click.Parameter]:
     """Yield the click parameters of a field."""
     if one.is_argument:
-        yield click.Argument([field], nargs=-1, required=True, metavar=one.metavar)
+        yield _Argument(
+            [field],
+            nargs=-1 if one.kind.is_multiple else 1,
+            required=True,
+            metavar=one.metavar or one.kind.metavar,
+            shell_complete=_COMPLETIONS.get(one.kind.completes or ""),
+        )
         return
     names = one.names or (f"--{field.replace('_', '-')}",)
     for number, option in enumerate(one.kind.options(one, names)):
@@ -163,7 +178,7 @@ def _build(
     def name_of(field: str) -> str:
         one = fields[field]
         if one.is_argument:
-            return one.metavar or field.upper()
+            return one.metavar or one.kind.metavar or field.upper()
         return next(iter(one.names), f"--{field.replace('_', '-')}")
 
     try:

@@ -23,8 +23,7 @@ from kafka_index.cli.dump_logs import dump_directory, dump_log, dump_records
 from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
 from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.options import Whole, argument, command, flag, moment, option
-from kafka_index.cli.printed_records import decoder_of
-from kafka_index.cli.record_text import FORMS, RecordText
+from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.shared_options import (
     Detail,
     Times,
@@ -48,6 +47,8 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.paths import expand_input, local_path
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.request import Group
+from kafka_index.core.query.choices import BytesForm
+from kafka_index.core.query.printed_records import decoder_of
 from kafka_index.core.records.decompression import shared_budget
 
 _HELP = """Print the contents of each FILE: a row per record batch of a .log, or per record with
@@ -181,13 +182,13 @@ class DumpOptions:
     keys: str | None = option(
         "--keys",
         group=Group.OUTPUT,
-        type=click.Choice(FORMS),
+        type=click.Choice(tuple(BytesForm)),
         help="With --records.  [default: text]",
     )
     values: str | None = option(
         "--values",
         group=Group.OUTPUT,
-        type=click.Choice(FORMS),
+        type=click.Choice(tuple(BytesForm)),
         help="With --records; headers too.  [default: text]",
     )
     max_decompressed_bytes: int = max_decompressed_option()

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
-from kafka_index.cli.printed_records import PrintedRecords
 from kafka_index.cli.record_text import RecordText
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, TooLargeError, plural
 from kafka_index.core.format.human import format_count
@@ -28,6 +27,7 @@ from kafka_index.core.log.scan.scanner import BatchOrder
 from kafka_index.core.log.scan.segment_scan import LogFileSource, read_batches
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.query.printed_records import PrintedRecords
 from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import (
     PREALLOCATED_TAIL,

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_index.cli.printed_records import Row
 from kafka_index.cli.terminal import Paint, print_log, print_text, terminal_size
 from kafka_index.core.errors import InputError, KafkaIndexError, plural, printable
 from kafka_index.core.format.records import NO_TIMESTAMP
@@ -24,6 +23,7 @@ from kafka_index.core.format.times import TimeSpan, empty_range_text
 from kafka_index.core.fs.json_lines import json_lines
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes, is_remote
+from kafka_index.core.query.printed_records import Row
 from kafka_index.core.records.batch_table import BatchColumns
 
 # First and last offset of each kind of row.

@@ -49,8 +49,8 @@ from kafka_index.core.query.lookups import Lookups, LookupSettings
 
 if TYPE_CHECKING:
     from kafka_index.cli.lookup_command import LookupOptions
-    from kafka_index.cli.printed_records import PrintedRecords
     from kafka_index.cli.record_text import RecordText
+    from kafka_index.core.query.printed_records import PrintedRecords
 
 _OUTSIDE = (Status.BEFORE_LOG_START, Status.LOG_END, Status.AFTER_LOG_END)
 _PARTITIONS_SHOWN = 10
@@ -272,9 +272,13 @@ def _read_record(
 
     Raises `KafkaIndexError` if its batch cannot be read.
     """
-    from kafka_index.cli.printed_records import PrintedRecords, decoder_of_topic  # noqa: PLC0415, slow to import
-    from kafka_index.cli.record_text import FOUND_COLUMNS, RecordText  # noqa: PLC0415, as above
+    from kafka_index.cli.record_text import RecordText  # noqa: PLC0415, as above
     from kafka_index.core.query.bounds import BoundOptions  # noqa: PLC0415, slow to import
+    from kafka_index.core.query.printed_records import (  # noqa: PLC0415, slow to import
+        PRINTED_COLUMNS,
+        PrintedRecords,
+        decoder_of_topic,
+    )
     from kafka_index.core.query.records import plan_read, read_plan  # noqa: PLC0415, as above
     from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, slow to import
 
@@ -287,7 +291,7 @@ def _read_record(
         partitions={topic: [number]},
         bounds=BoundOptions(offset, offset + 1),
         settings=ReadSettings(
-            columns=FOUND_COLUMNS,
+            columns=PRINTED_COLUMNS,
             include_control=True,
             max_decompressed_bytes=question.config.max_decompressed_bytes,
         ),

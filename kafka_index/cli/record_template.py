@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.cli.printed_records import MaybeBytes, PrintedRecords, Row, decoder_of_topic
 from kafka_index.cli.record_text import PIECE_BYTES, decoded_row, pieces_of
 from kafka_index.core.errors import ConfigError, printable
+from kafka_index.core.query.printed_records import MaybeBytes, PrintedRecords, Row, decoder_of_topic
 
 #: How texts hold bytes.
 BYTES_AS_TEXT = "surrogateescape"
@@ -93,7 +93,7 @@ class RecordTemplate:
         self._is_shown = is_shown
 
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the text of records of one topic that have `FOUND_COLUMNS`, in pieces."""
+        """Yield the text of records of one topic that have `PRINTED_COLUMNS`, in pieces."""
         topic = rows.column("topic")[0].as_py()
         decode = decoder_of_topic(topic)
         printed: Iterator[Row] = PrintedRecords.of_rows(rows).rows()

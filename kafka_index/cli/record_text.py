@@ -10,14 +10,19 @@ import codecs
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from itertools import chain
 from json.encoder import encode_basestring, encode_basestring_ascii
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 import pyarrow as pa
 
-from kafka_index.cli.printed_records import (
-    NUMBER_COLUMNS,
+from kafka_index.core.errors import printable
+from kafka_index.core.format.records import CONTROL_ABORT, CONTROL_COMMIT, NO_TIMESTAMP
+from kafka_index.core.format.times import format_time
+from kafka_index.core.query.choices import BytesForm
+from kafka_index.core.query.printed_records import (
     Decode,
     Decoded,
     MaybeBytes,
@@ -26,13 +31,11 @@ from kafka_index.cli.printed_records import (
     Row,
     decoder_of_topic,
 )
-from kafka_index.core.errors import printable
-from kafka_index.core.format.records import CONTROL_ABORT, CONTROL_COMMIT, NO_TIMESTAMP
-from kafka_index.core.format.times import format_time
 
-TEXT, HEX, NONE = "text", "hex", "none"
-#: How keys and values can be shown.
-FORMS = (TEXT, HEX, NONE)
+if TYPE_CHECKING:
+    from kafka_index.core.query.record_stream import RecordStream
+
+TEXT, HEX, NONE = BytesForm
 
 #: A key or value with more bytes is written in pieces of this size.
 PIECE_BYTES = 64 * 1024
@@ -50,8 +53,6 @@ _CONTROL_TYPES = (
 _SHORT_BYTES = 24
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
-#: What has to be read of each record.
-FOUND_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")
 _GAP = "  "
 
 
@@ -119,7 +120,7 @@ def _quoted(text: str) -> str:
 class RecordText:
     """Formats records, as JSON objects or as columns for people, as wide as the rows so far.
 
-    Keys and values have one of `FORMS` each; that of values applies to headers too. By default they
+    Keys and values have a `BytesForm` each; that of values applies to headers too. By default they
     are text. `decode` decodes the records of one of Kafka's own topics. People get its result
     instead of keys and values, unless these are asked for; JSON has both.
     """
@@ -335,10 +336,30 @@ def _control_text(row: Row) -> str:
     return f"control: {kind}, key {key}, value {value}"
 
 
+class RecordPrinter(Protocol):
+    """Formats records of several partitions."""
+
+    def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
+        """Yield the text of records of one topic that have `PRINTED_COLUMNS`, in pieces."""
+
+
+def print_records(
+    records: RecordStream,
+    text: RecordPrinter,
+    printing: Callable[[TextIO], AbstractContextManager[object]] = nullcontext,
+) -> None:
+    """Print records to stdout while they are read, each time in a context of `printing`."""
+    with closing(records.batches()) as batches:
+        for batch in batches:
+            with printing(sys.stdout):
+                sys.stdout.writelines(text.found_lines(batch))
+                sys.stdout.flush()
+
+
 class FoundText(RecordText):
     """Formats records of several partitions, as JSON objects or columns for people.
 
-    `values` is the form of values, one of `FORMS`.
+    `values` is the form of values, one of `BytesForm`.
     """
 
     _columns = ("partition", "offset", "timestamp")
@@ -351,7 +372,7 @@ class FoundText(RecordText):
         self._is_terminal = sys.stdout.isatty()
 
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the lines of records of one topic that have `FOUND_COLUMNS`."""
+        """Yield the lines of records of one topic that have `PRINTED_COLUMNS`."""
         topic = rows.column("topic")[0].as_py()
         self._decode = decoder_of_topic(topic)
         numbers = rows.column("partition").to_pylist()

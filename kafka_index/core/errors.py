@@ -9,7 +9,7 @@ import errno
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from os import PathLike, fspath
 from typing import Any, Self, TypeVar
@@ -33,6 +33,9 @@ _ABOUT_THE_FILE = frozenset(
 
 #: What to do about too many open files (EMFILE), whatever was being opened.
 OPEN_FILES_HINT = "raise the limit (ulimit -n) or use fewer --threads, then run again"
+
+# The errors that `Faults` keeps.
+_MAX_FAULTS = 100
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -376,7 +379,30 @@ def refuse_other_types(**given: tuple[object, Any]) -> None:
 
 def refuse_fields_of_other_types(settings: Any) -> None:
     """Refuse numbers, flags and texts that are not of the types of a dataclass's fields."""
-    for field in fields(settings):
-        kind = _FIELD_TYPES.get(field.type)  # type: ignore[arg-type]  # a text
+    for own in fields(settings):
+        kind = _FIELD_TYPES.get(own.type)  # type: ignore[arg-type]  # a text
         if kind is not None:
-            refuse_other_types(**{field.name: (getattr(settings, field.name), kind)})
+            refuse_other_types(**{own.name: (getattr(settings, own.name), kind)})
+
+
+@dataclass
+class Faults:
+    """Errors that did not end a run: the first ones, and the number of all.
+
+    `retriable` contains True if one of all is retriable, and False if one is not.
+    """
+
+    first: list[KafkaIndexError] = field(default_factory=list)
+    total: int = 0
+    retriable: set[bool] = field(default_factory=set)
+
+    def add(self, *faults: KafkaIndexError) -> None:
+        """Add errors."""
+        self.total += len(faults)
+        self.first += faults[: max(_MAX_FAULTS - len(self.first), 0)]
+        self.retriable |= set(map(is_retriable, faults))
+
+    def add_damage(self, count: int) -> None:
+        """Count further damage, whose errors are not kept."""
+        self.total += count
+        self.retriable |= {False} if count else set()

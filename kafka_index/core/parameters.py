@@ -23,6 +23,7 @@ from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.times import time_text
 from kafka_index.core.format.uri_passwords import path_of
 from kafka_index.core.job.request import (
+    TIME_HELP,
     ArgumentError,
     FlagKind,
     Group,
@@ -35,6 +36,7 @@ from kafka_index.core.job.request import (
     PathKind,
     PathsKind,
     Request,
+    TimeKind,
     TopicsKind,
     parameter,
 )
@@ -378,6 +380,28 @@ def max_decompressed_parameter() -> Any:
         "Memory limit for decompressed records, in bytes, per process. Larger batches fail with "
         "too_large.",
         default=DEFAULT_MAX_DECOMPRESSED_BYTES,
+    )
+
+
+def from_parameter() -> Any:
+    """Return the parameter ``from_time``, the start of a range for `time_range_ms`."""
+    return parameter(
+        TimeKind(),
+        Group.SELECTION,
+        f"Only records whose own timestamp is this or later. {TIME_HELP}",
+        "--from",
+        default=None,
+    )
+
+
+def to_parameter() -> Any:
+    """Return the parameter ``to_time``, the end of a range for `time_range_ms`."""
+    return parameter(
+        TimeKind(),
+        Group.SELECTION,
+        "Only records whose own timestamp is earlier than this.",
+        "--to",
+        default=None,
     )
 
 

@@ -115,7 +115,7 @@ class Interrupting:
 
 class Interrupts:
     def find_spec(name, path=None, target=None):
-        if name == "kafka_index.cli.find_and_cat":
+        if name == "kafka_index.commands.find.result":
             Interrupting()
 sys.meta_path.insert(0, Interrupts)
 from kafka_index.cli import main

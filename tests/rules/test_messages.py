@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.printed_records import Row
 from kafka_index.cli.record_text import FoundText
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.messages import GROUP_RECORDS
 from kafka_index.core.format.times import format_time, is_relative, parse_time
+from kafka_index.core.query.printed_records import Row
 from tests.cli.test_app import COMMAND_LINES
 from tests.support.command_line import DUMP, run_here
 from tests.support.dumps import write_logs

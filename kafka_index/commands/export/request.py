@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_index.core.job.request import (
-    TIME_HELP,
     ChoiceKind,
     CommandSpec,
     FlagKind,
     Group,
     Moment,
     PathKind,
-    TimeKind,
     parameter,
 )
-from kafka_index.core.parameters import ColumnsKind, OffsetsKind, RecordRequest, time_range_ms
+from kafka_index.core.parameters import (
+    ColumnsKind,
+    OffsetsKind,
+    RecordRequest,
+    from_parameter,
+    time_range_ms,
+    to_parameter,
+)
 from kafka_index.core.query.choices import Isolation, isolation_parameter
 
 
@@ -62,20 +67,8 @@ class ExportRequest(RecordRequest):
         "topic,partition,offset, as `lookup` writes them.",
         default=None,
     )
-    from_time: Moment | None = parameter(
-        TimeKind(),
-        Group.SELECTION,
-        f"Only records whose own timestamp is this or later. {TIME_HELP}",
-        "--from",
-        default=None,
-    )
-    to_time: Moment | None = parameter(
-        TimeKind(),
-        Group.SELECTION,
-        "Only records whose own timestamp is earlier than this.",
-        "--to",
-        default=None,
-    )
+    from_time: Moment | None = from_parameter()
+    to_time: Moment | None = to_parameter()
     columns: tuple[str, ...] | None = parameter(
         ColumnsKind(),
         Group.OUTPUT,

@@ -65,7 +65,9 @@ def read_tables(
                 rows, overview = _row_counts(found), _overview(found, paths)
             else:
                 rows = METADATA_TABLES[what].of(found)
-    return Metadata(rows, what, tuple(faults.first), faults.total, unread_texts(unread), overview)
+    ended = RunOutcome.of_faults(faults.retriable)
+    errors = tuple(faults.first), faults.total
+    return Metadata(rows, ended, unread_texts(unread), what, *errors, overview)
 
 
 def _row_counts(found: ClusterMetadata) -> pa.Table:

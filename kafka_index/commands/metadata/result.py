@@ -8,37 +8,37 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_index.core.errors import KafkaIndexError, is_retriable, plural
+from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.human import format_bytes
-from kafka_index.core.job.result import BAD, Result, RunOutcome, Section, TableResult
+from kafka_index.core.job.result import BAD, Section, TableResult
 
 
 @dataclass(frozen=True, repr=False)
-class Metadata(Result):
+class Metadata(TableResult):
     """The result of `read_metadata`: the rows of a table, or how many each table has.
 
     Parameters
     ----------
     rows : pa.Table
         The rows.
+    ended : RunOutcome
+        Damage if records do not decode, the environment for failed reads.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
     what : str or None
         The table; None for the overview.
     faults : tuple of KafkaIndexError
         The first reasons why records are missing.
     fault_count : int
         The number of all of them.
-    unread : tuple of str
-        Entries of the input that were not read, each with the reason.
     overview : mapping
         Without a table: partitions that were read, what the cluster has, and records by topic and
         type. A topic that is not in the input has None.
     """
 
-    rows: pa.Table
     what: str | None = None
     faults: tuple[KafkaIndexError, ...] = ()
     fault_count: int = 0
-    unread: tuple[str, ...] = ()
     overview: Mapping[str, Any] = field(default_factory=dict)
 
     command = "metadata"
@@ -68,18 +68,9 @@ class Metadata(Result):
         return [Section(title, list(map(str, self.faults)), BAD, self.fault_count, "error")]
 
     @property
-    def outcome(self) -> RunOutcome:
-        """Damage for records that do not decode, the environment for failed reads."""
-        return RunOutcome.of_faults(map(is_retriable, self.faults)).with_damage(self.unread)
-
-    @property
     def counts(self) -> Mapping[str, int]:
         """The number of faults."""
         return {"faults": self.fault_count}
-
-    def to_arrow(self) -> pa.Table:
-        """Return the rows."""
-        return self.rows
 
 
 def _overview_lines(overview: Mapping[str, Any]) -> Iterator[str]:

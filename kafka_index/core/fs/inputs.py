@@ -62,20 +62,32 @@ def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, Skipped]]:
     """Read inputs: decide whether links out of them are followed, and list stores once.
 
     Other threads share what is decided about links of the inputs that are listed within. Yields
-    the files that are not read meanwhile, by any thread, by path.
+    the files of `collecting_unread`.
+    """
+    links = _follows.set(follow_links)
+    listings = _listings.set({} if (outer := _listings.get()) is None else outer)
+    try:
+        with collecting_unread() as unread:
+            yield unread
+    finally:
+        _follows.reset(links)
+        _listings.reset(listings)
+
+
+@contextmanager
+def collecting_unread() -> Iterator[Mapping[str, Skipped]]:
+    """Yield the files, by path, that are not read until the block ends, by any thread.
+
+    Unlike `reading_inputs` it may surround the statements of a generator.
     """
     unread: dict[str, Skipped] = {}
     with _lock:
         _reading[id(unread)] = unread
-    links = _follows.set(follow_links)
-    listings = _listings.set({} if (outer := _listings.get()) is None else outer)
     try:
         yield unread
     finally:
         with _lock:
             del _reading[id(unread)]
-        _follows.reset(links)
-        _listings.reset(listings)
 
 
 def kept_listings() -> dict[str, list[DirectoryEntry]]:

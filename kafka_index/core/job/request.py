@@ -55,11 +55,13 @@ class ArgumentError(ConfigError):
     """
 
     def named(self, name_of: Callable[[str], str]) -> str:
-        """Return the message with the name of each field."""
-        return re.sub(r"\{(\w+)\}", lambda match: name_of(match[1]), self.message)
+        """Return the text with the name of each field."""
+        message = re.sub(r"\{(\w+)\}", lambda match: name_of(match[1]), self.message)
+        error = ConfigError(message, expected=self.expected, found=self.found, hint=self.hint)
+        return str(error)
 
     def __str__(self) -> str:
-        """Return the message with the names of the fields, which Python arguments have too."""
+        """Return the text with the names of the fields, which Python arguments have too."""
         return self.named(str)
 
 
@@ -414,6 +416,22 @@ class IntegerKind(Kind):
                 expected += f" to {self._most}"
             raise _wrong(f"{name} is not a number in its range", expected, value)
         return int(number)
+
+
+class ManyKind(Kind):
+    """Values of another kind: a list, or an option that may be repeated."""
+
+    is_multiple = True
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self.metavar = kind.metavar
+
+    def convert(self, value: Any, name: str, now: int) -> tuple[Any, ...]:  # noqa: D102
+        members = members_of(value)
+        if members is None:
+            raise _wrong(f"{name} is not a list", "a list", value)
+        return tuple(self._kind.convert(member, name, now) for member in members)
 
 
 class TextKind(Kind):

@@ -28,6 +28,16 @@ class OnDamage(StrEnum):
     DROP = "drop"
 
 
+class BytesForm(StrEnum):
+    """How keys and values of records are printed."""
+
+    #: Quoted text if the bytes are UTF-8, otherwise hex digits.
+    TEXT = "text"
+    HEX = "hex"
+    #: Not at all.
+    NONE = "none"
+
+
 def isolation_parameter() -> Any:
     """Return the parameter of transactions."""
     return parameter(

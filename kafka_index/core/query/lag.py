@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.cluster.metadata.directory import Faults, read_metadata
+from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.tables import LAG_TABLES
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset
-from kafka_index.core.errors import CorruptLogError, InputError, KafkaIndexError, ReadError
+from kafka_index.core.errors import CorruptLogError, Faults, InputError, KafkaIndexError, ReadError
 from kafka_index.core.format.config import LogConfig, topics_pattern
 from kafka_index.core.format.integers import Longs
 from kafka_index.core.format.names import CONSUMER_OFFSETS_TOPIC

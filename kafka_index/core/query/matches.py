@@ -6,28 +6,20 @@ the last of them, once they have been passed on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, without_frames
-from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.core.job.engine import GROWN_WAVE, Engine, Listener, Waves, Workers
+from kafka_index.core.job.engine import GROWN_WAVE, SILENT, Engine, Listener, Waves, Workers
 from kafka_index.core.log.missing_offsets import SeenLog
-from kafka_index.core.query.choices import Isolation, OnDamage
-from kafka_index.core.query.missing_records import MissingInRead
-from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
+from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
-from kafka_index.core.query.records import ListedPartitions, list_partitions, plan_partitions
-from kafka_index.core.query.settings import ReadSettings, RecordFilter
-from kafka_index.core.records.record_table import DEFAULT_COLUMNS
+from kafka_index.core.query.settings import ReadSettings
 
 #: About the bytes of logs in a split that is searched for matches.
 SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
@@ -55,56 +47,6 @@ class SplitMatches:
     seen: tuple[SeenLog, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A search for records: the partitions that are searched, and the plan of their splits."""
-
-    listed: ListedPartitions
-    plan: ReadPlan
-
-    @classmethod
-    def prepare(
-        cls,
-        inputs: Sequence[str],
-        record_filter: RecordFilter,
-        *,
-        columns: tuple[str, ...] = DEFAULT_COLUMNS,
-        isolation: Isolation = Isolation.READ_UNCOMMITTED,
-        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-        topics: re.Pattern[str] | None = None,
-        tiered: TieredOptions | None = None,
-        indexes: str | None = None,
-    ) -> Self:
-        """List the partitions, and plan; raises the errors of `plan_partitions`."""
-        settings = ReadSettings(
-            columns=columns,
-            isolation=isolation,
-            on_damage=OnDamage.DROP,
-            max_decompressed_bytes=max_decompressed_bytes,
-            record_filter=record_filter,
-        )
-        listed = list_partitions(inputs, topics=topics, tiered=tiered, indexes=indexes)
-        plan = plan_partitions(
-            listed.files,
-            settings=settings,
-            max_split_bytes=SEARCHED_SPLIT_BYTES,
-            finder=listed.gap_finder(max_decompressed_bytes),
-        )
-        return cls(listed, plan)
-
-    def missing(self) -> MissingInRead:
-        """Return the finder of missing offsets in the searched logs."""
-        return MissingInRead(self.plan.partitions, self.plan.finder)
-
-    def run(
-        self, engine: Engine, *, limit: int | None, listener: Listener | None = None
-    ) -> Generator[SplitMatches, None, None]:
-        """Yield the matches of the splits in order; closing the generator ends the search."""
-        return run_search(
-            engine, "find", self.plan.splits, self.plan.settings, limit=limit, listener=listener
-        )
-
-
 def run_search(
     engine: Engine,
     name: str,
@@ -112,9 +54,15 @@ def run_search(
     settings: ReadSettings,
     *,
     limit: int | None,
-    listener: Listener | None = None,
+    listener: Listener = SILENT,
 ) -> Generator[SplitMatches, None, None]:
-    """Start workers for the work of a command, and yield the matches of splits in order."""
+    """Start workers for a command, and yield the matches of splits in order.
+
+    Closing the generator ends the search.
+    """
+    sizes_bytes = [split.size_bytes for split in splits]
+    listener.on_plan(len(splits), sum(sizes_bytes), ("split", "splits"))
+    searched = iter(sizes_bytes)
     with (
         engine.start(
             name,
@@ -125,7 +73,10 @@ def run_search(
         ) as workers,
         closing(find_matches(workers, splits, settings, limit=limit)) as found,
     ):
-        yield from found
+        for matches in found:
+            yield matches
+            if matches.rest is None:
+                listener.on_done(1, next(searched))
 
 
 def find_matches(
@@ -133,7 +84,7 @@ def find_matches(
 ) -> Generator[SplitMatches, None, None]:
     """Yield the matches of splits in their order; closing the generator ends the work.
 
-    The settings have a filter, the column ``offset``, and `OnDamage.DROP`.
+    The settings have the column ``offset``, and `OnDamage.DROP`.
     """
     # A driver that collects them is of one size, however many tasks the cluster runs.
     together = max(min(GROWN_WAVE * workers.count, len(splits)), 1)

@@ -36,6 +36,7 @@ from kafka_index.core.cluster.remote.remote_log_metadata import SegmentEvent
 from kafka_index.core.errors import (
     CorruptLogError,
     CorruptRecordError,
+    Faults,
     InputError,
     KafkaIndexError,
     is_retriable,
@@ -60,8 +61,6 @@ from kafka_index.core.logdir.listing import list_any, list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import DecompressionBudget
 
-_MAX_FAULTS = 100
-
 #: The topics that are read.
 METADATA_TOPICS = (
     CLUSTER_METADATA_TOPIC,
@@ -70,19 +69,6 @@ METADATA_TOPICS = (
     REMOTE_LOG_METADATA_TOPIC,
 )
 _SNAPSHOT_FOOTER = 4
-
-
-@dataclass
-class Faults:
-    """Faults that were met: the first ones, and how many there were in all."""
-
-    first: list[KafkaIndexError] = field(default_factory=list)
-    total: int = 0
-
-    def add(self, *faults: KafkaIndexError) -> None:
-        """Add faults."""
-        self.total += len(faults)
-        self.first += faults[: _MAX_FAULTS - len(self.first)]
 
 
 class Source(NamedTuple):

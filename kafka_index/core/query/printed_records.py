@@ -40,6 +40,8 @@ NUMBER_COLUMNS = (
     "sequence",
     "is_control",
 )
+#: The columns of records that are printed.
+PRINTED_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")
 MaybeBytes = memoryview | None
 PrintedHeader = tuple[memoryview, MaybeBytes]
 

@@ -1,0 +1,1 @@
+"""Print the records of a topic."""

@@ -1,0 +1,88 @@
+"""Find records by key, value and time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka_index.commands.find.request import FIND
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.times import Time
+from kafka_index.core.job.request import call
+from kafka_index.core.parameters import Path, Paths, Tiered, Topics
+from kafka_index.core.query.choices import Isolation
+
+if TYPE_CHECKING:
+    from kafka_index.commands.find.result import FoundRecords
+
+
+def find_records(
+    paths: Paths,
+    *,
+    tiered: Tiered | None = None,
+    indexes: Path | None = None,
+    topics: Topics | None = None,
+    key: str | bytes | None = None,
+    key_regex: str | None = None,
+    value_contains: str | bytes | None = None,
+    from_time: Time | None = None,
+    to_time: Time | None = None,
+    limit: int | None = None,
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    threads: int | None = None,
+    follow_links: bool = False,
+) -> FoundRecords:
+    """Find records by key, value and time, as ``kafka-index find`` does.
+
+    Parameters
+    ----------
+    paths : path, or list of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    tiered : URI, list of URI, or TieredOptions, optional
+        Remote segments.
+    indexes : path, optional
+        The output folder of an earlier build; by default index files are next to the logs.
+    topics : str, re.Pattern or list of str, optional
+        Only topics whose full name matches the regular expression, or is in the list.
+    key : str or bytes, optional
+        The key. As text it is UTF-8, or other bytes after ``hex:`` or ``base64:``.
+    key_regex : str, optional
+        An expression of RE2 that a part of the key matches.
+    value_contains : str or bytes, optional
+        A part of the value, given like `key`.
+    from_time, to_time : time, optional
+        Only records whose own timestamp is at or after the first, and before the second.
+    limit : int, optional
+        The number of records after which the search ends.
+    isolation : Isolation or str
+        ``read_committed`` drops the records of aborted and open transactions.
+    max_decompressed_bytes : int
+        Memory limit for decompressed records, in bytes.
+    threads : int, optional
+        Parts of logs searched at a time; by default one per core, two for remote inputs.
+    follow_links : bool
+        Whether to read index files and checkpoints that are links out of the input.
+
+    Returns
+    -------
+    FoundRecords
+        Record batches, which are searched while you iterate. Corrupt ranges are skipped, and
+        reported by the result.
+
+    Raises
+    ------
+    InputError
+        Nothing is found, or a condition or a time is wrong.
+    ConfigError
+        There is no condition, or an argument is wrong.
+
+    Examples
+    --------
+    >>> found = kafka_index.find_records("examples/dump", topics="payments", key_regex=".", limit=2)
+    >>> [batch.num_rows for batch in found]
+    [2]
+    >>> found.ok
+    True
+    """
+    result: FoundRecords = call(FIND, locals())
+    return result

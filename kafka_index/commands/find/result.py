@@ -1,0 +1,139 @@
+"""A search for records, and its result: records that are searched while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+
+from kafka_index.commands.find.request import FindRequest
+from kafka_index.core.errors import plural
+from kafka_index.core.format.human import format_count
+from kafka_index.core.fs.inputs import reading_inputs, unread_texts
+from kafka_index.core.job.engine import SILENT, Engine, Listener
+from kafka_index.core.job.result import ReportSink
+from kafka_index.core.parameters import time_range_ms
+from kafka_index.core.query.choices import Isolation, OnDamage
+from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES, SplitMatches, run_search
+from kafka_index.core.query.read_plan import ReadPlan
+from kafka_index.core.query.record_stream import SearchedRecords
+from kafka_index.core.query.records import ListedPartitions, list_partitions, plan_partitions
+from kafka_index.core.query.settings import ReadSettings, RecordFilter
+from kafka_index.core.records.record_table import DEFAULT_COLUMNS
+
+
+class FoundRecords(SearchedRecords):
+    """The result of `find_records`: records that meet the conditions.
+
+    Iterating yields record batches of a few MiB, in the order of topic, partition and offset; each
+    time the dump is searched again. `ok`, `counts` and `damage` are about the last search that came
+    to its end.
+
+    Parameters
+    ----------
+    engine : object
+        The engine that searches.
+    listener : object
+        Follows the search.
+    listed : object
+        The partitions of the input.
+    plan : object
+        The parts of the logs that are searched.
+    limit : int or None
+        The number of records after which the search ends.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    """
+
+    command = "find"
+    _verb = "searched"
+
+    def __init__(
+        self,
+        engine: Engine,
+        listener: Listener,
+        listed: ListedPartitions,
+        plan: ReadPlan,
+        limit: int | None,
+        unread: Sequence[str] = (),
+    ) -> None:
+        super().__init__(listed, plan, limit, unread)
+        self._engine, self._listener = engine, listener
+
+    def _matches(self) -> Generator[SplitMatches, None, None]:
+        plan = self._plan
+        return run_search(
+            self._engine,
+            "find",
+            plan.splits,
+            plan.settings,
+            limit=self._limit,
+            listener=self._listener,
+        )
+
+    def _records_text(self, records: int, where: str) -> str:
+        few = f"{records or 'no'} record matches"
+        found = f"{format_count(records)} records match" if records > 1 else few
+        if self._is_limited:
+            return f"{found}; the search stopped at the limit, the rest of {where} was not searched"
+        return f"{found}; searched {'the rest of ' if self._faults.total else ''}{where}"
+
+    @property
+    def facts(self) -> Sequence[str]:
+        """The records that were not searched, and the times of the logs."""
+        if self._is_limited:
+            return ()
+        facts = []
+        if self._plan.settings.isolation is Isolation.READ_COMMITTED:
+            facts.append("records of aborted and open transactions were not searched")
+        deleted = sum(
+            one.log_start_offset > one.segments[0].base_offset for one in self._listed.files
+        )
+        if deleted:
+            facts.append(
+                f"records before the log start offset of {plural(deleted, 'partition')} were not "
+                "searched: they are deleted, and may still be in the files"
+            )
+        return (*facts, *super().facts)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Records found, partitions, ranges that were skipped, and skipped entries of the input."""
+        counts = dict(super().counts)
+        found = counts.pop("records")
+        return {"matches": found, "records_found": found, **counts}
+
+
+def find(
+    request: FindRequest,
+    engine: Engine,
+    listener: Listener | None = None,
+    _report: ReportSink | None = None,
+) -> FoundRecords:
+    """Plan a search; the records are searched while the caller iterates over the result.
+
+    Raises `InputError` if nothing is found, or the regular expression is malformed.
+    """
+    settings = ReadSettings(
+        columns=request.columns or DEFAULT_COLUMNS,
+        isolation=request.isolation,
+        on_damage=OnDamage.DROP,
+        max_decompressed_bytes=request.max_decompressed_bytes,
+        record_filter=RecordFilter(
+            *time_range_ms(request.from_time, request.to_time),
+            request.key,
+            request.key_regex,
+            request.value_contains,
+        ),
+    )
+    with reading_inputs(follow_links=request.follow_links) as unread:
+        listed = list_partitions(
+            request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
+        )
+        plan = plan_partitions(
+            listed.files,
+            settings=settings,
+            max_split_bytes=SEARCHED_SPLIT_BYTES,
+            finder=listed.gap_finder(request.max_decompressed_bytes),
+        )
+    return FoundRecords(
+        engine, listener or SILENT, listed, plan, request.limit, unread_texts(unread)
+    )

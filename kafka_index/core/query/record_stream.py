@@ -1,0 +1,263 @@
+"""Results of records, which are read or searched while the caller iterates over them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import groupby
+from typing import ClassVar
+
+import pyarrow as pa
+
+from kafka_index.core.errors import Faults, InputError, KafkaIndexError, plural
+from kafka_index.core.format.human import format_bytes
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.times import empty_range_text
+from kafka_index.core.fs.inputs import collecting_unread, skipped_texts, unread_texts
+from kafka_index.core.job.result import BAD, MissingOffsets, Result, RunOutcome, Section
+from kafka_index.core.query.bounds import time_span
+from kafka_index.core.query.matches import SplitMatches
+from kafka_index.core.query.missing_records import MissingInRead
+from kafka_index.core.query.read_plan import ReadPlan
+from kafka_index.core.query.records import ListedPartitions
+
+_SPLITS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("size_bytes", pa.int64()),
+    ]
+)
+
+
+class RecordStream(Result):
+    """Records that are read while the caller iterates over them, each time from the beginning.
+
+    `ok`, `counts` and `damage` are about the last read that came to its end.
+    """
+
+    #: The participle of the work on the logs.
+    _verb: ClassVar[str] = "read"
+
+    def __init__(self, plan: ReadPlan, unread: Sequence[str]) -> None:
+        self._plan, self._listed_unread = plan, tuple(unread)
+        self._read_unread: tuple[str, ...] = ()
+        self._records: int | None = None
+        self._faults = Faults()
+        self._missing = MissingOffsets()
+
+    @abstractmethod
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Read from the beginning, and yield the records; closing the generator ends the read."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Read from the beginning, and yield the records in batches of a few MiB."""
+        return self.batches()
+
+    def _ended(
+        self, records: int, faults: Faults, missing: MissingOffsets, unread: Sequence[str]
+    ) -> None:
+        """Keep what a read found that came to its end."""
+        self._records, self._faults, self._missing = records, faults, missing
+        self._read_unread = tuple(unread)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._plan.settings.schema
+
+    @property
+    def damage(self) -> tuple[KafkaIndexError, ...]:
+        """The errors of the ranges that the last read skipped: the first ones."""
+        return tuple(self._faults.first)
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """Entries of the input that are not read, each with the reason."""
+        return tuple(dict.fromkeys((*self._listed_unread, *self._read_unread)))
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The missing offsets in the logs that the last iteration read."""
+        return self._missing
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return a reader of the records, from the beginning, for code that requires one."""
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def head(self, rows: int = 10) -> pa.Table:
+        """Return the first records; no more is read than they need."""
+        batches: list[pa.RecordBatch] = []
+        with closing(self.batches()) as found:
+            for batch in found:
+                batches.append(batch.slice(0, rows))
+                rows -= len(batches[-1])
+                if rows <= 0:
+                    break
+        return pa.Table.from_batches(batches, schema=self.schema)
+
+    def to_arrow(self) -> pa.Table:
+        """Return all of the records as a table."""
+        return pa.Table.from_batches(iter(self), schema=self.schema)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the records through Arrow's C stream interface, while they are read."""
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    @property
+    def headline(self) -> str:
+        """The number of records, or that they were not read yet."""
+        where = f"{format_bytes(self._plan.size_bytes)} in {plural(self._partitions, 'partition')}"
+        if self._records is None:
+            return f"not {self._verb} yet: {where}; head() returns the first records"
+        text = self._records_text(self._records, where)
+        skipped = self._faults.total
+        return f"{text}; {_ranges(skipped)} skipped" if skipped else text
+
+    def _records_text(self, records: int, where: str) -> str:
+        """Return the number of records, and what was read."""
+        return f"{plural(records, 'record')}; {self._verb} {where}"
+
+    @property
+    def sections(self) -> Sequence[Section]:
+        """The ranges that were skipped."""
+        title = f"{_ranges(self._faults.total)} skipped:"
+        lines = list(map(str, self._faults.first))
+        return [Section(title, lines, BAD, self._faults.total, "range")]
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for corrupt ranges and lost offsets, the environment for failed reads.
+
+        Raises `InputError` before a read has come to its end.
+        """
+        if self._records is None:
+            raise InputError(
+                f"nothing was {self._verb} to its end yet", hint="iterate to the end, or to_arrow()"
+            )
+        places = (*self.unread, *self._missing.lost)
+        return RunOutcome.of_faults(self._faults.retriable).with_damage(places)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Records, partitions, and ranges that were skipped."""
+        return {
+            "records": self._records or 0,
+            "partitions": self._partitions,
+            "damage": self._faults.total,
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of logs that are read."""
+        return {"logs": self._plan.size_bytes}
+
+    @property
+    def _partitions(self) -> int:
+        return len({(split.topic, split.partition) for split in self._plan.splits})
+
+    def _shown(self) -> pa.Table:
+        """Return the parts of logs, a row per partition: printing reads nothing."""
+        rows = []
+        for (topic, partition), own in groupby(
+            self._plan.splits, lambda split: (split.topic, split.partition)
+        ):
+            splits = list(own)
+            last = splits[-1].last_offset
+            rows.append(
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "first_offset": splits[0].first_offset,
+                    "last_offset": None if last == INT64_MAX else last,
+                    "size_bytes": sum(split.size_bytes for split in splits),
+                }
+            )
+        return pa.Table.from_pylist(rows, schema=_SPLITS)
+
+    def _rest(self, count: int) -> str:
+        return f"and {plural(count, 'partition')} more"
+
+    def _mark(self) -> str:
+        return f"not {self._verb} yet" if self._records is None else super()._mark()
+
+
+class SearchedRecords(RecordStream):
+    """Records that are searched split by split; corrupt ranges are skipped.
+
+    `limit` is the number of records after which the search ends. `faults` are the errors of
+    partitions that cannot be planned.
+    """
+
+    def __init__(
+        self,
+        listed: ListedPartitions,
+        plan: ReadPlan,
+        limit: int | None,
+        unread: Sequence[str],
+        faults: Sequence[KafkaIndexError] = (),
+    ) -> None:
+        super().__init__(plan, unread)
+        self._listed, self._limit = listed, limit
+        self._plan_faults = tuple(faults)
+        self._notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def _matches(self) -> Generator[SplitMatches, None, None]:
+        """Yield the records; closing the generator ends the search."""
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Search from the beginning, and yield the records."""
+        records, faults = 0, Faults()
+        faults.add(*self._plan_faults)
+        seen = MissingInRead(self._plan.partitions, self._plan.finder)
+        with collecting_unread() as unread, closing(self._matches()) as found:
+            for matches in found:
+                seen.add(matches.seen, matches.batches)
+                faults.add(*matches.errors)
+                faults.add_damage(matches.errors_left_out)
+                for batch in matches.batches:
+                    records += len(batch)
+                    yield batch
+            missing = seen.find(is_complete=self._limit is None or records < self._limit)
+            self._notes = () if records else self._empty_range()
+        self._ended(records, faults, missing, unread_texts(unread))
+
+    def _empty_range(self) -> tuple[str, ...]:
+        """Return the times of the logs, if records were selected by time and none was found."""
+        times = self._plan.settings.record_filter
+        if times is None or times.from_ms is None:
+            return ()
+        span = time_span(self._listed.files, self._plan.settings)
+        return (empty_range_text(times.from_ms, times.to_ms, span),)
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether the last search ended before the end of the logs."""
+        return self._limit is not None and (self._records or 0) >= self._limit
+
+    @property
+    def facts(self) -> Sequence[str]:
+        """The times of the logs, if none of their records is in the range of times."""
+        return self._notes
+
+    @property
+    def skipped(self) -> Sequence[tuple[str, str]]:
+        """Entries of the input that a broker would not load: paths with reasons."""
+        return skipped_texts(self._listed.skipped)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Records, partitions, ranges that were skipped, and skipped entries of the input."""
+        return {**super().counts, "skipped": len(self._listed.skipped)}
+
+    @property
+    def _partitions(self) -> int:
+        return len(self._listed.files)
+
+
+def _ranges(count: int) -> str:
+    return plural(count, "corrupt or unreadable range")
