@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.core.format.human import shown_path
 from kafka_index.core.output.locks import OUTPUT_LOCK
 from tests.support.builds import build, rubbish, small_disk, state, state_files, with_rows
 from tests.support.command_line import (
@@ -153,9 +152,8 @@ def test_what_is_named_like_a_log_and_is_no_file_is_passed_over_by_name(
     link.symlink_to("nowhere")
     done = build_here("--input", data, "--output", tmp_path / "out")
     assert done.returncode == 1
-    assert f"links lead to nothing: {link} -> " in done.stderr
-    assert f"{shown_path(str(folder))}: not a file" in done.stdout
-    assert f"{shown_path(str(link))}: a link to nothing" in done.stdout
+    assert f"{folder}: not a file" in done.stdout
+    assert f"{link} -> {link.with_name('nowhere')}: a link to nothing" in done.stdout
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
 
 

@@ -361,6 +361,8 @@ class BuildRows:
         self._report = report
         self._planned = planned
         self._pending: list[SegmentReport] = []
+        self._unchanged: list[pa.Table] = []
+        self._held = 0
         self._partitions: pa.Table | None = None
         self._segments = Counter[str]()
         self._log_bytes = Counter[str]()
@@ -385,13 +387,12 @@ class BuildRows:
     def on_report(self, row: SegmentReport) -> None:
         """Add the final row of a segment."""
         self._pending.append(row)
-        if len(self._pending) >= _ROWS_AT_A_TIME:
-            self._flush()
+        self._hold(1)
 
     def on_unchanged(self, rows: pa.Table) -> None:
         """Add the rows of a partition whose files are correct."""
-        self._flush()
-        self._add(rows)
+        self._unchanged.append(rows.select(REPORT_SCHEMA.names))
+        self._hold(rows.num_rows)
 
     def result(self, skipped: Sequence[Skipped] = (), assumed: str | None = None) -> BuildResult:
         """Write the rows of partitions and of skipped entries; return the result."""
@@ -427,10 +428,16 @@ class BuildRows:
             skipped_texts(skipped),
         )
 
+    def _hold(self, count: int) -> None:
+        self._held += count
+        if self._held >= _ROWS_AT_A_TIME:
+            self._flush()
+
     def _flush(self) -> None:
-        if self._pending:
-            rows, self._pending = self._pending, []
-            self._add(report_table(rows))
+        if self._held:
+            tables = [*self._unchanged, report_table(self._pending)]
+            self._pending, self._unchanged, self._held = [], [], 0
+            self._add(pa.concat_tables(tables).combine_chunks())
 
     def _add(self, table: pa.Table) -> None:
         """Count rows of `REPORT_SCHEMA`, and write them."""

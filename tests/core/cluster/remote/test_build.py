@@ -155,7 +155,7 @@ def test_key_material_is_in_no_output(tmp_path: Path) -> None:
         (["--topic-id", "a"], "--topic-id requires --tiered"),
         (["--tiered", "/", "--tiered-key", "x"], "expected KEYID=PEM"),
         (["--tiered", "/", "--tiered-key", "x=/none"], "/none is not a file"),
-        (["--tiered", "/", "--in-place"], "--tiered and --in-place are mutually exclusive"),
+        (["--tiered", "/", "--in-place"], "--tiered and --in-place exclude each other"),
     ],
 )
 def test_options_that_do_not_fit_are_usage_errors(options: list[str], message: str) -> None:
