@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.dumps import build
 from benchmarks.logs import warm, write_log
 from kafka_index.commands.verify.partition import verify_partitions
-from kafka_index.commands.verify.verify_settings import VerifySettings
+from kafka_index.commands.verify.settings import VerifySettings
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
 from kafka_index.core.job.threads import ThreadEngine

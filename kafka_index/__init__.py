@@ -24,7 +24,8 @@ Dumps: data directories, partition directories, or globs of either; local paths 
 
 Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
-    Verification, PartitionFindings, Finding, Prediction, Verdict, PartitionPrediction, Refusal
+    Verification, VerifiedPartition, Finding, FindingCounts
+    Prediction, Verdict, PartitionPrediction, Refusal
     BuildResult, LookupResult, PartitionList, Metadata, Records, FoundRecords, RunOutcome
     ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
     ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
@@ -59,8 +60,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kafka_index.api.backups import backup_broker as backup_broker
     from kafka_index.api.backups import open_backup as open_backup
-    from kafka_index.api.dumps import predict as predict
-    from kafka_index.api.dumps import verify as verify
     from kafka_index.api.lookups import LookupResult as LookupResult
     from kafka_index.api.lookups import lookup_offsets as lookup_offsets
     from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
@@ -88,6 +87,8 @@ if TYPE_CHECKING:
     from kafka_index.commands.metadata import read_metadata as read_metadata
     from kafka_index.commands.metadata.result import Metadata as Metadata
     from kafka_index.commands.metadata.result import PartitionList as PartitionList
+    from kafka_index.commands.predict import predict as predict
+    from kafka_index.commands.predict.result import Prediction as Prediction
     from kafka_index.commands.restore import restore_dump as restore_dump
     from kafka_index.commands.restore.request import ClusterMode as ClusterMode
     from kafka_index.commands.restore.request import Link as Link
@@ -101,9 +102,11 @@ if TYPE_CHECKING:
     from kafka_index.commands.rewrite.result import RewriteResult as RewriteResult
     from kafka_index.commands.rewrite.result import RewriteStatus as RewriteStatus
     from kafka_index.commands.rewrite.result import RewrittenPartition as RewrittenPartition
-    from kafka_index.commands.verify.findings import Finding as Finding
-    from kafka_index.commands.verify.findings import PartitionFindings as PartitionFindings
-    from kafka_index.commands.verify.verify_job import Verification as Verification
+    from kafka_index.commands.verify import verify as verify
+    from kafka_index.commands.verify.result import Finding as Finding
+    from kafka_index.commands.verify.result import FindingCounts as FindingCounts
+    from kafka_index.commands.verify.result import Verification as Verification
+    from kafka_index.commands.verify.result import VerifiedPartition as VerifiedPartition
     from kafka_index.core.cluster.remote.options import TieredOptions as TieredOptions
     from kafka_index.core.errors import KafkaIndexError as KafkaIndexError
     from kafka_index.core.format.config import IndexConfig as IndexConfig
@@ -133,7 +136,6 @@ if TYPE_CHECKING:
     from kafka_index.core.records.record_batch import Record as Record
     from kafka_index.core.records.record_batch import write_record_batch as write_record_batch
     from kafka_index.core.startup.prediction import PartitionPrediction as PartitionPrediction
-    from kafka_index.core.startup.prediction import Prediction as Prediction
     from kafka_index.core.startup.prediction import Refusal as Refusal
     from kafka_index.core.startup.prediction import Verdict as Verdict
     from kafka_index.records import Records as Records
@@ -144,7 +146,6 @@ __version__ = "0.1.0"
 #: The public names, by the modules below that have them.
 _NAMES = {
     "api.backups": "backup_broker open_backup",
-    "api.dumps": "predict verify",
     "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
     "commands.backup.repository_check": "Backup",
     "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
@@ -162,14 +163,16 @@ _NAMES = {
     "commands.import_.result": "ImportResult ImportedLog",
     "commands.metadata": "list_partitions read_metadata",
     "commands.metadata.result": "Metadata PartitionList",
+    "commands.predict": "predict",
+    "commands.predict.result": "Prediction",
     "commands.restore": "restore_dump",
     "commands.restore.request": "ClusterMode Link Salvage",
     "commands.restore.restored_partition": "GroupOffset RestoredPartition",
     "commands.restore.result": "RestoreResult",
     "commands.rewrite": "rewrite_dump",
     "commands.rewrite.result": "RewriteResult RewriteStatus RewrittenPartition",
-    "commands.verify.findings": "Finding PartitionFindings",
-    "commands.verify.verify_job": "Verification",
+    "commands.verify": "verify",
+    "commands.verify.result": "Finding FindingCounts Verification VerifiedPartition",
     "core.cluster.remote.options": "TieredOptions",
     "core.errors": "KafkaIndexError",
     "core.format.config": "IndexConfig LogConfig",
@@ -189,7 +192,7 @@ _NAMES = {
     "core.parameters": "ArrowStream",
     "core.query.choices": "Isolation OnDamage",
     "core.records.record_batch": "BatchFields Record write_record_batch",
-    "core.startup.prediction": "PartitionPrediction Prediction Refusal Verdict",
+    "core.startup.prediction": "PartitionPrediction Refusal Verdict",
     "records": "Records read_records",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

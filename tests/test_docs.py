@@ -19,12 +19,12 @@ from kafka_index.commands.export.result import EXPORT_REPORT_SCHEMA
 from kafka_index.commands.import_.result import IMPORT_SCHEMA
 from kafka_index.commands.lookup.report import LOOKUP_REPORT_SCHEMA
 from kafka_index.commands.metadata.read_tables import PARTITIONS_SCHEMA
+from kafka_index.commands.predict.result import PREDICT_SCHEMA
 from kafka_index.commands.restore.result import RESTORE_SCHEMA
 from kafka_index.commands.rewrite.result import REWRITE_REPORT_SCHEMA
-from kafka_index.commands.verify.findings import VERIFY_SCHEMA
+from kafka_index.commands.verify.result import VERIFY_SCHEMA
 from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.startup.prediction import SEGMENT_ROWS
 from tests.support.command_line import ROOT, run_here
 from tools.docs import api_page
 
@@ -131,7 +131,7 @@ PAGES = {
 REPORTS: dict[str, pa.Schema] = {
     "build": FILE_SCHEMA,
     "verify": VERIFY_SCHEMA,
-    "predict": SEGMENT_ROWS,
+    "predict": PREDICT_SCHEMA,
     "restore": RESTORE_SCHEMA,
     "rewrite": REWRITE_REPORT_SCHEMA,
     "backup": BACKUP_REPORT_SCHEMA,

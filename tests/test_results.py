@@ -382,7 +382,7 @@ OF_COMMAND = {
     "metadata": {"output"},
 }
 #: Keywords that no option has.
-OF_FUNCTIONS = {"verify": {"now"}, "lookup_offsets": {"queries"}, "lookup_timestamps": {"queries"}}
+OF_FUNCTIONS = {"lookup_offsets": {"queries"}, "lookup_timestamps": {"queries"}}
 
 
 @pytest.mark.parametrize("name", COMMAND_OF)

@@ -37,7 +37,6 @@ from kafka_index.cli.terminal import print_log
 from kafka_index.core.errors import ConfigError, InputError, help_page
 from kafka_index.core.job.engine import Engine
 from kafka_index.core.job.request import (
-    ArgumentError,
     CommandSpec,
     Group,
     OptionSpec,
@@ -188,8 +187,6 @@ def _build(
             if any(value is not None for value in found):
                 given[field] = one.kind.combine(found)
         request = kind.build(given, name_of=name_of, now=run_summary().started_ms)
-    except ArgumentError as error:
-        raise click.UsageError(error.named(name_of)) from error
     except (ConfigError, InputError) as error:
         raise click.UsageError(str(error)) from error
     for field in fields:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index import verify
-from kafka_index.commands.verify.findings import FileClass, FileKind
+from kafka_index.commands.verify.result import FileClass, FileKind
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.startup.conditions import StartConditions
 from kafka_index.core.startup.directories import predict_start
@@ -43,8 +43,8 @@ def test_consumers_stop_at_an_unknown_magic_and_restore_leaves_it_out(
         if is_clean:
             (root / ".kafka_cleanshutdown").touch()
 
-    (partition,) = verify([damaged], threads=1).partitions
-    (found,) = [row for row in partition.findings if row.kind is FileKind.LOG]
+    verified = verify([damaged], threads=1)
+    (found,) = [row for row in verified.findings if row.kind is FileKind.LOG]
     assert (found.file_class, found.harmful) == (FileClass.CORRUPT, True)
     assert found.found == f"unknown_magic (expected magic 0 to 2, found magic {magic})"
     assert f"unknown_magic at byte {len(batch(0))}: consumers stop there" in unserved(damaged)

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index import verify
-from kafka_index.commands.verify.findings import FileClass, FileKind
-from kafka_index.commands.verify.verify_job import Verification
+from kafka_index.commands.verify.result import FileClass, FileKind, Verification
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
@@ -178,9 +177,7 @@ def test_a_mutation_is_found_or_does_no_harm(judge: Judge, scratch: Path, case: 
         (root / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
     (root / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{PARTITION[:-2]} 0 0\n")
     before = verified(root, case)
-    assert not before.is_harmful, [
-        row for one in before.partitions for row in one.findings if row.harmful
-    ]
+    assert not before.is_harmful, [row for row in before.findings if row.harmful]
     (end,) = [one.log_end_offset for one in before.partitions]
     assert end is not None
     intact = scratch / "intact"
@@ -198,7 +195,7 @@ def test_a_mutation_is_found_or_does_no_harm(judge: Judge, scratch: Path, case: 
         # Not one log is left.
         assert not list(files.directory.glob("*.log"))
         return
-    rows = [*after.root_findings, *(row for one in after.partitions for row in one.findings)]
+    rows = after.findings
     if after.is_harmful or any(row.file_class is FileClass.UNREADABLE for row in rows):
         return
     if is_hidden(mutated, original, case):

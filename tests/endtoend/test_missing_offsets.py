@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index import verify
-from kafka_index.commands.verify.findings import FileClass, FileKind, Finding
+from kafka_index.commands.verify.result import FileClass, FileKind, Finding
 from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.support.campaign import in_turn
 from tests.support.command_line import run_here
@@ -192,7 +192,7 @@ def test_without_the_checkpoint_nothing_is_called_lost(tmp_path: Path, form: Cle
 
     code, _ = every_command(root)
 
-    (found,) = verify([root], threads=1).partitions
+    found = verify([root], threads=1)
     gaps = [each.effect or "" for each in found.findings if is_gap(each)]
     assert code == int(bool(gaps))
     assert all("cannot be known" in effect for effect in gaps)
@@ -295,6 +295,6 @@ def test_an_internal_topic_is_compacted_and_no_more_is_known(tmp_path: Path, nam
     between(root)
     shutil.move(root / "orders-0", root / f"{name}-0")
 
-    (found,) = verify([root], threads=1).partitions
+    found = verify([root], threads=1)
     (gap,) = filter(is_gap, found.findings)
     assert "cannot be known" in (gap.effect or "")

@@ -51,7 +51,11 @@ def write_dump(root: Path) -> None:
         name="cleanup.policy",
         value="delete",
     )
-    write_log(root / METADATA_LOG, log_batch(0, topic, policy))
+    partition = cluster_record(
+        "PartitionRecord", topicId=uuid_of(7), partitionId=0, replicas=[1], isr=[1], leader=1
+    )
+    write_log(root / METADATA_LOG, log_batch(0, topic, policy, partition))
+    (root / "meta.properties").write_text(f"version=1\ncluster.id={uuid_of(1)}\nnode.id=1\n")
     metadata = f"version: 0\ntopic_id: {uuid_of(7)}"
     (root / NAME / "partition.metadata").write_text(metadata)
 

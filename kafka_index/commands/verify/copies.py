@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.commands.verify.findings import FileClass, FileKind, Finding, Judgement, finding_of
+from kafka_index.commands.verify.result import FileClass, FileKind, Finding, Judgement, finding_of
 from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import Longs
@@ -276,7 +276,7 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
         was_cleaned = one.missing or other.missing or one.is_rewritten
         cleaned = ", but for what a cleaner removed or wrote again" if was_cleaned else ""
         found = f"equal from offset {start} up to offset {ends[0]}{cleaned}"
-        return Judgement(FileClass.VALID if was_cleaned else FileClass.IDENTICAL, found=found)
+        return Judgement(FileClass.EQUIVALENT if was_cleaned else FileClass.IDENTICAL, found=found)
     return Judgement(
         FileClass.PREFIX,
         expected=f"offset {max(ends)}",

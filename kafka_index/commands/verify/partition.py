@@ -15,32 +15,34 @@ from itertools import chain
 
 import numpy as np
 
-from kafka_index.commands.verify.findings import (
+from kafka_index.commands.verify.result import (
     FileClass,
     FileKind,
     Finding,
     Judgement,
     LostRange,
     PartitionFindings,
+    VerifiedPartition,
     finding_of,
     kind_of,
 )
-from kafka_index.commands.verify.index_files import SegmentPlace, judge_transaction_index
-from kafka_index.commands.verify.root_files import checkpoint_findings
 from kafka_index.commands.verify.segment import (
     SegmentCheck,
+    SegmentPlace,
     check_segment,
     has_data,
     index_path,
+    judge_transaction_index,
     read_stored,
 )
+from kafka_index.commands.verify.settings import VerifySettings
 from kafka_index.commands.verify.state_files import (
+    checkpoint_findings,
     epoch_findings,
     judge_metadata,
     judge_snapshots,
     other_files,
 )
-from kafka_index.commands.verify.verify_settings import VerifySettings
 from kafka_index.core.errors import KafkaIndexError, StartRefusedError, is_retriable
 from kafka_index.core.format.names import (
     TXN_INDEX_SUFFIX,
@@ -55,6 +57,8 @@ from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.index.aborted_txns import TxnFault, next_starts
 from kafka_index.core.index.transaction_index import AbortedTxns
 from kafka_index.core.job.engine import COST_BYTES, SplittableTask, Waves, Workers
+from kafka_index.core.job.result import MissingOffsets as FoundGaps
+from kafka_index.core.job.result import OffsetGap
 from kafka_index.core.log.append.log_segment_writer import floor_segment
 from kafka_index.core.log.future_timestamps import CLOCK_SKEW_MS
 from kafka_index.core.log.missing_offsets import (
@@ -93,19 +97,19 @@ from kafka_index.core.startup.partition_loading import load_partition
 from kafka_index.core.startup.prediction import LoadedLog, LostRecords, NotPredictedError
 
 _TORN_CODES = (TORN_HEADER, TORN_BATCH)
-_CUT_AT_START = "A broker that starts here cuts it off; no whole batch is lost."
+_CUT_AT_START = "A broker that starts here truncates it; no complete batch is lost."
 _HIDDEN = (
-    "With the marker a broker takes the log to end before it, or at the segment's base offset, and "
-    "hides what it appends after it."
+    "With a clean shutdown file, a broker assumes that the log ends before it, or at the segment's "
+    "base offset, and hides what it appends after it."
 )
-_EXITS = "With the marker a broker exits: the end of the log cannot be read."
+_EXITS = "With a clean shutdown file, a broker exits: the end of the log cannot be read."
 _STUCK = (
-    "Consumers are stuck at the batch; without the marker a broker that recovers the segment cuts "
-    "it there and deletes all later segments."
+    "Consumers are stuck at the batch. Without a clean shutdown file, a broker that recovers the "
+    "segment truncates it there and deletes all later segments."
 )
 _UNREADABLE = "A broker keeps and serves the batch; consumers and followers are stuck at it."
 _BAD_INSIDE = "Consumers are stuck at the message inside."
-_REFUSED = "A broker that recovers the segment does not start, or cuts all of it."
+_REFUSED = "A broker that recovers the segment does not start, or truncates all of it."
 _SPLIT = "Its offsets are 2^31 or more apart: a broker that recovers the segment splits it."
 _SKIPPED = "Consumers skip the missing offsets silently, and no broker reports it."
 #: How many ranges of missing offsets are named in the row of a log.
@@ -121,7 +125,7 @@ class LogChecker:
     `is_state_known`: producers and transactions are known at the end of the judged segments.
     `end_offset` is the end of the segments so far, by their headers; None before the first one, and
     after a log that could not be read. `has_unread_log`: a log could not be read because of
-    permission, disk, memory or a change meanwhile.
+    permission, disk, memory or a concurrent change.
     """
 
     missing: MissingOffsets
@@ -136,7 +140,7 @@ class LogChecker:
         segment, place = check.segment, check.place
         base_offset = segment.base_offset
         finding = finding_of(
-            segment, segment.log_path, FileKind.LOG, FileClass.SOUND, base_offset=base_offset
+            segment, segment.log_path, FileKind.LOG, FileClass.INTACT, base_offset=base_offset
         )
         number, self._judged = self._judged, self._judged + 1
         missing = [each for each in self.missing.ranges if each.log == number]
@@ -162,7 +166,7 @@ class LogChecker:
         elif judgement is not None and gaps:
             judgement = replace(judgement, found=f"{judgement.found}; {_named(gaps, unnamed)}")
         if judgement is None:
-            judgement = _sound(check, len(missing), is_last=place.is_last)
+            judgement = _intact(check, len(missing), is_last=place.is_last)
         was_read = is_read(row)
         finding = (
             finding.judged(judgement)
@@ -270,19 +274,19 @@ def _overlap(overlap: Hole) -> Judgement:
     )
 
 
-def _sound(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
+def _intact(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
     if check.segment.log_size_bytes == 0:
         effect = None if is_last else "Nothing can be read from it."
         return Judgement(FileClass.EMPTY, effect=effect)
     count = check.facts.offsets.cleaned_count + gaps
     found = f"offsets are missing in {count} places, as compaction leaves them" if count else None
-    return Judgement(FileClass.SOUND, found=found, effect=_SPLIT if check.is_split else None)
+    return Judgement(FileClass.INTACT, found=found, effect=_SPLIT if check.is_split else None)
 
 
 #: Producers' clocks may be ahead by this: the default of ``message.timestamp.after.max.ms``.
 _LOGS_ONLY = "A broker reads every log and rebuilds the rest; it needs partition.metadata."
-_NOT_WHOLE = "A log of it could not be read: it was not verified as a whole."
-_NO_OFFSET_INDEX = "A broker that starts here recovers the segment, and cuts it at any damage."
+_NOT_WHOLE = "A log could not be read, so the partition was not verified completely."
+_NO_OFFSET_INDEX = "A broker that starts here recovers the segment, and truncates it at any damage."
 _NO_TIME_INDEX = (
     "A broker makes an empty one: the time of the file decides what retention deletes, and lookups "
     "by time go wrong."
@@ -402,20 +406,45 @@ class PartitionVerification:
             whole = replace(
                 whole, file_class=FileClass.UNREADABLE, effect=_NOT_WHOLE, retriable=True
             )
-        latest = self._settings.now_ms + CLOCK_SKEW_MS
+        return PartitionFindings(self._verified(judge, found, start), (*found, whole))
+
+    def _verified(
+        self, judge: LogChecker, found: Sequence[Finding], start: int
+    ) -> VerifiedPartition:
+        """Return the partition for the result; `start` is its log start offset."""
+        partition, latest = self._partition, self._settings.now_ms + CLOCK_SKEW_MS
         future = [each for each in self._checks if each.whole.max_timestamp_ms > latest]
-        return PartitionFindings(
+        return VerifiedPartition(
             partition.topic,
             partition.partition,
-            directory,
-            (*found, whole),
+            self._directory,
+            any(one.harmful for one in found),
             tuple(judge.lost),
+            self._gaps(judge.missing),
             start,
-            end,
-            sum(each.log_size_bytes for each in segments),
+            judge.end_offset,
+            sum(each.log_size_bytes for each in self._segments),
             len(future),
             sum(each.segment.log_size_bytes for each in future),
         )
+
+    def _gaps(self, missing: MissingOffsets) -> FoundGaps:
+        """Return the missing offsets that compaction does not explain, for the result."""
+        partition = self._partition
+        gaps = tuple(
+            OffsetGap(
+                partition.topic,
+                partition.partition,
+                each.first_offset,
+                each.end_offset,
+                each.cause is Cause.LOST,
+                each.why,
+                self._segments[each.log].log_path,
+                each.position_bytes,
+            )
+            for each in missing.unexplained
+        )
+        return FoundGaps(gaps, sum(missing.unnamed.values()))
 
     def _open_from(self, folded: FoldedPartition) -> int:
         """Return the first offset of the transactions that have no end in the log."""
@@ -557,7 +586,7 @@ class PartitionVerification:
             self._partition,
             self._directory,
             FileKind.PARTITION,
-            harmful[0].file_class if harmful else FileClass.SOUND,
+            harmful[0].file_class if harmful else FileClass.INTACT,
             harmful=bool(harmful),
         )
         end_text = "an end that is not known" if end is None else end
@@ -571,16 +600,18 @@ class PartitionVerification:
         return row if end is None or not is_started else self._started(row, end)
 
     def _started(self, row: Finding, end_offset: int) -> Finding:
-        """Return the row of the partition with the effect of a start on it as it lies."""
-        marker = "With the marker that lies here" if self._root.is_clean else "Without the marker"
+        """Return the row of the partition with the effect of a start on it."""
+        prefix = "With the clean shutdown file here"
+        if not self._root.is_clean:
+            prefix = "Without a clean shutdown file"
         try:
             log, lost = self._load()
         except KafkaIndexError as error:
             if is_retriable(error):
                 effect = f"What a start does to it could not be predicted: {error}."
                 return replace(row, effect=effect, retriable=True)
-            return replace(row, effect=f"{marker} a broker does not start: {error.message}.")
-        text = f"{marker} a broker serves offsets {log.log_start_offset} to {log.log_end_offset}"
+            return replace(row, effect=f"{prefix}, a broker does not start: {error.message}.")
+        text = f"{prefix}, a broker serves offsets {log.log_start_offset} to {log.log_end_offset}"
         if lost.records:
             text += f", and {_loss(lost)}"
         return replace(row, effect=f"{text}.", expected=f"offsets up to {end_offset}")
@@ -620,7 +651,7 @@ class PartitionVerification:
 
     @property
     def _is_loaded(self) -> bool:
-        """Whether a broker loads the directory as it lies."""
+        """Whether a broker loads the directory."""
         return self._settings.indexes is None and not self._settings.tiered
 
 

@@ -205,8 +205,12 @@ class Request:
         }
         for name, one in known.items():
             if name not in converted and one.default is MISSING:
-                raise ArgumentError(f"{{{name}}} is required")
-        return cls(**converted)
+                raise ArgumentError(f"{name_of(name)} is required")
+        try:
+            return cls(**converted)
+        except ArgumentError as error:
+            error.message = error.named(name_of)
+            raise
 
 
 _Request = TypeVar("_Request", bound=Request)

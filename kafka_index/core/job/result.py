@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import pyarrow as pa
 
-from kafka_index.core.errors import CorruptLogError, DamageError, ReadError, printable
+from kafka_index.core.errors import CorruptLogError, DamageError, ReadError, plural, printable
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -454,7 +454,7 @@ class Result(ABC):
             parts.append(f"{len(self.unread):,} not read, such as {self.unread[0]}")
         lost = self.missing_offsets.lost
         if lost:
-            parts.append(f"offsets are missing in {len(lost):,} places, such as {lost[0]}")
+            parts.append(f"offsets are missing in {plural(len(lost), 'place')}, such as {lost[0]}")
         return "; ".join(parts)
 
     def _mark(self) -> str:

@@ -64,8 +64,8 @@ from kafka_index.core.startup.prediction import (
     NotPredictedError,
     Outcome,
     PartitionPrediction,
-    Prediction,
     Refusal,
+    StartPrediction,
     Verdict,
 )
 from kafka_index.core.startup.report import describe, describe_served, replaced_by
@@ -182,8 +182,8 @@ _IN_ORDER = (
 _SERVED = (Outcome.LOADED, Outcome.REPLACED)
 
 
-def predict_start(directories: Sequence[str], conditions: StartConditions) -> Prediction:
-    """Predict a start, and suggest the same one without the marker where that loses less.
+def predict_start(directories: Sequence[str], conditions: StartConditions) -> StartPrediction:
+    """Predict a start; suggest a start without the clean shutdown file if it loses less.
 
     Raises `InputError` if a directory cannot be read, or a running broker holds it.
     """
@@ -193,11 +193,11 @@ def predict_start(directories: Sequence[str], conditions: StartConditions) -> Pr
     without = predict_directories(directories, replace(conditions, without_marker=True))
     if _losses(without) >= _losses(prediction) or without.verdict is Verdict.DOES_NOT_START:
         return prediction
-    text = f"without {CLEAN_SHUTDOWN} {_text(without)}; now {_text(prediction)}. On a copy."
+    text = f"on a copy, start without {CLEAN_SHUTDOWN}: {_text(without)} (now {_text(prediction)})"
     return replace(prediction, suggestion=text)
 
 
-def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Prediction:
+def predict_directories(paths: Sequence[str], conditions: StartConditions) -> StartPrediction:
     """Predict the start of a broker with these data directories, in whatever order.
 
     Raises `InputError` if a directory cannot be read, or a running broker holds it.
@@ -245,7 +245,7 @@ class _Start:
         self._has_unknown_retention = False
         self._malformed: set[str] = set()
 
-    def predict(self) -> Prediction:
+    def predict(self) -> StartPrediction:
         for check in (self._check_bootstrap, self._check_locks, self._check_metadata_log):
             if not self._refused:
                 check()
@@ -274,7 +274,7 @@ class _Start:
         ):
             self._refused += self._failed.values()
         failed = [one for one in self._failed.values() if one not in self._refused]
-        return Prediction(
+        return StartPrediction(
             self._verdict(),
             (*self._refused, *failed),
             tuple(self._partitions),
@@ -610,7 +610,7 @@ class _Start:
             )
 
 
-def _losses(prediction: Prediction) -> tuple[bool, int, int, int]:
+def _losses(prediction: StartPrediction) -> tuple[bool, int, int, int]:
     """Return how bad a start is, the worst first."""
     partitions = prediction.partitions
     return (
@@ -621,7 +621,7 @@ def _losses(prediction: Prediction) -> tuple[bool, int, int, int]:
     )
 
 
-def _text(prediction: Prediction) -> str:
+def _text(prediction: StartPrediction) -> str:
     stops, emptied, records, torn = _losses(prediction)
     if stops:
         return "the broker does not start"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import StartRefusedError
 from kafka_index.core.format.checkpoints import EpochEntry
-from kafka_index.core.job.result import Result, RunOutcome, report_schema
 from kafka_index.core.log.missing_offsets import Cause, MissingRange
 
 
@@ -203,33 +198,30 @@ class PartitionPrediction:
         )
 
 
-SEGMENT_ROWS = report_schema([("action", pa.string()), ("cut_at_bytes", pa.int64())])
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Prediction(Result):
-    """The prediction of a start on the directories of a broker: a row per segment.
+@dataclass(frozen=True, slots=True)
+class StartPrediction:
+    """The prediction of a start on the directories of a broker.
 
     Parameters
     ----------
     verdict : Verdict
-        What it amounts to.
+        The verdict.
     refused : tuple of Refusal
-        What keeps it from starting.
+        The reasons why the broker does not start.
     partitions : tuple of PartitionPrediction
         By directory, topic and number.
     notes : tuple of str
-        What cannot be known.
+        Facts that do not change the verdict.
     has_marker : bool
         Whether a directory was loaded as after a clean shutdown.
     unserved : tuple of str
-        Why partitions are not served, or not all of them, beside what is said of each.
+        Why partitions are not served, or not completely, besides the reasons of single partitions.
     unknown : tuple of str
-        What was not read, or is not known: without it nothing is safe.
+        What was not read or is not known; then no start is safe.
     not_judged : tuple of str
-        What was not given, and so is no part of the verdict.
+        What was not given, and is therefore not part of the verdict.
     suggestion : str or None
-        What to do instead, where something else loses less.
+        A start that loses less.
     """
 
     verdict: Verdict
@@ -241,70 +233,6 @@ class Prediction(Result):
     unknown: tuple[str, ...] = ()
     not_judged: tuple[str, ...] = ()
     suggestion: str | None = None
-
-    command = "predict"
-
-    @property
-    def headline(self) -> str:
-        """The verdict, and what is lost and refused."""
-        lost = sum(one.lost.records for one in self.partitions)
-        text = (
-            f"{self.verdict}: {len(self.partitions):,} partitions, {lost:,} records lost or hidden"
-        )
-        reasons = [*(f"{one.file}: {one.reason}" for one in self.refused), *self.unserved]
-        return "; ".join([text, *reasons[:1], *self.not_judged])
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """Done for a safe start, damage for any other verdict."""
-        return RunOutcome.DONE if self.verdict is Verdict.SAFE else RunOutcome.DAMAGE
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Partitions by outcome, segments by action, refusals, and records that are lost."""
-        outcomes = Counter(one.outcome for one in self.partitions)
-        actions = Counter(each.action for one in self.partitions for each in one.segments)
-        return {
-            **{f"partitions_{outcome}": outcomes[outcome] for outcome in Outcome},
-            **{f"segments_{action}": actions[action] for action in SegmentAction},
-            "refused": len(self.refused),
-            "records_lost": sum(one.lost.records for one in self.partitions),
-        }
-
-    @property
-    def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of logs that a broker reads."""
-        return {"log_read": sum(one.bytes_read for one in self.partitions)}
-
-    def to_arrow(self) -> pa.Table:
-        """Return a row per segment; of a partition without segments one row."""
-        rows = [row for one in self.partitions for row in _segment_rows(one)]
-        return pa.Table.from_pylist(rows, schema=SEGMENT_ROWS)
-
-    def _shown(self) -> pa.Table:
-        """Return the segments that are not kept, or all of them where all are."""
-        rows = self.to_arrow()
-        changed = rows.filter(pc.fill_null(pc.not_equal(rows["action"], SegmentAction.KEEP), True))  # noqa: FBT003
-        return changed if changed.num_rows else rows
-
-
-def _segment_rows(one: PartitionPrediction) -> list[dict[str, object]]:
-    common = {
-        "topic": one.topic,
-        "partition": one.partition,
-        "path": one.directory,
-        "status": one.outcome.value,
-    }
-    return [
-        {
-            **common,
-            "segment_base_offset": segment.base_offset,
-            "action": segment.action.value,
-            "cut_at_bytes": segment.cut_at_bytes,
-            "reason": segment.reason,
-        }
-        for segment in one.segments
-    ] or [{**common, "reason": None if one.refusal is None else one.refusal.reason}]
 
 
 def _least(before: int | None, value: int) -> int:

@@ -471,8 +471,7 @@ def test_the_policy_of_brokers_is_that_of_the_config_as_in_a_verification(
     verified = verify(dump, config=settings)
 
     (lost,) = [one for each in restored.partitions for one in each.lost]
-    rows = [row for each in verified.partitions for row in each.findings]
-    (gap,) = [row for row in rows if row.kind == "log" and row.file_class == "gap"]
+    (gap,) = [row for row in verified.findings if row.kind == "log" and row.file_class == "gap"]
     assert expected in lost.reason
     assert lost.is_known is (policy != "compact")
     assert lost.reason.partition("; ")[2].lower() in (gap.effect or "").lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import shutil
@@ -14,8 +15,7 @@ import pytest
 
 from kafka_index import verify
 from kafka_index.cli.exit_status import ExitCode
-from kafka_index.commands.verify.findings import VERIFY_SCHEMA, FileClass, FileKind
-from kafka_index.commands.verify.verify_job import Verification
+from kafka_index.commands.verify.result import VERIFY_SCHEMA, FileClass, FileKind, Verification
 from tests.support.builds import finish, small_disk, start
 from tests.support.child_processes import open_to_all
 from tests.support.command_line import (
@@ -166,7 +166,7 @@ def test_a_log_that_changes_meanwhile_is_named_and_worth_a_retry(
     done = finish(process)
 
     assert done.returncode == ExitCode.ENVIRONMENT, done.stdout
-    assert "could not be read, or changed meanwhile" in done.stdout
+    assert "could not be read, or changed while it was read" in done.stdout
 
 
 def unprivileged(data: Path, tmp_path: Path) -> tuple[int, str, list[Row]]:
@@ -278,8 +278,8 @@ def test_no_room_for_what_files_should_be_is_worth_a_retry(data: Path, tmp_path:
         )
 
     assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
-    assert "could not be read, or changed meanwhile" in done.stdout
-    assert "harmful file" not in done.stdout.replace("0 with harmful files", "")
+    assert "could not be read, or changed while it was read" in done.stdout
+    assert "harmful file" not in done.stdout
 
 
 def test_a_harmful_file_says_what_was_expected_and_found(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_an_uploaded_index_that_leads_astray_is_found() -> None:
 
 
 def classes(found: Verification) -> list[tuple[str, str, FileClass, bool]]:
-    rows = [row for one in found.partitions for row in one.findings]
+    rows = [row for row in found.findings if row.topic is not None]
     return sorted(
         (Path(row.path).name, row.kind.value, row.file_class, row.harmful) for row in rows
     )
@@ -375,10 +375,11 @@ def test_unread_entry_has_the_same_verdict_on_terminal_page_and_exit_code(
 
     assert done.returncode == found.outcome.exit_code == 1
     assert "nothing harmful was found" not in done.stdout
-    assert "1 entry of the input not read" in found.headline
-    assert (found.headline in done.stdout) is not found.is_harmful
+    conclusion = found.conclusion.text
+    assert "1 not read, such as " in conclusion
+    assert conclusion in done.stdout
     text = page.read_text()
-    assert f'<h1 id="verdict">{found.headline}</h1>' in text
+    assert f'<h1 id="verdict">{html.escape(conclusion)}</h1>' in text
     assert '<header class="bad">' in text
 
 
@@ -388,8 +389,8 @@ def test_headline_counts_the_listed_rows_before_the_next_command(data: Path) -> 
 
     done = run_here("verify", "--input", data)
 
-    title, *rows, _, following = done.stdout.splitlines()[-6:]
-    assert title == "2 harmful files, 1 partition:"
+    title, *rows, _, conclusion, following = done.stdout.splitlines()[-7:]
+    assert title == f"{conclusion}:" == "2 harmful files in 1 of 1 partition:"
     assert len(rows) == 3
     assert following.startswith(f"next: kafka-index restore --input {data} --output ")
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from kafka_index import verify
-from kafka_index.commands.verify.findings import FileClass, FileKind, Finding
-from kafka_index.commands.verify.verify_job import Verification
-from kafka_index.commands.verify.verify_settings import known_topics
+from kafka_index.commands.verify.result import FileClass, FileKind, Finding, Verification
+from kafka_index.commands.verify.settings import known_topics
 from kafka_index.core.cluster.listing import list_logs
 from kafka_index.core.cluster.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.core.cluster.metadata.directory import FoundCluster, read_cluster
@@ -32,7 +31,7 @@ PARTITION = "app-logs-0"
 PAYMENTS = "payments-0"
 COMPACTED = "customer-profiles-0"
 MARKER = ".kafka_cleanshutdown"
-_HARMLESS = {FileClass.IDENTICAL, FileClass.VALID, FileClass.SOUND, FileClass.EMPTY}
+_HARMLESS = {FileClass.IDENTICAL, FileClass.EQUIVALENT, FileClass.INTACT, FileClass.EMPTY}
 
 
 @pytest.fixture
@@ -71,10 +70,9 @@ def metadata_of(folder: Path, topic_id: str, policy: str) -> Path:
 def findings(data: Path, *, fast: bool = False) -> list[Finding]:
     """Return the rows of files that are not as they should be."""
     found = verified(data, fast=fast)
-    rows = [*found.root_findings, *(row for one in found.partitions for row in one.findings)]
     return [
         row
-        for row in rows
+        for row in found.findings
         if row.kind is not FileKind.PARTITION and row.file_class not in _HARMLESS
     ]
 
@@ -104,9 +102,8 @@ def test_what_a_broker_left_is_right(data: Path) -> None:
 
 def test_every_file_has_a_row(data: Path) -> None:
     found = verified(data)
-    rows = [*found.root_findings, *(row for one in found.partitions for row in one.findings)]
 
-    with_rows = {row.path for row in rows if row.kind is not FileKind.PARTITION}
+    with_rows = {row.path for row in found.findings if row.kind is not FileKind.PARTITION}
     ignored = {"bootstrap.checkpoint"}
     assert with_rows == {
         str(path) for path in data.rglob("*") if path.is_file() and path.name not in ignored
@@ -119,7 +116,7 @@ def test_a_bad_checksum_is_named_with_its_byte_and_what_is_lost(data: Path) -> N
 
     found = verified(data)
     (one,) = [one for one in found.partitions if one.topic == "app-logs"]
-    (log,) = [row for row in one.findings if row.harmful and row.kind is FileKind.LOG]
+    (log,) = [row for row in found.findings if row.harmful and row.kind is FileKind.LOG]
     (lost,) = one.lost
 
     assert (log.path, log.file_class) == (str(first), FileClass.BAD_CRC)
@@ -166,7 +163,9 @@ def test_a_missing_segment_is_a_gap(data: Path) -> None:
 
     found = verified(data)
     (one,) = [one for one in found.partitions if one.topic == "app-logs"]
-    (gap,) = [row for row in one.findings if row.file_class is FileClass.GAP and row.kind == "log"]
+    (gap,) = [
+        row for row in found.findings if row.file_class is FileClass.GAP and row.kind == "log"
+    ]
 
     assert gap.harmful
     assert [(lost.first_offset, lost.end_offset) for lost in one.lost] == [(1063, 2117)]
@@ -194,8 +193,9 @@ def test_metadata_says_which_topics_are_compacted(
 
     found = verify([data], topics="app-logs", metadata=None if in_dump else folder, threads=1)
 
-    (one,) = found.partitions
-    (gap,) = [row for row in one.findings if row.file_class is FileClass.GAP and row.kind == "log"]
+    (gap,) = [
+        row for row in found.findings if row.file_class is FileClass.GAP and row.kind == "log"
+    ]
     assert gap.harmful
     assert gap.effect is not None
     assert why in gap.effect
@@ -226,8 +226,9 @@ def test_a_broker_says_which_topics_without_a_policy_are_compacted(
     conditions = StartConditions(LogConfig(), cluster, properties=properties)
     predicted = predict_directories([str(data)], conditions)
 
-    (one,) = found.partitions
-    (gap,) = [row for row in one.findings if row.file_class is FileClass.GAP and row.kind == "log"]
+    (gap,) = [
+        row for row in found.findings if row.file_class is FileClass.GAP and row.kind == "log"
+    ]
     (row,) = [each for each in predicted.partitions if each.topic == "app-logs"]
     assert why in (gap.effect or "")
     assert [why in note for note in row.notes if note.startswith("gap: ")] == [True]
@@ -259,7 +260,7 @@ def test_metadata_shows_another_topic_id(data: Path, tmp_path: Path) -> None:
 
     found = verify([data], topics="app-logs", metadata=folder, threads=1)
 
-    harmful = [row for one in found.partitions for row in one.findings if row.harmful]
+    harmful = [row for row in found.findings if row.topic is not None and row.harmful]
     assert [(row.kind, row.file_class) for row in harmful[:1]] == [
         (FileKind.METADATA, FileClass.FOREIGN)
     ]
@@ -282,7 +283,7 @@ def test_damaged_log_of_the_given_metadata_directory_is_harmful(data: Path, tmp_
 
     found = verify([data], metadata=folder, threads=1)
 
-    assert [row.path for row in found.root_findings if row.harmful] == [str(log)]
+    assert [row.path for row in found.findings if row.harmful] == [str(log)]
 
 
 def offset_entries(path: Path) -> list[tuple[int, int]]:
@@ -440,8 +441,8 @@ def test_a_last_snapshot_of_other_producers_is_written_anew_without_the_marker(
         (data / ".kafka_cleanshutdown").unlink()
 
     now_ms = int(entries["timestamp_ms"].max())
-    (one,) = verify([data], topics="payments", threads=1, now=f"ms:{now_ms}").partitions
-    (row,) = [row for row in one.findings if row.path == str(path)]
+    found = verify([data], topics="payments", threads=1, now=f"ms:{now_ms}")
+    (row,) = [row for row in found.findings if row.path == str(path)]
 
     assert row.file_class in (FileClass.CORRUPT, FileClass.INCOMPLETE)
     assert row.harmful is with_marker
@@ -497,9 +498,12 @@ def test_logs_alone_are_one_line_and_no_damage(data: Path) -> None:
     found = verified(lone)
 
     assert not found.is_harmful
-    for one in found.partitions:
-        kinds = [row.kind for row in one.findings if row.file_class is FileClass.MISSING]
-        assert kinds == [FileKind.INDEX]
+    missing = [
+        (row.topic, row.partition, row.kind)
+        for row in found.findings
+        if row.topic is not None and row.file_class is FileClass.MISSING
+    ]
+    assert missing == [(one.topic, one.partition, FileKind.INDEX) for one in found.partitions]
 
 
 @pytest.mark.parametrize(
@@ -528,8 +532,7 @@ def test_the_row_of_a_partition_says_what_a_start_does_to_it(data: Path) -> None
     last.write_bytes(last.read_bytes()[: position + 100])
 
     found = verified(data)
-    (one,) = [one for one in found.partitions if one.topic == "app-logs"]
-    row = one.findings[-1]
+    row = [row for row in found.findings if row.topic == "app-logs"][-1]
 
     assert row.kind is FileKind.PARTITION
     assert row.harmful
@@ -571,10 +574,7 @@ def test_the_row_of_a_partition_without_a_topic_id_says_what_predict_says(
         path.write_text(text)
 
     (row,) = [
-        row
-        for one in verified(data).partitions
-        for row in one.findings
-        if row.kind is FileKind.PARTITION and row.harmful
+        row for row in verified(data).findings if row.kind is FileKind.PARTITION and row.harmful
     ]
     predicted = predict_directories([str(data)], StartConditions(LogConfig()))
 

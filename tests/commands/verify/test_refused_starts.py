@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index import verify
-from kafka_index.commands.verify.root_files import JudgedRoot, identity_findings
+from kafka_index.commands.verify.state_files import JudgedRoot, identity_findings
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.startup.conditions import StartConditions
@@ -159,7 +159,7 @@ def refuses(
     """Return whether a row of a verification says so, and whether a prediction does."""
     directories = directories or sorted(str(path) for path in data.parent.iterdir())
     found = verify(directories, threads=1, config=properties)
-    rows = [*found.root_findings, *(row for one in found.partitions for row in one.findings)]
+    rows = found.findings
     harmful = [row for row in rows if row.harmful]
     assert found.is_harmful is bool(harmful)
     assert all(row.effect for row in harmful)
@@ -181,7 +181,7 @@ def test_a_snapshot_that_cannot_be_written_and_costs_records_is_harmful(data: Pa
 
     found = verify(data, threads=1)
 
-    harmful = [row for one in found.partitions for row in one.findings if row.harmful]
+    harmful = [row for row in found.findings if row.topic is not None and row.harmful]
     assert {row.path for row in harmful} == {str(data / PARTITION)}
     assert all("loses or hides" in (row.effect or "") for row in harmful)
 
@@ -220,7 +220,7 @@ def test_the_directory_of_a_metadata_log_that_is_an_input_too_is_judged_once(dat
 
     found = verify([str(data), str(metadata)], threads=1, config=settings)
 
-    harmful = [row.path for row in found.root_findings if row.harmful]
+    harmful = [row.path for row in found.findings if row.topic is None and row.harmful]
     assert harmful == [str(metadata / "meta.properties")]
 
 
@@ -235,10 +235,12 @@ def test_what_kubernetes_mounts_is_one_directory(tmp_path: Path) -> None:
     found = verify(mounted, threads=1)
 
     # It is no data directory that a broker starts with; its parents are not two of one broker.
-    harmful = {row.path: row.found for row in found.root_findings if row.harmful}
+    harmful = {row.path: row.found for row in found.findings if row.topic is None and row.harmful}
     named = "not named like a partition directory"
     assert harmful == {str(mounted / "..data"): named, str(folder): named}
-    assert {os.path.dirname(row.path) for row in found.root_findings} == {str(mounted)}
+    assert {os.path.dirname(row.path) for row in found.findings if row.topic is None} == {
+        str(mounted)
+    }
     assert not verify(folder, threads=1).is_harmful
 
 
@@ -327,7 +329,7 @@ def test_damage_in_the_given_metadata_directory_is_harmful(
     verified = verify(data, metadata=metadata)
 
     assert not intact.is_harmful
-    (row,) = [row for row in verified.root_findings if row.harmful]
+    (row,) = [row for row in verified.findings if row.topic is None and row.harmful]
     assert row.path == str(metadata / file)
     assert found in (row.found or "")
     assert verified.outcome.exit_code == 1

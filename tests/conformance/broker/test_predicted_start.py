@@ -20,7 +20,12 @@ from kafka_index.core.log.state.snapshots import decode_snapshot, list_snapshots
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.startup.conditions import StartConditions
 from kafka_index.core.startup.directories import predict_directories
-from kafka_index.core.startup.prediction import Outcome, PartitionPrediction, Prediction, Verdict
+from kafka_index.core.startup.prediction import (
+    Outcome,
+    PartitionPrediction,
+    StartPrediction,
+    Verdict,
+)
 from tests.support.campaign import drawn
 from tests.support.timeouts import wait_for
 
@@ -198,7 +203,7 @@ def change(data: Path, draw: random.Random, number: int) -> dict[str, State]:
     return states
 
 
-def predicted(home: Home) -> Prediction:
+def predicted(home: Home) -> StartPrediction:
     metadata = read_metadata([str(home.metadata)], budget=DecompressionBudget(2**24))
     conditions = StartConditions(LogConfig(), metadata.cluster, properties={})
     return predict_directories([str(home.data)], conditions)

@@ -14,7 +14,7 @@ from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.logdir.metadata_files import read_topic_id
 from kafka_index.core.startup.conditions import StartConditions
 from kafka_index.core.startup.directories import predict_directories
-from kafka_index.core.startup.prediction import PartitionPrediction, Prediction, Verdict
+from kafka_index.core.startup.prediction import PartitionPrediction, StartPrediction, Verdict
 from tests.support.command_line import DUMP
 
 TOPIC, PARTITION = "app-logs", "app-logs-0"
@@ -42,7 +42,7 @@ def predict(
     properties: dict[str, str] | None = DEFAULTS,
     brokers: dict[str, str] | None = None,
     config: LogConfig | None = None,
-) -> Prediction:
+) -> StartPrediction:
     topic_id = read_topic_id(str(data / PARTITION))
     assert topic_id is not None
     partition = PartitionImage((1,), ("x",), (1,), (), (), 1, 0, 0, 0, (), ())
@@ -59,7 +59,7 @@ def predict(
     return predict_directories([str(data)], conditions)
 
 
-def only(found: Prediction) -> PartitionPrediction:
+def only(found: StartPrediction) -> PartitionPrediction:
     (one,) = found.partitions
     assert one.loaded is not None
     assert one.loaded.log_start_offset == FIRST

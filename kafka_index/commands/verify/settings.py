@@ -59,7 +59,7 @@ class VerifySettings:
 
     `now_ms` is the time at which the broker would start: producers that are idle then do not count.
     `indexes` is a folder that mirrors the partition directories and holds the files to verify; by
-    default they are beside the logs. `fast` reads the headers of batches only: checksums are not
+    default they are next to the logs. `fast` reads the headers of batches only: checksums are not
     verified. No two runs share a run id. `tiered` has the facts about partitions with remote
     segments, and `topics` those of the cluster's metadata, by name.
     """

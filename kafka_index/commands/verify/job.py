@@ -1,0 +1,175 @@
+"""A verification as a whole: list the dump, read its cluster, verify or compare, report rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kafka_index.commands.verify.copies import CopySegments, compare_partitions
+from kafka_index.commands.verify.partition import verify_partitions
+from kafka_index.commands.verify.request import VerifyRequest
+from kafka_index.commands.verify.result import (
+    FileKind,
+    Finding,
+    FindingCounts,
+    Verification,
+    VerifiedPartition,
+    findings_table,
+)
+from kafka_index.commands.verify.settings import KnownTopic, VerifySettings, known_topics
+from kafka_index.commands.verify.state_files import metadata_finding, root_findings
+from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.metadata.directory import FoundCluster, find_cluster
+from kafka_index.core.errors import ConfigError, InputError, KafkaIndexError, is_retriable
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
+from kafka_index.core.fs.paths import index_root_of
+from kafka_index.core.job.engine import SILENT, Engine, Listener
+from kafka_index.core.job.result import ReportSink
+from kafka_index.core.log.append.log_segment_writer import system_clock
+from kafka_index.core.log.missing_offsets import Cleaning
+from kafka_index.core.logdir.data_directory import DataDirectories
+from kafka_index.core.logdir.listing import Listing, list_dump
+from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
+from kafka_index.core.records.decompression import shared_budget
+
+
+def verify(
+    request: VerifyRequest,
+    engine: Engine,
+    listener: Listener | None = None,
+    report: ReportSink | None = None,
+) -> Verification:
+    """Verify the files of a dump, or compare the batches of two copies; the report gets all rows.
+
+    Raises `InputError` if nothing is found or a path cannot be listed, and `ConfigError` if copies
+    are compared on Spark.
+    """
+    if request.against and engine.on_spark:
+        raise ConfigError("--against runs on the local engine")
+    with reading_inputs(follow_links=request.follow_links) as unread:
+        listing = list_logs(request.inputs, request.tiered, topics=request.topics)
+        cluster, damage = _read_cluster(request, listing)
+        dump = _Dump(request, listing, SegmentTable.of(listing.segments), cluster)
+        skipped = [*listing.skipped]
+        found, partitions = FindingCounts(), []
+        if request.against:
+            other = list_dump(request.against, topics=request.topics)
+            skipped += other.skipped
+            results = dump.compare(other, engine, listener or SILENT)
+        else:
+            results = dump.verify(damage, engine, listener or SILENT)
+        for partition, findings in results:
+            rows = findings_table(findings)
+            found.add(rows)
+            if report is not None:
+                report.write_table(rows)
+            if partition is not None:
+                partitions.append(partition)
+        if report is not None:
+            report.add_segments(each.rows() for each in dump.segments.partitions)
+    return Verification(
+        found,
+        sorted(partitions, key=lambda one: (one.topic, one.partition)),
+        found.harmful_rows,
+        dump.segments.total_bytes,
+        unread_texts(unread),
+        skipped_texts(skipped),
+        None if request.topics is None else request.topics.pattern,
+        request.fast,
+        cluster.fault,
+        request.next_command,
+    )
+
+
+def _read_cluster(
+    request: VerifyRequest, listing: Listing
+) -> tuple[FoundCluster, KafkaIndexError | None]:
+    """Return the metadata of the cluster, and the first damage of the metadata log."""
+    budget = shared_budget(request.config.config.max_decompressed_bytes)
+    try:
+        return find_cluster(request.metadata, listing.data_directories, budget), None
+    except InputError as error:
+        cause = error.__cause__
+        if not isinstance(cause, KafkaIndexError) or is_retriable(cause):
+            raise
+        return FoundCluster(fault=str(cause)), cause
+
+
+#: A partition, None for findings of other files, with findings.
+_Results = Iterator[tuple[VerifiedPartition | None, Iterable[Finding]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dump:
+    """A listed dump and its cluster."""
+
+    request: VerifyRequest
+    listing: Listing
+    segments: SegmentTable
+    cluster: FoundCluster
+
+    def verify(
+        self, damage: KafkaIndexError | None, engine: Engine, listener: Listener
+    ) -> _Results:
+        """Yield the findings of the root files, then of each partition.
+
+        `damage` is the damage of the metadata log.
+        """
+        request, segments = self.request, self.segments
+        given = request.config
+        settings = VerifySettings(
+            system_clock() if request.now is None else request.now,
+            self.cluster.settings(given.config),
+            None if request.indexes is None else index_root_of(request.indexes),
+            request.fast,
+            tiered=self.listing.tiered,
+            topics=known_topics(self.cluster, segments, given.properties),
+        )
+        yield None, root_findings(self.listing, settings, request.metadata, given.properties)
+        if damage is not None:
+            yield None, [metadata_finding(request.metadata or "", damage)]
+        listener.on_plan(len(segments), segments.total_bytes, ("segment", "segments"))
+        with engine.start(
+            "verify",
+            after_failure="the report has the verified partitions: run again",
+            listener=listener,
+            works=len(segments.partitions),
+            inputs=[each.directory for each in segments.partitions],
+        ) as workers:
+            for each in verify_partitions(workers, segments, settings):
+                yield each.partition, each.findings
+                logs = sum(row.kind is FileKind.LOG for row in each.findings)
+                listener.on_done(logs, each.partition.log_bytes)
+
+    def compare(self, other: Listing, engine: Engine, listener: Listener) -> _Results:
+        """Yield the finding of each partition of both copies."""
+        topics = known_topics(self.cluster, self.segments, self.request.config.properties)
+        ours, theirs = (_by_partition(each, topics) for each in (self.listing, other))
+        empty = CopySegments(())
+        pairs = [
+            (ours.get(each, empty), theirs.get(each, empty)) for each in sorted({*ours, *theirs})
+        ]
+        listener.on_plan(len(pairs), None, ("partition", "partitions"))
+        with engine.start("verify", after_failure="run again", listener=listener) as workers:
+            for row in compare_partitions(workers, pairs):
+                yield None, [row]
+                listener.on_done(1)
+
+
+def _by_partition(
+    listing: Listing, topics: Mapping[str, KnownTopic]
+) -> dict[TopicPartition, CopySegments]:
+    roots = DataDirectories(tolerated=True)
+
+    def cleaning(each: PartitionSegments) -> Cleaning:
+        topic = topics.get(each.partition.topic)
+        policy = None if topic is None else topic.cleanup_policy
+        checkpoint = roots.of(each.directory).cleaned_to(each.partition)
+        known = topic is not None
+        return Cleaning.of(each.partition.topic, checkpoint, policy, is_topic_known=known)
+
+    return {
+        each.partition: CopySegments(each.files(), cleaning(each))
+        for each in SegmentTable.of(listing.segments).partitions
+    }

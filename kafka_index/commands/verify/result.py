@@ -1,0 +1,693 @@
+"""The results of a verification: of a file (a row of the report), of a partition, and of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.core.errors import KafkaIndexError, is_retriable, plural
+from kafka_index.core.format.human import format_bytes, shown_path
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.job.result import (
+    BAD,
+    GOOD,
+    NOTABLE,
+    Meaning,
+    MissingOffsets,
+    PageColumns,
+    ReportSpec,
+    Result,
+    RunOutcome,
+    Section,
+    Status,
+)
+from kafka_index.core.logdir.partition_files import SegmentFile
+
+#: The first rows of a kind that a result keeps.
+_FIRST_ROWS = 20
+#: The command that shows more about a file.
+_DUMP = "kafka-index dump {path}"
+
+
+class FileKind(StrEnum):
+    """The kind of file that a row is about."""
+
+    LOG = "log"
+    INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TXN_INDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+    EPOCHS = "epochs"
+    METADATA = "metadata"
+    ROOT = "root"
+    PARTITION = "partition"
+    #: Two copies of a partition, of ``--against``.
+    COPY = "copy"
+
+
+def kind_of(suffix: str) -> FileKind:
+    """Return the kind of the files of a segment with a suffix."""
+    return FileKind(suffix.removeprefix("."))
+
+
+class FileClass(StrEnum):
+    """The class of a file, compared with the file that a build writes, and what it means."""
+
+    explained: str
+
+    def __new__(cls, value: str, explained: str = "") -> Self:
+        """Return a class with its meaning."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.explained = explained
+        return member
+
+    IDENTICAL = "identical", "the bytes that a build writes"
+    INTACT = "intact", "a log with valid batches and no missing offsets"
+    EQUIVALENT = "equivalent", "other bytes than a build writes, and correct"
+    EMPTY = "empty", "a log without batches"
+    PREFIX = "prefix", "one copy ends before the other, and is equal up to there"
+    THINNED = "thinned", "one copy lacks records inside batches"
+    PADDED = "padded", "followed by zeros"
+    INCOMPLETE = "incomplete", "entries are missing"
+    MISSING = "missing", "does not exist"
+    ORPHAN = "orphan", "belongs to no segment"
+    LEFTOVER = "leftover", "left by an interrupted compaction, split or deletion"
+    STALE = "stale", "points beyond the log"
+    MISPLACED = "misplaced", "points between batches"
+    TOO_LOW = "too_low", "points past batches that a lookup needs"
+    FOREIGN = "foreign", "belongs to another segment"
+    CORRUPT = "corrupt", "content that no broker writes"
+    TORN = "torn", "a log that ends inside a batch"
+    BAD_CRC = "bad_crc", "a log with a CRC mismatch"
+    GAP = "gap", "offsets are missing"
+    OVERLAP = "overlap", "a log with offsets of another log"
+    DIVERGED = "diverged", "the copies contain different batches"
+    UNREADABLE = "unreadable", "could not be read, or changed while it was read"
+
+
+#: What a class means for two copies, whose rows are of partitions.
+_MEANINGS_OF_COPIES = {
+    FileClass.IDENTICAL: "identical bytes in the offset range that both copies have",
+    FileClass.EQUIVALENT: "identical, except for batches that the log cleaner removed or rewrote",
+    FileClass.BAD_CRC: "different bytes with the same checksum",
+}
+_GOOD = (FileClass.IDENTICAL, FileClass.INTACT, FileClass.EQUIVALENT, FileClass.PREFIX)
+
+
+#: The effect of a file that a broker fails on.
+REFUSED = "A broker takes the data directory offline, or exits."
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A row of the report.
+
+    Parameters
+    ----------
+    topic, partition, segment_base_offset
+        The owner of the file; None for files in the root of a data directory.
+    path : str
+        The file; of a partition its directory.
+    kind : FileKind
+        The kind of file.
+    file_class : FileClass
+        Its class.
+    harmful : bool
+        Whether a broker that starts on the directory loses or hides records, answers
+        wrongly, or does not start, because of this file.
+    position_bytes : int, optional
+        The position in the file.
+    entry : int, optional
+        The number of an entry of an index, snapshot or checkpoint; the first is 0.
+    expected, found : str, optional
+        The detail.
+    effect : str, optional
+        The effect on a broker that starts on it, in one sentence.
+    retriable : bool
+        The file could not be read because of permission, disk, memory or a concurrent change.
+    """
+
+    topic: str | None
+    partition: int | None
+    segment_base_offset: int | None
+    path: str
+    kind: FileKind
+    file_class: FileClass
+    harmful: bool = False
+    position_bytes: int | None = None
+    entry: int | None = None
+    expected: str | None = None
+    found: str | None = None
+    effect: str | None = None
+    retriable: bool = False
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether a broker treats the partition as stray because of its ``partition.metadata``."""
+        stray = (FileClass.MISSING, FileClass.FOREIGN)
+        return self.kind is FileKind.METADATA and self.harmful and self.file_class in stray
+
+    def judged(self, judgement: Judgement) -> Self:
+        """Return the row of the same file with a judgement."""
+        names = (field.name for field in fields(judgement))
+        return replace(self, **{name: getattr(judgement, name) for name in names})
+
+    def unread(
+        self, why: str | None, *, retriable: bool, position_bytes: int | None = None
+    ) -> Self:
+        """Return the row of the same file, not read."""
+        return replace(
+            self,
+            file_class=FileClass.UNREADABLE,
+            harmful=not retriable,
+            position_bytes=position_bytes,
+            found=why,
+            effect="It was not verified.",
+            retriable=retriable,
+        )
+
+    def unreadable(self, error: KafkaIndexError) -> Self:
+        """Return the row of the same file, which an error keeps from being read."""
+        return self.unread(
+            str(error), retriable=is_retriable(error), position_bytes=error.position_bytes
+        )
+
+    def refused(self, error: KafkaIndexError, effect: str = REFUSED) -> Self:
+        """Return the row of the file at fault, which a broker fails on."""
+        return replace(
+            self,
+            path=error.path or self.path,
+            file_class=FileClass.CORRUPT,
+            harmful=True,
+            position_bytes=error.position_bytes,
+            expected=error.expected,
+            found=found_by(error),
+            effect=effect,
+        )
+
+
+def finding_of(
+    owner: TopicPartition | SegmentFile,
+    path: str,
+    kind: FileKind,
+    file_class: FileClass,
+    *,
+    base_offset: int | None = None,
+    harmful: bool = False,
+) -> Finding:
+    """Return the row of a file of a partition, before it is judged."""
+    return Finding(owner.topic, owner.partition, base_offset, path, kind, file_class, harmful)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The judgement of the content of a file: the fields of a `Finding` that it decides."""
+
+    file_class: FileClass
+    harmful: bool = False
+    position_bytes: int | None = None
+    entry: int | None = None
+    expected: str | None = None
+    found: str | None = None
+    effect: str | None = None
+
+
+def found_by(error: KafkaIndexError) -> str:
+    """Return what is wrong by an error, and what was found instead."""
+    return ": ".join(filter(None, (error.message, error.found)))
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Offsets that no readable batch of a partition holds, and that compaction does not explain.
+
+    Parameters
+    ----------
+    first_offset : int
+        Where it begins.
+    end_offset : int or None
+        The offset after it; None if damage hides it.
+    segment_base_offset : int
+        The segment that it was found in.
+    position_bytes : int
+        Where in its log.
+    size_bytes : int
+        Bytes of the log that cannot be used; 0 for offsets without any bytes.
+    reason : str
+        A code, such as ``bad_crc`` or ``gap``.
+    """
+
+    first_offset: int
+    end_offset: int | None
+    segment_base_offset: int
+    position_bytes: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPartition:
+    """A partition that was verified; the rows of its files are in the report.
+
+    Parameters
+    ----------
+    topic, partition
+        Its name.
+    directory : str
+        Its directory.
+    is_harmful : bool
+        Whether any of its files is harmful.
+    lost : tuple of LostRange
+        The offsets that no readable batch has, by offset.
+    missing_offsets : MissingOffsets
+        The offsets that no batch has, and that compaction does not explain.
+    log_start_offset, log_end_offset : int or None
+        Those of the existing records; None if a log could not be read.
+    log_bytes : int
+        Size of its logs.
+    future_segments, future_bytes : int
+        Segments whose largest timestamp is in the future, and the size of their logs. Retention by
+        time does not delete them before that timestamp.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    is_harmful: bool = False
+    lost: tuple[LostRange, ...] = ()
+    missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    log_bytes: int = 0
+    future_segments: int = 0
+    future_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFindings:
+    """A verified partition with its findings: one for each file, the one of the partition last."""
+
+    partition: VerifiedPartition
+    findings: tuple[Finding, ...]
+
+
+VERIFY_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("segment_base_offset", pa.int64()),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("class", pa.string(), nullable=False),
+        pa.field("harmful", pa.bool_(), nullable=False),
+        pa.field("position_bytes", pa.int64()),
+        pa.field("entry", pa.int64()),
+        pa.field("expected", pa.string()),
+        pa.field("found", pa.string()),
+        pa.field("effect", pa.string()),
+        pa.field("retriable", pa.bool_(), nullable=False),
+    ]
+)
+
+VERIFY_REPORT = ReportSpec(
+    VERIFY_SCHEMA,
+    PageColumns(
+        "files",
+        ("class",),
+        {
+            each.value: Meaning(
+                GOOD if each in _GOOD else NOTABLE,
+                each.explained,
+                # A file that does not exist cannot be dumped.
+                None if each is FileClass.MISSING else _DUMP,
+            )
+            for each in FileClass
+        },
+        units="kind",
+        unit_values=tuple(kind.value for kind in FileKind if kind is not FileKind.PARTITION),
+        worst_where="harmful",
+    ),
+    is_streamed=True,
+)
+_CLASS = {"class": "file_class"}
+
+
+def findings_table(findings: Iterable[Finding]) -> pa.Table:
+    """Return findings as rows of `VERIFY_SCHEMA`."""
+    rows = list(findings)
+    columns = {
+        name: [_plain(getattr(row, _CLASS.get(name, name))) for row in rows]
+        for name in VERIFY_SCHEMA.names
+    }
+    return pa.table(columns, schema=VERIFY_SCHEMA)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, StrEnum):
+        return value.value
+    # A path may hold bytes that are not UTF-8.
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+@dataclass(slots=True)
+class FindingCounts:
+    """Counts of the rows of a verification, and the first rows of each list.
+
+    Attributes
+    ----------
+    files, harmful : Counter of str
+        The rows of files, or of compared partitions, by class; and the harmful ones among them.
+    retriable : int
+        Those that could not be read, and may be later.
+    is_comparison : bool
+        The rows are of two copies.
+    logs_only : int
+        Partitions without any other file.
+    harmful_rows, thinned_rows, unread_rows : pa.Table
+        The first rows of files and partitions.
+    """
+
+    files: Counter[str] = field(default_factory=Counter)
+    harmful: Counter[str] = field(default_factory=Counter)
+    retriable: int = 0
+    is_comparison: bool = False
+    logs_only: int = 0
+    harmful_rows: pa.Table = field(default_factory=VERIFY_SCHEMA.empty_table)
+    thinned_rows: pa.Table = field(default_factory=VERIFY_SCHEMA.empty_table)
+    unread_rows: pa.Table = field(default_factory=VERIFY_SCHEMA.empty_table)
+    _partitions: int = 0
+    _harmful_partitions: int = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Count rows."""
+        is_partition = pc.equal(rows["kind"], FileKind.PARTITION.value)
+        partitions, files = rows.filter(is_partition), rows.filter(pc.invert(is_partition))
+        self.is_comparison |= FileKind.COPY.value in files["kind"].to_pylist()
+        self._partitions += partitions.num_rows
+        self._harmful_partitions += _count(partitions["harmful"])
+        self.logs_only += _count(pc.equal(files["found"], "logs only"))
+        unread = files.filter(files["retriable"])
+        if not unread.num_rows:
+            unread = rows.filter(rows["retriable"])
+        self.retriable += unread.num_rows
+        by_class = files.group_by("class").aggregate([("harmful", "count"), ("harmful", "sum")])
+        for row in by_class.to_pylist():
+            self.files[row["class"]] += row["harmful_count"]
+            self.harmful[row["class"]] += row["harmful_sum"]
+        is_harmful = rows["harmful"]
+        is_thinned = pc.equal(rows["class"], FileClass.THINNED.value)
+        thinned = rows.filter(pc.and_(is_thinned, pc.invert(is_harmful)))
+        self.harmful_rows = _first(self.harmful_rows, rows.filter(is_harmful))
+        self.thinned_rows = _first(self.thinned_rows, thinned)
+        self.unread_rows = _first(self.unread_rows, unread)
+
+    @property
+    def partitions(self) -> int:
+        """The partitions that were verified or compared."""
+        return self.files.total() if self.is_comparison else self._partitions
+
+    @property
+    def harmful_partitions(self) -> int:
+        """The partitions with harmful files or differences."""
+        return self.harmful.total() if self.is_comparison else self._harmful_partitions
+
+    @property
+    def is_harmful(self) -> bool:
+        """Whether any row is harmful."""
+        return bool(self.harmful.total() or self.harmful_partitions)
+
+    @property
+    def harm(self) -> str:
+        """The number of harmful files or differences, and of their partitions."""
+        where = f"in {self.harmful_partitions:,} of {plural(self.partitions, 'partition')}"
+        if self.is_comparison:
+            return f"harmful differences {where}"
+        files = plural(self.harmful.total(), "harmful file")
+        return f"{files} {where}" if self.harmful_partitions else files
+
+
+def _count(column: pa.ChunkedArray) -> int:
+    return pc.sum(column).as_py() or 0
+
+
+def _first(before: pa.Table, rows: pa.Table) -> pa.Table:
+    more = rows.slice(0, _FIRST_ROWS - before.num_rows)
+    return pa.concat_tables([before, more]).combine_chunks() if more.num_rows else before
+
+
+def lost_text(partitions: Iterable[VerifiedPartition]) -> str | None:
+    """Return the number of offsets in the lost ranges of partitions; None if there are none."""
+    offsets, has_more = 0, False
+    for partition in partitions:
+        counted_to = 0
+        # A gap that begins where a damaged log ends has the end that the damage hides.
+        ranges = sorted(partition.lost, key=lambda one: (one.first_offset, one.end_offset is None))
+        for lost in ranges:
+            if lost.end_offset is None:
+                has_more |= lost.first_offset >= counted_to
+            elif lost.end_offset > counted_to:
+                offsets += lost.end_offset - max(lost.first_offset, counted_to)
+                counted_to = lost.end_offset
+    if not offsets:
+        return None
+    least = "at least " if has_more else ""
+    return f"{least}{plural(offsets, 'offset')} missing, or in a log after its damage"
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Result):
+    """The result of `verify`: a row per file and partition, as in ``verify --report``.
+
+    Parameters
+    ----------
+    found : FindingCounts
+        Counts of all rows.
+    partitions : list of VerifiedPartition
+        By topic and number; empty for a comparison.
+    rows : pa.Table
+        All rows. On the command line, where a report gets them, only the first harmful ones.
+    log_bytes : int
+        Size of the logs.
+    unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    skipped : tuple of (str, str)
+        Entries of the input that a broker would not load, with the reason.
+    topics : str or None
+        The pattern of the topics that were verified; None for all.
+    is_fast : bool
+        Whether only the headers of batches were read.
+    metadata_fault : str or None
+        Why the metadata log could not be read.
+    """
+
+    found: FindingCounts
+    partitions: list[VerifiedPartition]
+    rows: pa.Table
+    log_bytes: int = 0
+    unread: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    topics: str | None = None
+    is_fast: bool = False
+    metadata_fault: str | None = None
+    command_after_harm: str | None = None
+
+    command = "verify"
+
+    @property
+    def is_harmful(self) -> bool:
+        """Whether any file or difference is harmful."""
+        return self.found.is_harmful
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The rows of `to_arrow` as objects."""
+        return [
+            Finding(
+                **{_CLASS.get(name, name): value for name, value in row.items()}
+                | {"kind": FileKind(row["kind"]), "file_class": FileClass(row["class"])}
+            )
+            for row in self.to_arrow().to_pylist()
+        ]
+
+    @property
+    def headline(self) -> str:
+        """What is harmful, in how many partitions, and how much could not be read."""
+        found = self.found
+        if found.is_harmful:
+            text = found.harm
+        else:
+            text = "nothing harmful was found"
+            if found.retriable or self.unread:
+                text = "verification is incomplete"
+            elif found.is_comparison:
+                text = "no harmful difference was found"
+            text += f" in {plural(found.partitions, 'partition')}" if found.partitions else ""
+        where = "" if self.topics is None else f" of the topics that match {self.topics!r}"
+        unread = f", {found.retriable:,} could not be read" if found.retriable else ""
+        return f"{text}{where}{unread}"
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for harmful rows and unread entries, the environment for failed reads."""
+        faults = [True] * bool(self.found.retriable)
+        faults += [False] * bool(self.is_harmful or self.unread)
+        return RunOutcome.of_faults(faults)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Files by class, harmful files, partitions and harmful partitions."""
+        found = self.found
+        return {
+            **{f"files_{name}": count for name, count in found.files.items()},
+            "files_harmful": found.harmful.total(),
+            "partitions": found.partitions,
+            "partitions_harmful": found.harmful_partitions,
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the logs."""
+        return {"logs": self.log_bytes}
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The missing offsets that compaction does not explain."""
+        return MissingOffsets.joined(one.missing_offsets for one in self.partitions)
+
+    @property
+    def status_header(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The header of the table of classes."""
+        return ("class", "partitions" if self.found.is_comparison else "files", "harmful")
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The number of files, or of compared partitions, by class, and of the harmful ones."""
+        found = self.found
+        meanings = _MEANINGS_OF_COPIES if found.is_comparison else {}
+        return [
+            Status(
+                each.value,
+                (found.files[each], found.harmful[each]),
+                BAD if found.harmful[each] else GOOD if each in _GOOD else NOTABLE,
+                meanings.get(each, each.explained),
+            )
+            for each in FileClass
+            if found.files[each]
+        ]
+
+    @property
+    def facts(self) -> list[str]:
+        """The scope of the verification, and what it does not detect."""
+        found, lines = self.found, []
+        partitions = plural(found.partitions, "partition")
+        done = "compared" if found.is_comparison else "verified"
+        size = f", {format_bytes(self.log_bytes)} of logs" if self.is_fast else ""
+        lines.append(f"{partitions} {done}{size}")
+        if lost := lost_text(self.partitions):
+            lines.append(lost)
+        if found.logs_only:
+            lines.append(
+                f"{plural(found.logs_only, 'partition has', 'partitions have')} logs only: a "
+                "broker reads them completely and rebuilds the other files"
+            )
+        if self.metadata_fault is not None:
+            lines.append(
+                "the metadata log of the dump is damaged, so that it is not known which topics are "
+                f"compacted: {self.metadata_fault}"
+            )
+        if found.is_comparison:
+            lines.append(
+                "checksums were not verified: damage that is the same in both copies is not "
+                "detected (run verify on each copy)"
+            )
+        elif self.is_fast:
+            lines.append(
+                "--fast reads headers only: it detects neither a wrong checksum nor a change "
+                "inside records"
+            )
+        return lines
+
+    @property
+    def sections(self) -> list[Section]:
+        """Timestamps in the future, thinned batches, unreadable files, and harmful files."""
+        found = self.found
+        future: dict[str, tuple[int, int]] = {}
+        for one in self.partitions:
+            if one.future_segments:
+                segments, size_bytes = future.get(one.topic, (0, 0))
+                future[one.topic] = segments + one.future_segments, size_bytes + one.future_bytes
+        future_lines = [
+            f"{topic}: {plural(segments, 'segment')}, {format_bytes(size_bytes)}"
+            for topic, (segments, size_bytes) in sorted(future.items())
+        ]
+        harmful = found.harmful.total()
+        if not found.is_comparison:
+            harmful += found.harmful_partitions
+        return [
+            Section("timestamps in the future delay retention by time:", future_lines),
+            Section("records are missing inside batches:", _row_lines(found.thinned_rows)),
+            Section(
+                f"{found.harm}:",
+                _row_lines(found.harmful_rows),
+                BAD,
+                total=harmful,
+                after=" rows in the report",
+            ),
+            Section(
+                "could not be read, or changed while it was read:",
+                _row_lines(found.unread_rows),
+                BAD,
+                total=found.retriable,
+            ),
+        ]
+
+    @property
+    def work_bytes(self) -> int:
+        """The size of the logs, which were read completely unless `is_fast`."""
+        return 0 if self.is_fast else self.log_bytes
+
+    @property
+    def next_command(self) -> str | None:
+        """The command to run if anything is harmful."""
+        return self.command_after_harm if self.is_harmful else None
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows: files in the root of data directories first, then by partition."""
+        topics = pc.fill_null(self.rows["topic"], "")
+        keys = pa.table([topics, self.rows["partition"]], ["topic", "partition"])
+        order = [("topic", "ascending"), ("partition", "ascending")]
+        return self.rows.take(pc.sort_indices(keys, order))
+
+    def _shown(self) -> pa.Table:
+        """Return the harmful rows, or all of them if none is harmful."""
+        rows = self.to_arrow()
+        harmful = rows.filter(rows["harmful"])
+        shown = harmful if harmful.num_rows else rows
+        return shown.select(["class", "path", "kind", "position_bytes", "found", "effect"])
+
+
+def _row_lines(rows: pa.Table) -> list[str]:
+    return list(map(_row_line, rows.to_pylist()))
+
+
+def _row_line(row: Mapping[str, object]) -> str:
+    place = "" if row["position_bytes"] is None else f" at byte {row['position_bytes']}"
+    what = f"{row['kind']}: {row['class']}{place}"
+    found = "" if row["found"] is None else f": {_found_text(row)}"
+    effect = "" if row["effect"] is None else f". {row['effect']}"
+    return f"{shown_path(str(row['path']))}: {what}{found}{effect}"
+
+
+def _found_text(row: Mapping[str, object]) -> str:
+    """Return what was found, after the expected content unless `found` is complete without it."""
+    is_complete = row["class"] == FileClass.GAP or row["kind"] == FileKind.PARTITION
+    if row["expected"] is None or is_complete:
+        return str(row["found"])
+    return f"expected {row['expected']}, found {row['found']}"

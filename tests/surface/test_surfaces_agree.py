@@ -1,0 +1,133 @@
+"""Each command and each kind of fault: terminal, summary, page, exit code and Python agree."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import kafka_index
+from kafka_index import KafkaIndexError, Result, RunOutcome
+from kafka_index.cli.exit_status import ExitCode
+from tests.support.child_processes import without_override
+from tests.support.command_line import run_here
+from tests.support.damaged_dumps import (
+    damage_middle,
+    leave_whole,
+    log_path,
+    make_log_a_folder,
+    remove_segment,
+    write_dump,
+)
+
+SEVERITY = {RunOutcome.DONE: "good", RunOutcome.ENVIRONMENT: "notable", RunOutcome.DAMAGE: "bad"}
+
+
+class Command(NamedTuple):
+    """The options of a command besides its input, and its function; both have an output folder."""
+
+    options: Callable[[str], list[str]]
+    function: Callable[[Path, str], Result]
+    has_page: bool = True
+
+
+#: A command has a row here once its surfaces are derived from its request and result.
+COMMANDS = {
+    "export": Command(
+        lambda output: ["--output", output],
+        kafka_index.export_records,
+        has_page=False,
+    ),
+    "predict": Command(lambda _: [], lambda root, _: kafka_index.predict(root)),
+    "rewrite": Command(
+        lambda output: ["--output", output, "--drop-where", "offset = 1"],
+        lambda root, output: kafka_index.rewrite_dump(root, output, drop_where="offset = 1"),
+        has_page=False,
+    ),
+    "verify": Command(lambda _: [], lambda root, _: kafka_index.verify(root)),
+}
+
+
+def put_pipe_for_log(root: Path) -> None:
+    log = log_path(root, 12)
+    log.unlink()
+    os.mkfifo(log)
+
+
+def forbid_log(root: Path) -> None:
+    log_path(root, 12).chmod(0)
+
+
+#: Each kind of fault, and the exit code of every command.
+FAULTS: dict[Callable[[Path], None], ExitCode] = {
+    leave_whole: ExitCode.DONE,
+    put_pipe_for_log: ExitCode.DAMAGE,
+    make_log_a_folder: ExitCode.DAMAGE,
+    damage_middle: ExitCode.DAMAGE,
+    remove_segment: ExitCode.DAMAGE,
+    forbid_log: ExitCode.ENVIRONMENT,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_fault_has_same_conclusion_on_every_surface(
+    tmp_path: Path, name: str, fault: Callable[[Path], None]
+) -> None:
+    command, root = COMMANDS[name], tmp_path / "data"
+    write_dump(root)
+    fault(root)
+    summary, ending = tmp_path / "summary.json", "html" if command.has_page else "parquet"
+    report, output = tmp_path / f"report.{ending}", tmp_path / "output"
+    files = ("--summary", summary, "--report", report)
+    error: KafkaIndexError | None = None
+    with without_override() if fault is forbid_log else nullcontext():
+        done = run_here(name, "--input", root, *command.options(str(output)), *files)
+        if output.exists():
+            # Conclusions have the name of the output.
+            output.rename(tmp_path / "first")
+        try:
+            result = command.function(root, str(output))
+        except KafkaIndexError as raised:
+            error = raised
+    ended = json.loads(summary.read_text())
+
+    assert done.returncode == ended["exit_code"] == FAULTS[fault], done.stdout + done.stderr
+    if error is not None:
+        assert ended["error"] == str(error)
+        assert str(error) in done.stderr
+        assert ExitCode.of_run(error) == done.returncode
+        return
+    _agree(result, done.stdout, ended)
+    assert result.outcome.exit_code == done.returncode
+    if command.has_page:
+        page = report.read_text()
+        (shown,) = re.findall(r'<h1 id="verdict">(.*?)</h1>', page)
+        assert html.unescape(shown) == result.conclusion.text
+        assert f'<header class="{SEVERITY[result.outcome]}"' in page
+
+
+def _agree(result: Result, stdout: str, ended: dict[str, Any]) -> None:
+    """Compare the summary and the terminal with the result of the function, and its own texts."""
+    conclusion = result.conclusion.text
+    assert conclusion in stdout.splitlines()
+    assert (result.next_command is None) is ("\nnext: " not in stdout)
+    assert ended["conclusion"] == conclusion
+    assert ended["outcome"] == result.outcome.value
+    assert ended["counts"].items() >= dict(result.counts).items()
+    assert ended["bytes"].items() >= dict(result.sizes_bytes).items()
+    assert ended["missing_offsets"] == result.missing_offsets.as_object()
+    assert conclusion.startswith(repr(result).splitlines()[0].partition(": ")[2])
+    assert html.escape(conclusion) in result._repr_html_()
+    if result.ok:
+        result.raise_for_damage()
+    else:
+        with pytest.raises(KafkaIndexError, match=re.escape(conclusion)):
+            result.raise_for_damage()
