@@ -27,8 +27,8 @@ from benchmarks.recover import seconds
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By
 from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
 from kafka_index.spark.session import build_session

@@ -37,17 +37,17 @@ from benchmarks import spark_joins
 from benchmarks.dumps import make_dump
 from benchmarks.logs import records_in, write_log
 from benchmarks.recover import seconds
+from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import open_queries
-from kafka_index.commands.lookup.query_executor import answer_queries
-from kafka_index.commands.lookup.report import LookupTotals
+from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, index_name_for
 from kafka_index.core.index.sparse_indexes import OffsetIndex
 from kafka_index.core.job.threads import ThreadEngine
-from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Status
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA
+from kafka_index.core.log.read.choices import Resolve, Status
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By
 from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark import lookup_offsets
 from kafka_index.spark.lookup import raw_columns, with_answers

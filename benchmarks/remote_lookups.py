@@ -28,10 +28,10 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.remote_file import MAX_REQUESTS
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.log.read import fetched_indexes, fetched_log
-from kafka_index.core.log.read.answers import Status
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.choices import Resolve, Status
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By, Keys, QueryBatch
+from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.servers.s3 import S3Server, running_s3
 

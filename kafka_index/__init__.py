@@ -26,7 +26,8 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
     Verification, VerifiedPartition, Finding, FindingCounts
     Prediction, Verdict, PartitionPrediction, Refusal
-    BuildResult, LookupResult, PartitionList, Metadata, Records, FoundRecords, RunOutcome
+    BuildResult, LookupResult, LookupFinding, InvalidQuery, PartitionList, Metadata
+    Records, FoundRecords, RunOutcome
     ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
     ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
     Backup, BackupResult, BackedUpPartition, BackupStatus
@@ -60,9 +61,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kafka_index.api.backups import backup_broker as backup_broker
     from kafka_index.api.backups import open_backup as open_backup
-    from kafka_index.api.lookups import LookupResult as LookupResult
-    from kafka_index.api.lookups import lookup_offsets as lookup_offsets
-    from kafka_index.api.lookups import lookup_timestamps as lookup_timestamps
     from kafka_index.commands.backup.repository_check import Backup as Backup
     from kafka_index.commands.backup.result import BackedUpPartition as BackedUpPartition
     from kafka_index.commands.backup.result import BackupResult as BackupResult
@@ -83,6 +81,10 @@ if TYPE_CHECKING:
     from kafka_index.commands.import_.request import ImportLayout as ImportLayout
     from kafka_index.commands.import_.result import ImportedLog as ImportedLog
     from kafka_index.commands.import_.result import ImportResult as ImportResult
+    from kafka_index.commands.lookup import lookup_offsets as lookup_offsets
+    from kafka_index.commands.lookup import lookup_timestamps as lookup_timestamps
+    from kafka_index.commands.lookup.result import InvalidQuery as InvalidQuery
+    from kafka_index.commands.lookup.result import LookupResult as LookupResult
     from kafka_index.commands.metadata import list_partitions as list_partitions
     from kafka_index.commands.metadata import read_metadata as read_metadata
     from kafka_index.commands.metadata.result import Metadata as Metadata
@@ -123,6 +125,7 @@ if TYPE_CHECKING:
         PartitionLogWriter as PartitionLogWriter,
     )
     from kafka_index.core.log.append.settings import LogSettings as LogSettings
+    from kafka_index.core.log.read.answers import LookupFinding as LookupFinding
     from kafka_index.core.log.read.choices import Resolve as Resolve
     from kafka_index.core.log.read.choices import UpperBound as UpperBound
     from kafka_index.core.log.read.log_segment import LogSegment as LogSegment
@@ -146,7 +149,6 @@ __version__ = "0.1.0"
 #: The public names, by the modules below that have them.
 _NAMES = {
     "api.backups": "backup_broker open_backup",
-    "api.lookups": "LookupResult lookup_offsets lookup_timestamps",
     "commands.backup.repository_check": "Backup",
     "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
     "commands.build": "build_indexes",
@@ -161,6 +163,8 @@ _NAMES = {
     "commands.import_": "import_records",
     "commands.import_.request": "ImportLayout",
     "commands.import_.result": "ImportResult ImportedLog",
+    "commands.lookup": "lookup_offsets lookup_timestamps",
+    "commands.lookup.result": "InvalidQuery LookupResult",
     "commands.metadata": "list_partitions read_metadata",
     "commands.metadata.result": "Metadata PartitionList",
     "commands.predict": "predict",
@@ -184,6 +188,7 @@ _NAMES = {
     "core.log.append.log_segment_writer": "LogSegmentWriter",
     "core.log.append.partition_log_writer": "PartitionLogWriter",
     "core.log.append.settings": "LogSettings",
+    "core.log.read.answers": "LookupFinding",
     "core.log.read.choices": "Resolve UpperBound",
     "core.log.read.log_segment": "LogSegment",
     "core.log.read.partition_log": "PartitionLog",

@@ -17,7 +17,7 @@ from kafka_index.commands.backup.result import BACKUP_REPORT_SCHEMA
 from kafka_index.commands.build.result import FILE_SCHEMA
 from kafka_index.commands.export.result import EXPORT_REPORT_SCHEMA
 from kafka_index.commands.import_.result import IMPORT_SCHEMA
-from kafka_index.commands.lookup.report import LOOKUP_REPORT_SCHEMA
+from kafka_index.commands.lookup.result import LOOKUP_REPORT_SCHEMA
 from kafka_index.commands.metadata.read_tables import PARTITIONS_SCHEMA
 from kafka_index.commands.predict.result import PREDICT_SCHEMA
 from kafka_index.commands.restore.result import RESTORE_SCHEMA

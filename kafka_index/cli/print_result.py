@@ -11,7 +11,7 @@ from typing import Self, TextIO
 from kafka_index.cli.exit_status import run_summary
 from kafka_index.cli.progress import Progress, missing_lines
 from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import SHOWN, Paint, Table, first_lines, print_text
+from kafka_index.cli.terminal import SHOWN, Paint, Table, first_lines, print_log, print_text
 from kafka_index.core.errors import plural
 from kafka_index.core.format.human import format_bytes, format_count, format_seconds, shown_path
 from kafka_index.core.job.result import Result, Section, Severity
@@ -75,6 +75,11 @@ class ProgressListener:
         """Show that some of the tasks of about equal work are done; called from any thread."""
         if self._progress is not None:
             self._progress.set_share(done, total)
+
+    def on_note(self, text: str) -> None:
+        """Print a line that matters before the result is there."""
+        if self._verbosity is not Detail.QUIET:
+            print_log(text)
 
     def paused(self, stream: TextIO) -> AbstractContextManager[None]:
         """Remove the live line while the context prints to a stream that is a terminal."""

@@ -251,6 +251,9 @@ class Outcome:
         """Show that some of the work is done; called from any thread."""
         self._progress.advance(count, size_bytes)
 
+    def on_note(self, text: str) -> None:
+        """Ignore a line: those who use this print their own."""
+
     def on_begin(self) -> None:
         """Start the clock of the work, and the display of its progress."""
         self._began = time.monotonic()

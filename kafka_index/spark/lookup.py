@@ -30,19 +30,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafka_index.commands.lookup.lookup_job import SplitWork
 from kafka_index.commands.lookup.queries import check_names, read_split
-from kafka_index.commands.lookup.query_executor import SplitWork
 from kafka_index.core.arguments import config_of, optional_path, paths_of
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import choice_of
 from kafka_index.core.format.integers import Longs
 from kafka_index.core.job.engine import Workers
-from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Status
-from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers
+from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
 from kafka_index.core.parameters import Config, Path, Paths, Tiered
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import NO_PARTITION, PARTITION, TOPIC, By, QueryBatch, integers
+from kafka_index.core.query.keys import NO_PARTITION, PARTITION, TOPIC, QueryBatch, integers
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
 from kafka_index.spark.package import ship_package
 from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task

@@ -117,7 +117,7 @@ def test_only_decimal_digits_are_a_number(
     [
         (
             f"lookup --logs . --topic a --offset {'9' * 20}",
-            "not a 64-bit integer in decimal digits",
+            "--offset is not a number in its range",
         ),
         ("biuld", "Did you mean 'build'?"),
         ("find --input . --key", "(see kafka-index find --help)"),

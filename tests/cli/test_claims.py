@@ -185,8 +185,13 @@ def test_a_rewrite_of_a_damaged_log_without_a_match_is_no_wrong_usage(tmp_path: 
 @pytest.mark.parametrize(
     ("more", "code", "severity", "text"),
     [
-        ((), 0, "notable", "2 queries read, 1 found, 1 malformed"),
-        (("--fail-on", "invalid_query"), 1, "bad", "1 of 2 queries invalid_query (--fail-on)"),
+        ((), 0, "notable", "2 queries: 1 found, 1 invalid_query; answers in "),
+        (
+            ("--fail-on", "invalid_query"),
+            1,
+            "bad",
+            "2 queries: 1 found, 1 invalid_query; answers in ",
+        ),
     ],
 )
 def test_the_page_of_a_malformed_query_agrees_with_the_exit_code(
@@ -203,4 +208,5 @@ def test_the_page_of_a_malformed_query_agrees_with_the_exit_code(
     assert done.returncode == code, done.stderr
     found = page.read_text()
     assert f'<header class="{severity}">' in found
-    assert f'<h1 id="verdict">{text}</h1>' in found
+    assert f'<h1 id="verdict">{text}' in found
+    assert ("; 1 query is invalid_query (--fail-on)</h1>" in found) == bool(code)

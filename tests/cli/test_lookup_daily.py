@@ -96,14 +96,14 @@ def test_statuses_can_fail_a_run_whose_answers_are_written(
     answers = tmp_path / "a.csv"
     done = lookup(*LOGS, "--queries", asked, "--output", answers, "--fail-on", statuses)
     assert done.returncode == code
-    assert ("--fail-on" in done.stderr) == bool(code)
+    assert ("(--fail-on)" in done.stdout) == bool(code)
     assert len(answers.read_text().splitlines()) == len(CSV.splitlines())
 
 
 def test_an_unknown_status_is_wrong_usage(asked: Path, tmp_path: Path) -> None:
     done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a", "--fail-on", "found")
     assert done.returncode == 2
-    assert "found is not one of invalid, unknown" in done.stderr
+    assert "--fail-on: found is not one of the choices (expected invalid, unknown" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["answers.csv", "answers"])
@@ -142,7 +142,7 @@ def test_a_rerun_fails_for_the_same_statuses(asked: Path, tmp_path: Path) -> Non
     assert lookup(*arguments).returncode == 1
     again = lookup(*arguments)
     assert again.returncode == 1
-    assert "5 queries are invalid_query" in again.stderr
+    assert "5 queries are invalid_query" in again.stdout
 
 
 def test_starting_offsets_that_do_not_exist_leave_no_answers(asked: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_an_output_is_refused_overwritten_and_never_left_in_halves(
     page = f"{bucket}/report.html"
     assert lookup(*common, "--overwrite", "--report", page).returncode == 0
     assert download(f"{bucket}/out") == first
-    assert f">{len(ROWS)} queries read, " in store.read(page).decode()
+    assert f">{len(ROWS)} queries: " in store.read(page).decode()
 
 
 def test_starting_offsets_are_put_too(tmp_path: Path, bucket: str, remote: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.core.query.keys import By
+from kafka_index.core.query.choices import By
 from tests.cluster.conftest import finish, run
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.builds import rubbish, state_files

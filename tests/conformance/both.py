@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafka_index.core.log.read.answers import Finding
+    from kafka_index.core.log.read.answers import LookupFinding
 
     from .judge import Judge
     from .judged_partition import JudgedPartition
@@ -41,7 +41,7 @@ class Answered:
     times: dict[Resolve, list[Row]]
     log_start_offset: int
     log_end_offset: int
-    findings: Sequence[Finding] = ()
+    findings: Sequence[LookupFinding] = ()
 
 
 def ask_us(

@@ -13,16 +13,16 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import Queries, open_queries
-from kafka_index.commands.lookup.query_executor import answer_queries
-from kafka_index.commands.lookup.report import LookupTotals
+from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.job.engine import Listener, Workers
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By
 from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark.workers import session_workers
 from tests.support.dumps import Log, Segment, built_rows, dump, settings, write_logs

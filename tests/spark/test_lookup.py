@@ -11,15 +11,14 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget, answer_target
 from kafka_index.commands.lookup.queries import open_queries
-from kafka_index.commands.lookup.query_executor import answer_queries
-from kafka_index.commands.lookup.report import LookupTotals
+from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.read.answers import Status
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.choices import Resolve, Status
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By
 from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark.workers import session_workers
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries

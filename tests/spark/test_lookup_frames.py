@@ -14,8 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_index.core.errors import InputError, KafkaIndexError
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory
-from kafka_index.core.query.keys import By, Keys, QueryBatch
+from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from kafka_index.spark import list_dump, lookup_offsets, lookup_timestamps
 from kafka_index.spark.workers import spark_schema

@@ -11,14 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from kafka_index.commands.lookup.lookup_job import SplitWork, answer_queries, answer_split
 from kafka_index.commands.lookup.output import AnswerTarget, answer_target
 from kafka_index.commands.lookup.queries import Queries, open_queries
-from kafka_index.commands.lookup.query_executor import SplitWork, answer_queries, answer_split
-from kafka_index.commands.lookup.report import LookupTotals
+from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.segment_indexes import SegmentIndexes
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory, find_unindexed
-from kafka_index.core.query.keys import By, Keys, QueryBatch
+from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import LookupSettings, SharedLookups
 from kafka_index.spark import lookup
 from kafka_index.spark.lookup import build_missing_indexes, build_needed, find_needs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from kafka_index.core.log.read.answers import Finding
+from kafka_index.core.log.read.answers import LookupFinding
 from kafka_index.core.log.read.choices import Resolve
 from tests.support.partition_twin import Twin
 from tests.support.partitions import (
@@ -25,7 +25,7 @@ SUFFIXES = (OFFSET, TIME)
 FURTHER = (Resolve.BATCH, Resolve.RECORD)
 
 
-def answers(plain: Partition, directory: Path) -> tuple[list[list[Row]], list[Finding]]:
+def answers(plain: Partition, directory: Path) -> tuple[list[list[Row]], list[LookupFinding]]:
     """All answers further than index files, without entries; and what was found."""
     with plain.open(directory) as log:
         rows = []

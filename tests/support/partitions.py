@@ -17,7 +17,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from kafka_index.core.format.config import IndexConfig
-from kafka_index.core.log.read.answers import GAP, Finding
+from kafka_index.core.log.read.answers import GAP, LookupFinding
 from kafka_index.core.log.read.choices import Resolve, UpperBound
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -339,7 +339,7 @@ def ask_offset(log: PartitionLog, offset: int, resolve: Resolve = Resolve.RECORD
     return ask_offsets(log, [offset], resolve)[0]
 
 
-def faults(log: PartitionLog) -> list[Finding]:
+def faults(log: PartitionLog) -> list[LookupFinding]:
     """The findings, but those of offsets that no batch holds."""
     return [finding for finding in log.take_findings() if finding.kind != GAP]
 

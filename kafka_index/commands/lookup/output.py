@@ -12,23 +12,41 @@ There is no lock: a run removes the parts of another run with the same output.
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from typing import Self
+
+import pyarrow as pa
 
 from kafka_index.commands.lookup.answer_files import join_parts
 from kafka_index.commands.lookup.queries import Queries, QueryFormat, QuerySplit
-from kafka_index.core.errors import InputError, PublishError
-from kafka_index.core.fs.directories import scan_directory
+from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, is_retriable
+from kafka_index.core.format.names import (
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from kafka_index.core.format.state_files import Offset, Size, decode_state
+from kafka_index.core.fs.directories import Entry, scan_directory
 from kafka_index.core.fs.durable_files import exchange, make_durable, publish_error, publishing
 from kafka_index.core.fs.paths import absolute_path, refuse_overlap
 from kafka_index.core.fs.registry import COMPRESSIONS, store_of, whole_file
 from kafka_index.core.fs.store import is_remote, split_uri
+from kafka_index.core.job.result import RunOutcome
+from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.fetched_indexes import IndexFolder
+from kafka_index.core.logdir.paged_listing import scan_directories
 from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.query.inventory import Inventory
+from kafka_index.core.query.lookups import LookupSettings
 
 #: As Spark marks a complete folder.
 SUCCESS = "_SUCCESS"
@@ -44,6 +62,10 @@ _WHOLE = "whole"
 ARROW_ENDING = ".arrow"
 # Ends the name of a folder that is set aside for a moment.
 _ASIDE = ".old"
+_MANIFEST_VERSION = 2
+_INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+# The files by which the last stable offset is found besides.
+_TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class AnswerTarget:
@@ -375,3 +397,133 @@ class StoredTarget(AnswerTarget):
         store.delete([f"{folder}/{name}" for name in self._names(folder)])
         if store.has_rename:
             store.delete([folder])
+
+
+@dataclass(frozen=True, slots=True)
+class LookupManifest:
+    """The manifest of a finished run, by which the same run later has nothing to do.
+
+    It is ``.NAME.kafka-index-lookup`` next to the output.
+
+    `inputs` is the digest of its inputs and settings: `inputs_digest`. `files` has path, size, and
+    time of modification or ETag of each file, and `queries` the number of queries of each status.
+    """
+
+    inputs: str
+    files: tuple[tuple[str, Size, str], ...]
+    queries: tuple[tuple[str, Offset], ...]
+    outcome: RunOutcome
+
+    @classmethod
+    def read(cls, output: str) -> Self | None:
+        """Return the manifest of an output; None if there is none of this version."""
+        path = _manifest_path(output)
+        try:
+            return decode_state(store_of(path).read(path), cls, _MANIFEST_VERSION)
+        except (OSError, KafkaIndexError) as error:
+            if is_retriable(error):
+                raise
+            return None
+
+    def write(self, output: str) -> None:
+        """Write the manifest of an output, atomically and durably.
+
+        Raises `PublishError` if that fails.
+        """
+        with whole_file(_manifest_path(output), what="manifest of the run") as file:
+            file.write(json.dumps({"version": _MANIFEST_VERSION, **asdict(self)}).encode())
+            file.commit()
+
+    def is_of(self, inputs: str, output: str, others: Sequence[str]) -> bool:
+        """Return whether a run over inputs of this digest would write the files that exist already.
+
+        `others` are files that it is to write besides the output.
+        """
+        try:
+            found = written(output, others)
+        except (OSError, KafkaIndexError) as error:
+            if is_retriable(error):
+                raise
+            return False
+        if inputs != self.inputs:
+            return False
+        if any(not change for _, _, change in self.files):
+            found = tuple((path, size, "") for path, size, _ in found if path not in others)
+        return set(self.files) == set(found)
+
+    @classmethod
+    def of_unfinished(cls, inputs: str, sizes: Mapping[str, int]) -> Self:
+        """Return the manifest of a run that is about to put its output in place.
+
+        Whatever ends it then, the same run replaces the output that it finds.
+        """
+        files = tuple((path, size, "") for path, size in sizes.items())
+        return cls(inputs, files, (), RunOutcome.ENVIRONMENT)
+
+
+def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
+    """Return the files of an output, and other files that a run wrote, as they are now.
+
+    Raises `OSError` or `KafkaIndexError` if one is missing.
+    """
+    files = [_file_state(path) for path in others]
+    folder, name = os.path.split(output)
+    entry = next((each for each in scan_directory(folder) if each.name == name), None)
+    if entry is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), output)
+    entries = scan_directory(output) if entry.is_directory() else [entry]
+    return tuple(sorted([*files, *map(_entry_state, entries)]))
+
+
+def inputs_digest(
+    queries: Queries,
+    inventory: Inventory,
+    settings: LookupSettings,
+    *,
+    output_format: QueryFormat,
+    upper_bound: UpperBound,
+) -> str:
+    """Return the digest of all that determines the answers."""
+    digest = hashlib.sha256()
+    for path in queries.files:
+        digest.update(repr(_file_state(path)).encode())
+    for table in (inventory.partitions, inventory.segments):
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, table.schema) as stream:
+            stream.write_table(table)
+        digest.update(content.getvalue())
+    is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
+    suffixes = (*_INDEXES, *_TRANSACTIONS) if is_stable else _INDEXES
+    # In the order of the partitions, each once.
+    directories: dict[str, None] = {}
+    for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
+        directories[row["index_directory"] or row["directory"]] = None
+        if is_stable:
+            # Snapshots are beside the logs, wherever the indexes are.
+            directories[row["directory"]] = None
+    states = {
+        directory: sorted(_entry_state(each) for each in entries if each.name.endswith(suffixes))
+        for directory, entries in scan_directories(filter(None, directories))
+    }
+    for directory in directories:
+        digest.update(repr((directory, states.get(directory, []))).encode())
+    digest.update(repr((settings, queries.by, output_format, upper_bound)).encode())
+    return digest.hexdigest()
+
+
+def _manifest_path(output: str) -> str:
+    folder, name = os.path.split(output)
+    return os.path.join(folder, f".{name}.kafka-index-lookup")
+
+
+def _entry_state(entry: Entry) -> tuple[str, int, str]:
+    info = entry.info()
+    return info.path, info.size_bytes, info.version or str(info.mtime_ns)
+
+
+def _file_state(path: str) -> tuple[str, int, str]:
+    if is_remote(path):
+        info = store_of(path).info(path)
+        return path, info.size_bytes, info.version or str(info.mtime_ns)
+    found = os.stat(path)
+    return path, found.st_size, str(found.st_mtime_ns)

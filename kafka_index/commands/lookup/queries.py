@@ -31,7 +31,8 @@ from kafka_index.core.fs.paths import absolute_path, expand_input
 from kafka_index.core.fs.registry import COMPRESSIONS, input_stream, readable, store_of
 from kafka_index.core.fs.store import is_remote
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.query.keys import PARTITION, TOPIC, By
+from kafka_index.core.query.choices import By
+from kafka_index.core.query.keys import PARTITION, TOPIC
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -566,7 +567,7 @@ def _parquet_errors_of(path: str) -> Iterator[None]:
 
 # DuckDB holds a row in memory.
 _MAX_ROW_BYTES = 16 << 20
-_BATCH_TEXT_BYTES = 32 << 20
+_BATCH_TEXT_BYTES = 8 << 20
 _MIN_TEXT_ROWS = 2_048
 _SAMPLE_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20

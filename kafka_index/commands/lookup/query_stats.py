@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.commands.lookup.queries import QuerySplit
-from kafka_index.commands.lookup.report import (
+from kafka_index.commands.lookup.result import (
     MAX_FINDINGS,
     MAX_INVALID,
     InvalidQuery,
@@ -26,18 +26,11 @@ from kafka_index.core.log.read.answers import (
     FOUND_OFFSET,
     Answers,
     SpecialTimestamp,
-    Status,
 )
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.choices import Resolve, Status
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory
-from kafka_index.core.query.keys import (
-    NO_PARTITION,
-    PARTITION,
-    By,
-    QueryBatch,
-    integers,
-    plain_array,
-)
+from kafka_index.core.query.keys import NO_PARTITION, PARTITION, QueryBatch, integers, plain_array
 from kafka_index.core.query.lookups import Lookups
 
 # Partitions that do not exist are counted one by one up to this many.

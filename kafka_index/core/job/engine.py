@@ -83,6 +83,10 @@ class Listener(Protocol):
         """Show how many of the equal shares of the work are done; called from any thread."""
         return
 
+    def on_note(self, text: str) -> None:  # noqa: ARG002
+        """Show a line that matters before the result is there."""
+        return
+
 
 class _SilentListener(Listener):
     """Shows nothing."""

@@ -1,4 +1,4 @@
-"""Choices of a read of records; loaded without numpy and pyarrow, for the help of commands."""
+"""Choices of queries and of reads of records: light, for the help of commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ from enum import StrEnum
 from typing import Any
 
 from kafka_index.core.job.request import ChoiceKind, Group, parameter
+from kafka_index.core.log.read.choices import Resolve
+
+
+class By(StrEnum):
+    """The kind of key of the queries."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+
+    @property
+    def column(self) -> str:
+        """The column of a query that holds it."""
+        return self.value
+
+    @property
+    def default_resolve(self) -> Resolve:
+        """The level of a lookup that names no other."""
+        return Resolve.BATCH if self is By.OFFSET else Resolve.RECORD
 
 
 class Isolation(StrEnum):

@@ -39,7 +39,8 @@ from kafka_index.core.log.read.fetched_log import requests
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.query.keys import NO_PARTITION, By, Codes, PartitionCodes
+from kafka_index.core.query.choices import By
+from kafka_index.core.query.keys import NO_PARTITION, Codes, PartitionCodes
 
 #: A row per partition: its directory, its checkpoints, and which rows of the segments are its own.
 PARTITION_SCHEMA = pa.schema(

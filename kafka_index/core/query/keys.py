@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +22,7 @@ from kafka_index.core.format.config import parse_integer
 from kafka_index.core.format.integers import INT64_MAX, Longs
 from kafka_index.core.format.times import parse_iso_time
 from kafka_index.core.log.read.answers import Answers
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.query.choices import By
 
 Flags = NDArray[np.bool_]
 #: The columns that every query has, beside that of its key.
@@ -47,23 +46,6 @@ _CELLS_PER_PARTITION = 16
 _MIN_CELLS = 1 << 16
 _PARTITION_BITS = 32
 _RADIX_BITS = 16
-
-
-class By(Enum):
-    """The kind of key of the queries."""
-
-    OFFSET = "offset"
-    TIMESTAMP = "timestamp"
-
-    @property
-    def column(self) -> str:
-        """The column of a query that holds it."""
-        return self.value
-
-    @property
-    def default_resolve(self) -> Resolve:
-        """The level of a lookup that names no other."""
-        return Resolve.BATCH if self is By.OFFSET else Resolve.RECORD
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,15 @@ from kafka_index.core.log.read.answers import (
     SEGMENT_BASE_OFFSET,
     UNREADABLE,
     Answers,
-    Finding,
+    LookupFinding,
     SpecialTimestamp,
-    Status,
 )
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import NO_PARTITION, By, Keys, QueryBatch
+from kafka_index.core.query.keys import NO_PARTITION, Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from kafka_index.core.records.decompression import shared_budget
 
@@ -89,7 +89,7 @@ def _rows(
             findings.extend(lookups.drain_findings())
         return answers, ends
 
-    findings: list[Finding] = []
+    findings: list[LookupFinding] = []
     records, ends = ask(By.OFFSET, committed, specials=False)
     times, _ = ask(By.TIMESTAMP, after if is_history else last, specials=not is_history)
     unread = [each for each in dict.fromkeys(findings) if each.kind == UNREADABLE]
@@ -197,7 +197,7 @@ def _absent(commits: Sequence[CommittedOffset], codes: Longs) -> Iterator[KafkaI
         )
 
 
-def _fault(finding: Finding) -> KafkaIndexError:
+def _fault(finding: LookupFinding) -> KafkaIndexError:
     kind = ReadError if finding.retriable else CorruptLogError
     return kind(
         f"the lag of {finding.topic}-{finding.partition} is not known: {finding.reason}",

@@ -28,20 +28,19 @@ from kafka_index.core.job.threads import map_requests
 from kafka_index.core.log.read.answers import (
     UNREADABLE,
     Answers,
-    Finding,
     Findings,
+    LookupFinding,
     SpecialTimestamp,
-    Status,
 )
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.fetched_indexes import IndexFolder
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import Expected, PartitionLog, ReadAhead
 from kafka_index.core.log.read.segment_log import SegmentCache
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory
 from kafka_index.core.query.keys import (
     NO_PARTITION,
-    By,
     Flags,
     Keys,
     QueryBatch,
@@ -130,7 +129,7 @@ class Lookups(Closeable):
             self._add_unreadable(self.inventory.files_of(code), error, 0)
             return None
 
-    def drain_findings(self) -> list[Finding]:
+    def drain_findings(self) -> list[LookupFinding]:
         """Return the findings since the last call, each once."""
         for log in self._logs.values():
             self._gather(log)
@@ -222,7 +221,7 @@ class Lookups(Closeable):
         elif error.filename is not None:
             path, reason = os.fsdecode(error.filename), str(error.strerror)
         self._findings.add(
-            Finding(
+            LookupFinding(
                 files.topic,
                 files.partition,
                 None,
@@ -353,7 +352,7 @@ class DividedLookups(Lookups):
         """Return where a partition ends, as `Lookups.end_offset` does."""
         return self._own[code % len(self._own)].end_offset(code)
 
-    def drain_findings(self) -> list[Finding]:
+    def drain_findings(self) -> list[LookupFinding]:
         """Return the findings since the last call, each once."""
         return [finding for own in self._own for finding in own.drain_findings()]
 

@@ -106,7 +106,7 @@ def run_command(command: str, dump_folder: Path, folder: Path, report: Path) -> 
         ("verify", "harmful file"),
         ("predict", "does_not_start"),
         ("restore", "lost"),
-        ("lookup", "2 queries read, 1 found"),
+        ("lookup", "2 queries: 1 found"),
     ],
 )
 def test_the_page_of_a_command_opens_offline_with_its_verdict_first(

@@ -11,15 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import QueryFormat, open_queries, read_split
-from kafka_index.commands.lookup.query_executor import answer_queries
-from kafka_index.commands.lookup.report import LookupTotals
+from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By, QueryBatch
+from kafka_index.core.query.keys import QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.support.segments import batch
 

@@ -14,7 +14,7 @@ from kafka_index.commands.lookup import queries
 from kafka_index.commands.lookup.queries import QueryFormat
 from kafka_index.core.errors import InputError
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.query.keys import By
+from kafka_index.core.query.choices import By
 from tests.commands.lookup.building import (
     ODD_TEXT,
     C,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka_index.commands.lookup import queries
 from kafka_index.commands.lookup.queries import open_queries, read_split
 from kafka_index.core.errors import InputError
-from kafka_index.core.query.keys import By
+from kafka_index.core.query.choices import By
 from tests.commands.lookup.building import asked, put
 
 HEADER = "topic,partition,offset,note\n"

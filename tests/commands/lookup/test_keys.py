@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.times import parse_iso_time
-from kafka_index.core.query.keys import By, Keys, ceil_divide
+from kafka_index.core.query.choices import By
+from kafka_index.core.query.keys import Keys, ceil_divide
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001, as texts are
 MAY = 1_714_521_600_000  # 2024-05-01T00:00:00Z

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kafka_index.core.query.lookups as lookups_module
-from kafka_index.core.log.read.answers import UNREADABLE, Answers, SpecialTimestamp, Status
-from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.log.read.answers import UNREADABLE, Answers, SpecialTimestamp
+from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
 from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By, Keys, QueryBatch
+from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import (
     DividedLookups,
     Lookups,

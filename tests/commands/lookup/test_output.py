@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index.commands.lookup.lookup_job import answer_split
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import Queries, open_queries
-from kafka_index.commands.lookup.query_executor import answer_split
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
-from kafka_index.core.query.keys import By
+from kafka_index.core.query.choices import By
 from tests.commands.lookup.building import (
     lookups_of,
     make_dump,
@@ -234,10 +234,15 @@ def test_an_output_that_cannot_be_written_is_refused(work: Path, queries: Querie
 
 _KILLED = """
 import os, signal, sys
-from kafka_index.lookup import *
-from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.commands.lookup import output
+from kafka_index.commands.lookup.lookup_job import answer_queries
+from kafka_index.commands.lookup.output import AnswerTarget
+from kafka_index.commands.lookup.queries import open_queries
+from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.query.choices import By
+from kafka_index.core.query.inventory import collect_inventory
+from kafka_index.core.query.lookups import LookupSettings
 
 queries = open_queries(sys.argv[1], By.OFFSET)
 settings = LookupSettings(By.OFFSET, Resolve.BATCH)

@@ -13,7 +13,8 @@ import pytest
 
 from kafka_index.commands.lookup.queries import open_queries, read_split
 from kafka_index.core.errors import InputError
-from kafka_index.core.query.keys import By, QueryBatch
+from kafka_index.core.query.choices import By
+from kafka_index.core.query.keys import QueryBatch
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 

@@ -16,19 +16,20 @@ from hypothesis import strategies as st
 
 from kafka_index.commands.lookup import query_stats
 from kafka_index.commands.lookup.query_stats import StatusCounts
-from kafka_index.commands.lookup.report import (
+from kafka_index.commands.lookup.result import (
     LOOKUP_REPORT_SCHEMA,
     LookupTotals,
     SplitReport,
     StartingOffset,
 )
-from kafka_index.core.log.read.answers import Finding, Status
+from kafka_index.core.log.read.answers import LookupFinding
+from kafka_index.core.log.read.choices import Status
 from kafka_index.core.output.report_file import ReportFile
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from tests.commands.lookup.building import make_dump
 
 FOUND, UNKNOWN = int(Status.FOUND), int(Status.UNKNOWN_PARTITION)
-DAMAGE = Finding("t", 0, 5, "/d/t-0/5.log", "unreadable", "bad crc", 77, queries=3)
+DAMAGE = LookupFinding("t", 0, 5, "/d/t-0/5.log", "unreadable", "bad crc", 77, queries=3)
 REPORT = SplitReport(
     number=0,
     rows=5,
@@ -93,7 +94,7 @@ def test_a_run_without_queries_has_a_report(tmp_path: Path) -> None:
 
 def test_findings_come_by_partition_segment_and_position() -> None:
     places = [("t", 1, 0, 5), ("t", 0, None, None), ("s", 9, 7, 1), ("t", 0, 3, 9), ("t", 0, 3, 2)]
-    findings = tuple(Finding(t, p, s, "", "tail", "", at) for t, p, s, at in places)
+    findings = tuple(LookupFinding(t, p, s, "", "tail", "", at) for t, p, s, at in places)
     found = totals_of(replace(REPORT, findings=findings)).findings
     assert [(finding.topic, finding.partition, finding.segment_base_offset, finding.position_bytes)
             for finding in found] == [places[i] for i in (2, 1, 4, 3, 0)]  # fmt: skip

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from kafka_index.commands.lookup.query_stats import reset_offsets_csv, starting_offsets_json
-from kafka_index.commands.lookup.report import StartingOffset
+from kafka_index.commands.lookup.result import StartingOffset
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.read.answers import Status
-from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By
 from tests.commands.lookup.building import Row, make_dump, query, run, write_queries
 
 RANGES = {"a-0": (0, 50), "a-1": (100, 150), "b.c-x-10": (0, 20)}

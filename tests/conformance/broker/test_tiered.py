@@ -20,8 +20,9 @@ from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import By, Keys, QueryBatch
+from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.conformance.kafka_jars import tiered_storage_jar
 from tests.support.command_line import build_here, run_here

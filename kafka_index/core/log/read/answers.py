@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import OPEN_FILES_HINT, KafkaIndexError, is_retriable, lacks_open_files
 from kafka_index.core.format.integers import Longs
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.choices import Resolve, Status
 
 if TYPE_CHECKING:
     from kafka_index.core.log.read.segment_log import SegmentLog
@@ -36,33 +36,6 @@ UNREADABLE = "unreadable"
 #: broker, the next batch is the answer.
 GAP = "missing_offsets"
 KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE, GAP)
-
-
-class Status(IntEnum):
-    """The outcome of a query."""
-
-    #: There is an answer at the requested level.
-    FOUND = 0
-    #: The offset is below the first that the partition still has.
-    BEFORE_LOG_START = 1
-    #: The offset is the next one to be written (or not yet visible below the upper bound): an
-    #: empty read, no error.
-    LOG_END = 2
-    #: The offset is above the end of the log: a broker calls it out of range.
-    AFTER_LOG_END = 3
-    #: No record is that late, or (compacted away) none is left at or after the offset.
-    NO_RECORD_AT_OR_AFTER = 4
-    #: The dump holds no segments of that partition.
-    UNKNOWN_PARTITION = 5
-    #: A null or negative offset, a null or unsupported timestamp, a null topic or partition.
-    INVALID_QUERY = 6
-    #: Damage, or a failing disk, hides the answer.
-    UNREADABLE = 7
-
-    @property
-    def text(self) -> str:
-        """The status as users see it."""
-        return self.name.lower()
 
 
 class SpecialTimestamp(IntEnum):
@@ -164,7 +137,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LookupFinding:
     """A finding about a partition, or about one of its segments, that users should know.
 
     `kind` is one of `KINDS`, and `queries` the number of queries without an answer because of it;
@@ -187,18 +160,18 @@ class Findings:
     """Collects findings; a repeated one adds its queries to the first."""
 
     def __init__(self) -> None:
-        self._found: dict[Finding, int] = {}
+        self._found: dict[LookupFinding, int] = {}
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: LookupFinding) -> None:
         """Add a finding."""
         key = replace(finding, queries=0)
         self._found[key] = self._found.get(key, 0) + finding.queries
 
-    def all(self) -> list[Finding]:
+    def all(self) -> list[LookupFinding]:
         """Return the findings."""
         return [replace(finding, queries=queries) for finding, queries in self._found.items()]
 
-    def drain(self) -> list[Finding]:
+    def drain(self) -> list[LookupFinding]:
         """Return the findings since the last call."""
         found = self.all()
         self._found.clear()
@@ -229,7 +202,7 @@ class SegmentFindings:
         """Add a finding."""
         segment = self._segment
         self._findings.add(
-            Finding(
+            LookupFinding(
                 segment.topic,
                 segment.partition,
                 segment.base_offset,

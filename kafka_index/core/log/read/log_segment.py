@@ -48,9 +48,8 @@ from kafka_index.core.log.read.answers import (
     Answers,
     Findings,
     SegmentFindings,
-    Status,
 )
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
 from kafka_index.core.log.read.segment_indexes import Largest, SegmentIndexes, request_parts
 from kafka_index.core.log.read.segment_log import SegmentCache, SegmentLog

@@ -43,12 +43,11 @@ from kafka_index.core.log.read.answers import (
     NULL,
     SEGMENT_BASE_OFFSET,
     Answers,
-    Finding,
     Findings,
+    LookupFinding,
     SpecialTimestamp,
-    Status,
 )
-from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
 from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
 from kafka_index.core.log.read.log_segment import LogSegment
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
@@ -595,7 +594,7 @@ class PartitionLog(Closeable):
         with self._cache.announcing(ahead.reach):
             return self._answer_timestamps(timestamps_ms, resolve)
 
-    def take_findings(self) -> list[Finding]:
+    def take_findings(self) -> list[LookupFinding]:
         """Return the findings since the last call."""
         return self._findings.drain()
 

@@ -17,8 +17,9 @@ from kafka_index import read_records
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.log.read.answers import UNREADABLE
 from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import By, Keys, QueryBatch
+from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.support.command_line import Argument, run_here
 from tests.support.remote import upload

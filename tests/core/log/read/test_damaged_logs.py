@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.core.errors import CorruptLogError, InputError
-from kafka_index.core.log.read.answers import TAIL, UNREADABLE, Finding, Status
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.read.answers import TAIL, UNREADABLE, LookupFinding
+from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.campaign import drawn
 from tests.support.partition_twin import NO_RECORD, Twin
@@ -72,7 +72,7 @@ def all_but(offsets: Sequence[int], status: str = "unreadable") -> dict[int, str
     return {one: status if one in offsets else "found" for one in range(18)}
 
 
-def of_kind(log: PartitionLog, kind: str) -> list[Finding]:
+def of_kind(log: PartitionLog, kind: str) -> list[LookupFinding]:
     return [finding for finding in log.take_findings() if finding.kind == kind]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.core.log.read.answers import INDEX_REFUSED, NO_INDEX, Finding
+from kafka_index.core.log.read.answers import INDEX_REFUSED, NO_INDEX, LookupFinding
 from kafka_index.core.log.read.choices import Resolve
 from tests.support.index_files import (
     ENTRY_BYTES,
@@ -50,7 +50,7 @@ OFFSETS, ENTRIES = FIRST.entries(0)
 RIGHT = {OFFSET: offset_file(FIRST, OFFSETS), TIME: time_file(FIRST, ENTRIES)}
 
 
-def found_with(tmp_path: Path, suffix: str, content: bytes | None) -> list[Finding]:
+def found_with(tmp_path: Path, suffix: str, content: bytes | None) -> list[LookupFinding]:
     """The findings about one index file with this content; answers are right, too."""
     directory = PLAIN.write(tmp_path)
     path = directory / f"{FIRST.name}{suffix}"

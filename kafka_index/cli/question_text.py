@@ -1,0 +1,226 @@
+"""The answer to a question of ``lookup``, as text or JSON.
+
+Of one partition everything that is known of the answer is printed; of several, a table, lines or
+JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafka_index.cli.exit_status import ExitCode, run_summary
+from kafka_index.cli.print_result import ProgressListener
+from kafka_index.cli.shared_options import Detail
+from kafka_index.cli.terminal import Paint, Table, print_log, print_text
+from kafka_index.commands.lookup.question import answer_question, partition_directories
+from kafka_index.commands.lookup.request import ConsoleLookupRequest
+from kafka_index.commands.lookup.result import MEANINGS, QuestionResult, finding_line
+from kafka_index.core.errors import CorruptLogError
+from kafka_index.core.format.human import format_count, shown_path
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.times import format_time
+from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread
+from kafka_index.core.log.read.answers import UNREADABLE
+from kafka_index.core.log.read.choices import Status
+
+if TYPE_CHECKING:
+    from kafka_index.cli.record_text import RecordText
+    from kafka_index.core.query.printed_records import PrintedRecords
+
+_NOTHING = "-"
+
+
+def print_answer(request: ConsoleLookupRequest, verbosity: Detail) -> ExitCode:
+    """Answer a question, and print the answer."""
+    result = answer_question(request, ProgressListener(verbosity))
+    run_summary().add_result(result)
+    run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in drain_unread()))
+    if request.has_one_answer:
+        _print_one(request, result)
+    elif request.as_json:
+        sys.stdout.writelines(json.dumps(answer) + "\n" for answer in result.answers)
+    elif request.as_offsets:
+        _print_offsets(result.answers)
+    else:
+        print_text(sys.stdout, [_table(request, result.answers)])
+    _print_findings(result, verbosity)
+    return ExitCode(result.outcome.exit_code)
+
+
+def _print_one(request: ConsoleLookupRequest, result: QuestionResult) -> None:
+    """Print all that is known of one answer."""
+    (answer,) = result.answers
+    partition = TopicPartition(answer["topic"], answer["partition"])
+    found = None
+    if request.show_record and answer["found_offset"] is not None:
+        found = _read_record(partition, answer["found_offset"], request)
+    if request.as_json:
+        shown = dict(answer)
+        if found is not None:
+            text, record = found
+            shown["record"] = json.loads("".join(text.lines(record)))
+        click.echo(json.dumps(shown, ensure_ascii=False))
+        return
+    lines = _lines(request, partition, answer, result.place)
+    if found is not None:
+        text, record = found
+        lines += _aligned(list(text.members(record)), len("leader epoch"))
+    print_text(sys.stdout, lines)
+
+
+def _print_findings(result: QuestionResult, verbosity: Detail) -> None:
+    """Print the findings about the logs of a question; quietly only the damage."""
+    for finding in result.findings:
+        if finding.kind == UNREADABLE or verbosity is not Detail.QUIET:
+            print_log(f"{finding.kind}: {finding_line(finding)}")
+    for entry in result.unread:
+        print_log(f"could not be read: {entry}")
+
+
+def _lines(
+    request: ConsoleLookupRequest,
+    partition: TopicPartition,
+    answer: Mapping[str, Any],
+    place: str,
+) -> list[str]:
+    is_time = request.at is not None and not request.is_place
+    key = _time(request.key) if is_time else request.key
+    status = Status[answer["status"].upper()]
+    lines = [f"{partition.directory_name}, {request.key_kind} {key}: {status.text}"]
+    if status is not Status.FOUND:
+        lines[0] += f" ({MEANINGS[status]}{place and f'; {place}'})"
+    batch = entry = None
+    if answer["batch_base_offset"] is not None:
+        batch = (
+            f"offsets {answer['batch_base_offset']} to {answer['batch_last_offset']}, "
+            f"{answer['batch_size_bytes']} bytes at byte {answer['batch_position_bytes']}"
+        )
+    if answer["entry_offset"] is not None:
+        time = _known_time(answer["entry_timestamp_ms"])
+        entry = (
+            f"offset {answer['entry_offset']}, byte {answer['entry_position_bytes']}"
+            f"{'' if time is None else f', time {time}'}"
+        )
+    cells = {
+        "offset": answer["found_offset"],
+        "time": _known_time(answer["found_timestamp_ms"]),
+        "leader epoch": answer["found_leader_epoch"],
+        "batch": batch,
+        "index entry": entry,
+        "segment": answer["segment_base_offset"],
+        "file": None if answer["log_path"] is None else shown_path(answer["log_path"]),
+    }
+    known = [(name, str(value)) for name, value in cells.items() if value is not None]
+    return lines + _aligned(known, max(map(len, cells)))
+
+
+def _aligned(members: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Return names and texts in two columns; the first has at least a width."""
+    width = max([width, *(len(name) for name, _ in members)])
+    return [f"  {name.ljust(width)}  {text}" for name, text in members]
+
+
+def _known_time(timestamp_ms: int | None) -> str | None:
+    return None if timestamp_ms is None or timestamp_ms < 0 else _time(timestamp_ms)
+
+
+def _time(timestamp_ms: int) -> str:
+    text = format_time(timestamp_ms)
+    return str(timestamp_ms) if text is None else f"{text} ({timestamp_ms})"
+
+
+def _read_record(
+    partition: TopicPartition, offset: int, request: ConsoleLookupRequest
+) -> tuple[RecordText, PrintedRecords] | None:
+    """Return a record, and what formats it; None at a place without a record, such as the end.
+
+    Raises `KafkaIndexError` if its batch cannot be read.
+    """
+    from kafka_index.cli.record_text import RecordText  # noqa: PLC0415, slow to import
+    from kafka_index.core.query.bounds import BoundOptions  # noqa: PLC0415, slow to import
+    from kafka_index.core.query.printed_records import (  # noqa: PLC0415, slow to import
+        PRINTED_COLUMNS,
+        PrintedRecords,
+        decoder_of_topic,
+    )
+    from kafka_index.core.query.records import plan_read, read_plan  # noqa: PLC0415, as above
+    from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, slow to import
+
+    paths: Sequence[str] = request.inputs
+    topic, number = partition.topic, partition.partition
+    if request.tiered is None:
+        paths = partition_directories(paths, topic, [number])
+    plan = plan_read(
+        paths,
+        partitions={topic: [number]},
+        bounds=BoundOptions(offset, offset + 1),
+        settings=ReadSettings(
+            columns=PRINTED_COLUMNS,
+            include_control=True,
+            max_decompressed_bytes=request.log_config.max_decompressed_bytes,
+        ),
+        config=request.log_config,
+        tiered=request.tiered,
+        indexes=request.indexes,
+    )
+    for batch in read_plan(plan):
+        if batch.num_rows > 1:
+            raise CorruptLogError(f"offset {offset} is that of more than one record")
+        if batch.num_rows:
+            decode = decoder_of_topic(topic)
+            text = RecordText(as_json=request.as_json, keys=None, values=None, decode=decode)
+            return text, PrintedRecords.of_rows(batch)
+    return None
+
+
+def _table(request: ConsoleLookupRequest, answers: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of answers; that of several topics begins with their names."""
+    paint = Paint(sys.stdout)
+
+    def status(text: str) -> str:
+        return (paint.good if text == Status.FOUND.text else paint.notable)(text)
+
+    columns: list[tuple[str, str, Callable[[Any], str]]] = [
+        ("partition", "partition", str),
+        ("start", "start_offset", str),
+        ("end", "end_offset", str),
+        ("max records", "max_records", format_count),
+        ("first time", "first_timestamp_ms", _short_time),
+        ("last time", "max_timestamp_ms", _short_time),
+    ]
+    if request.topics is not None:
+        columns.insert(0, ("topic", "topic", str))
+    if request.key_kind is not None:
+        columns += [
+            ("answer", "found_offset", str),
+            ("time", "found_timestamp_ms", _short_time),
+            ("status", "status", status),
+        ]
+    rows = [
+        [_NOTHING if answer[name] is None else shown(answer[name]) for _, name, shown in columns]
+        for answer in answers
+    ]
+    titles = [title for title, *_ in columns]
+    texts = {"topic", "first time", "last time", "time", "status"}
+    return Table(titles, rows, [at for at, title in enumerate(titles) if title in texts])
+
+
+def _short_time(timestamp_ms: int) -> str:
+    return format_time(timestamp_ms) or str(timestamp_ms)
+
+
+def _print_offsets(answers: Sequence[Mapping[str, Any]]) -> None:
+    """Print lines as ``kafka-get-offsets`` does; without a question the ends."""
+    for answer in answers:
+        place = f"{answer['topic']}:{answer['partition']}"
+        offset = answer.get("found_offset") if "status" in answer else answer["end_offset"]
+        if offset is None:
+            print_log(f"no offset for {place}: {answer.get('status', 'not known')}")
+        else:
+            sys.stdout.write(f"{place}:{offset}\n")

@@ -1,0 +1,496 @@
+"""Answers tables of queries: in memory, or in files, each split into a part of the output."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.commands.lookup.answer_files import open_answers
+from kafka_index.commands.lookup.output import (
+    ARROW_ENDING,
+    AnswerTarget,
+    LookupManifest,
+    answer_target,
+    format_of_answers,
+    inputs_digest,
+    written,
+)
+from kafka_index.commands.lookup.queries import (
+    READ_ROWS,
+    SPLIT_ROWS,
+    Queries,
+    QueryFormat,
+    QuerySplit,
+    check_columns,
+    open_queries,
+    read_split,
+)
+from kafka_index.commands.lookup.query_stats import (
+    SplitTally,
+    reset_offsets_csv,
+    starting_offsets_json,
+)
+from kafka_index.commands.lookup.request import LookupRequest, MemoryLookupRequest
+from kafka_index.commands.lookup.result import (
+    LookupResult,
+    LookupTotals,
+    SplitReport,
+    StartingOffset,
+)
+from kafka_index.core.arguments import table_of, time_of
+from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, plural
+from kafka_index.core.format.human import format_bytes
+from kafka_index.core.format.times import now_ms
+from kafka_index.core.fs.durable_files import AtomicFile
+from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
+from kafka_index.core.fs.paths import absolute_path, refuse_overlap
+from kafka_index.core.fs.registry import whole_file
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
+from kafka_index.core.job.request import function_at
+from kafka_index.core.job.result import ReportSink, RunOutcome
+from kafka_index.core.log.read.answers import LookupFinding
+from kafka_index.core.log.read.choices import Status
+from kafka_index.core.logdir.segment_table import PartitionSegments
+from kafka_index.core.query.choices import By
+from kafka_index.core.query.inventory import Inventory, collect_inventory, find_unindexed
+from kafka_index.core.query.keys import PARTITION, TOPIC, Keys, QueryBatch, plain_array
+from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
+
+# What a run over the same inputs would end with again.
+_FINAL = (RunOutcome.DONE, RunOutcome.DAMAGE)
+_Render = Callable[[Sequence[StartingOffset]], str]
+_RENDERS: Mapping[str, _Render] = {
+    "starting_offsets": starting_offsets_json,
+    "reset_offsets": reset_offsets_csv,
+}
+
+
+def look_up(
+    request: LookupRequest,
+    engine: Engine,
+    listener: Listener | None = None,
+    report: ReportSink | None = None,
+) -> LookupResult:
+    """Answer a table of queries.
+
+    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
+    """
+    with reading_inputs(follow_links=request.follow_links) as unread:
+        if isinstance(request, MemoryLookupRequest):
+            result = _look_up_table(request)
+        else:
+            result = _FileLookup(request, engine, listener or SILENT, report).run()
+    return replace(result, unread=unread_texts(unread))
+
+
+def inventory_of(
+    request: LookupRequest,
+    paths: Sequence[str] | None = None,
+    topics: re.Pattern[str] | None = None,
+) -> Inventory:
+    """List the logs of a request; `paths` are some of its inputs, `topics` some of its topics."""
+    return collect_inventory(
+        request.inputs if paths is None else paths,
+        tiered=request.tiered,
+        indexes=request.indexes,
+        upper_bound=request.upper_bound,
+        topics=topics or request.topics,
+    )
+
+
+def note_inventory(inventory: Inventory, unindexed: pa.Table, listener: Listener) -> None:
+    """Note before the work which remote logs are read completely, and which starts are bounds."""
+    if unindexed.num_rows:
+        what = plural(unindexed.num_rows, "remote segment")
+        size_bytes = sum(unindexed["size_bytes"].to_pylist())
+        listener.on_note(
+            f"{what} ({format_bytes(size_bytes)}) without index files: those that are asked are "
+            "read whole, once each; build --output makes index files"
+        )
+    if partitions := inventory.uncertain_starts:
+        listener.on_note(
+            f"{plural(partitions, 'partition')} without a log directory: the log starts are lower "
+            "bounds, those of the first remote segments; --input adds what a broker knows"
+        )
+
+
+# ------------------------------------------------------------------------------- tables in memory
+
+
+def _look_up_table(request: MemoryLookupRequest) -> LookupResult:
+    by = request.by
+    assert by is not None  # noqa: S101, functions give it
+    names = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (by.column, pa.int64())])
+    table = table_of(request.queries, "queries", names)
+    asked = _with_times(table, by)
+    check_columns(asked.schema, by)
+    settings = LookupSettings(by, request.resolve, request.log_config)
+    with Lookups(inventory_of(request), settings) as lookups:
+        answers = lookups.answer_rows(asked)
+        findings = lookups.drain_findings()
+    found = answers.to_arrow()
+    schema = pa.schema([*table.schema, *found.schema], metadata=table.schema.metadata)
+    counts = np.bincount(answers.status, minlength=len(Status)).tolist()
+    return LookupResult(
+        pa.table([*table.columns, *found.columns], schema=schema),
+        {status.text: counts[status] for status in Status},
+        findings,
+    )
+
+
+def _with_times(table: pa.Table, by: By) -> pa.Table:
+    """Return a table with milliseconds instead of times in texts, which may be relative.
+
+    Raises `InputError`, which names the text, for the first that is no time.
+    """
+    if by is not By.TIMESTAMP or table.schema.names.count(by.column) != 1:
+        return table
+    column = plain_array(table.column(by.column))
+    types = pa.types
+    if not any(
+        is_text(column.type)
+        for is_text in (types.is_string, types.is_large_string, types.is_string_view)
+    ):
+        return table
+    texts = column.cast(pa.string())
+    keys, now = Keys.of(texts, by), now_ms()
+    values, valid = keys.values.copy(), keys.valid
+    if valid is not None:
+        valid = valid.copy()
+        for row in np.flatnonzero(~valid & texts.is_valid().to_numpy(zero_copy_only=False)):
+            values[row] = time_of(texts[int(row)].as_py(), "queries: timestamp", now=now)
+            valid[row] = True
+    place = table.schema.get_field_index(by.column)
+    return table.set_column(place, by.column, Keys(values, valid).to_arrow())
+
+
+# ------------------------------------------------------------------------------- tables in files
+
+
+class _FileLookup:
+    """Answers queries of files into files."""
+
+    def __init__(
+        self,
+        request: LookupRequest,
+        engine: Engine,
+        listener: Listener,
+        report: ReportSink | None,
+    ) -> None:
+        self._request = request
+        self._engine = engine
+        self._listener = listener
+        self._report = report
+        self._by = by = request.by or By.OFFSET
+        self._queries = open_queries(request.queries, by)
+        self._inventory = inventory_of(request)
+        self._settings = LookupSettings(
+            by, request.resolve or by.default_resolve, request.log_config
+        )
+        self._output = absolute_path(str(request.output))
+        self._totals = LookupTotals()
+
+    def run(self) -> LookupResult:
+        """Answer the queries, unless an earlier run has done so."""
+        request, output = self._request, self._output
+        digest = inputs_digest(
+            self._queries,
+            self._inventory,
+            self._settings,
+            output_format=format_of_answers(str(request.output), self._queries),
+            upper_bound=request.upper_bound,
+        )
+        others = [absolute_path(path) for path, _ in request.offsets_files]
+        done = None if request.overwrite else LookupManifest.read(output)
+        is_repeat = done is not None and done.is_of(digest, output, others)
+        # The rows of a report are not in the manifest.
+        if done is not None and is_repeat and done.outcome in _FINAL and self._report is None:
+            return self._result(dict(done.queries), repeated=done.outcome)
+        # A file that cannot be written ends the run before the work.
+        target = answer_target(
+            str(request.output),
+            self._queries,
+            inputs=[*request.folders, request.queries],
+            # A retry replaces the answers of a run that could not read everything.
+            overwrite=request.overwrite or is_repeat,
+        )
+        with offsets_files(request, target.path) as files, target:
+            self._answer(target)
+            totals = self._totals
+            write_offsets(files, totals.starting_offsets, totals.findings)
+            for file, _ in files:
+                file.commit()
+            target.publish(
+                totals.rows_of_split,
+                lambda sizes: LookupManifest.of_unfinished(digest, sizes).write(output),
+            )
+        result = self._result(
+            {status.text: count for status, count in totals.queries_of_status.items()}
+        )
+        try:
+            queries = tuple(result.queries.items())
+            manifest = LookupManifest(digest, written(output, others), queries, result.ended)
+            manifest.write(output)
+        except (KafkaIndexError, OSError) as error:
+            # The answers are complete: only a rerun will not know it.
+            self._listener.on_note(f"the run is not recorded: {error}")
+        return result
+
+    def _result(
+        self, queries: Mapping[str, int], *, repeated: RunOutcome | None = None
+    ) -> LookupResult:
+        totals = self._totals
+        return LookupResult(
+            totals.report_table(),
+            queries,
+            totals.findings,
+            skipped=skipped_texts(self._inventory.skipped),
+            findings_left_out=totals.findings_left_out,
+            invalid=totals.invalid_queries,
+            output=self._output,
+            fail_on=self._request.fail_on,
+            repeated=repeated,
+        )
+
+    def _answer(self, target: AnswerTarget) -> None:
+        """Answer all queries into a target."""
+        queries, inventory, totals = self._queries, self._inventory, self._totals
+        unindexed = find_unindexed(inventory, self._by)
+        note_inventory(inventory, unindexed, self._listener)
+        if self._report is not None:
+            self._report.add_segments(_segments(inventory))
+        self._listener.on_plan(queries.rows or 0, None, ("query", "queries"))
+        try:
+            with self._engine.start(
+                "lookup",
+                after_failure="no answers were written: run again",
+                listener=self._listener,
+                works=len(queries.splits),
+                inputs=[*inventory.partitions["directory"].to_pylist(), *queries.files],
+                outputs=[os.path.dirname(target.part_path(queries.splits[0]))],
+            ) as workers:
+                for split in answer_queries(
+                    workers,
+                    queries,
+                    inventory,
+                    self._settings,
+                    target,
+                    starting_offsets=bool(self._request.offsets_files),
+                    prepare=_prepare(workers, unindexed),
+                ):
+                    totals.add(split)
+                    self._listener.on_done(split.rows)
+        except BaseException as error:
+            if totals.rows:
+                of_all = f" of {queries.rows:,}" if queries.rows else ""
+                error.add_note(f"{totals.rows:,}{of_all} queries were answered")
+                if self._report is not None:
+                    self._report.write_table(totals.report_table())
+            error.add_note("no answers were written")
+            raise
+        if not totals.rows:
+            # A run without queries must not report success.
+            raise InputError(
+                "there are no queries", path=self._request.queries, hint="check --queries"
+            )
+
+
+def _prepare(workers: Workers, unindexed: pa.Table) -> Prepare | None:
+    """Return what builds missing indexes once for all tasks; threads share what they build."""
+    if workers.in_process or not unindexed.num_rows:
+        return None
+    # The one step that is a job of Spark's own, above this package.
+    return partial(function_at("spark.lookup:build_missing_indexes"), workers, unindexed)
+
+
+def _segments(inventory: Inventory) -> Iterator[pa.RecordBatch]:
+    for code in range(inventory.partitions.num_rows):
+        segments = inventory.files_of(code).segments
+        if segments:
+            yield PartitionSegments.of(segments).rows()
+
+
+def answer_split(
+    split: QuerySplit,
+    lookups: Lookups,
+    part_path: str,
+    *,
+    attempt_id: str,
+    starting_offsets: bool = False,
+) -> SplitReport:
+    """Answer the queries of a split into one file, which appears whole and durable.
+
+    The lookups are those of this thread or worker; findings that they have gathered before are
+    reported, too. The ending of the path, from `AnswerTarget.part_path`, determines the format of
+    the answers; with any other ending it is that of the queries. Attempts at one split that may
+    overlap differ in their attempt id, of letters, digits and underscores. Raises `InputError` if
+    the queries cannot be read, or cannot be written in the format of the answers, and
+    `PublishError` if the part cannot be written.
+    """
+    to_join = part_path.endswith(ARROW_ENDING)
+    form = QueryFormat.PARQUET if to_join else QueryFormat.of(part_path) or split.format
+    tally = SplitTally(split, lookups, starting_offsets=starting_offsets)
+    folder, name = os.path.split(part_path)
+    scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
+    # Each batch visits all segments again: where not all can stay open, few and large ones.
+    many = lookups.inventory.segment_count > lookups.settings.max_open_segments
+    batches = read_split(
+        split,
+        as_parquet=form is QueryFormat.PARQUET,
+        max_rows=SPLIT_ROWS if many else READ_ROWS,
+    )
+    with whole_file(part_path, scratch_path=scratch, what="answers") as file:
+        try:
+            with (
+                file.writing(),
+                open_answers(file.scratch_path, form, split, to_join=to_join) as write,
+            ):
+                for rows in batches:
+                    queries = QueryBatch.of(rows, split.by)
+                    answers = lookups.answer(queries)
+                    write(rows, queries, answers)
+                    tally.add(rows, queries, answers)
+        except pa.ArrowException as error:
+            raise InputError(
+                f"the queries cannot be written as {form.text}: {error}", path=split.path
+            ) from error
+        file.commit(durable=not to_join)
+    return tally.report()
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWork:
+    """A split of the queries, and where its answers go."""
+
+    split: QuerySplit
+    part_path: str
+
+
+#: Called before queries are answered, with what answers them and all splits.
+Prepare = Callable[[SharedLookups, Sequence[SplitWork]], None]
+
+
+def answer_queries(
+    workers: Workers,
+    queries: Queries,
+    inventory: Inventory,
+    settings: LookupSettings,
+    target: AnswerTarget,
+    *,
+    starting_offsets: bool = False,
+    prepare: Prepare | None = None,
+) -> Generator[SplitReport, None, None]:
+    """Answer all queries into the target, without publishing it.
+
+    The target has been entered. Each thread has a `Lookups` of its own, a split at a time, and
+    holds one batch. For remote logs, threads without a split answer for some partitions of
+    another's. `prepare` is called before anything is answered. Raises `InputError` if queries
+    cannot be read, and `PublishError` if answers cannot be written.
+    """
+    works = [SplitWork(each, target.part_path(each)) for each in queries.splits]
+    helpers = workers.count // max(len(works), 1) if inventory.is_remote else 1
+    with SharedLookups(inventory, settings, target.index_folder, helpers=helpers) as lookups:
+        if prepare is not None:
+            prepare(lookups, works)
+        done = workers.run(
+            works,
+            partial(_answer, lookups=lookups, starting_offsets=starting_offsets),
+            sizes=[each.split.size_bytes for each in works],
+            what="answer {:,} splits of queries",
+        )
+        with closing(done):
+            for report in done:
+                if isinstance(report, InputError):
+                    raise report
+                yield report
+
+
+def _answer(
+    work: SplitWork, attempt_id: str, *, lookups: SharedLookups, starting_offsets: bool
+) -> SplitReport | InputError:
+    """Answer a split, or return why its queries cannot be read: another attempt cannot either."""
+    try:
+        return answer_split(
+            work.split,
+            lookups.open(),
+            work.part_path,
+            attempt_id=attempt_id,
+            starting_offsets=starting_offsets,
+        )
+    except InputError as error:
+        return error
+
+
+# ------------------------------------------------------------------------------- files of offsets
+
+
+@contextmanager
+def offsets_files(
+    request: LookupRequest, target: str | None = None
+) -> Iterator[list[tuple[AtomicFile, _Render]]]:
+    """Open the files of offsets that are asked for; yield each with what renders it.
+
+    Raises `InputError` if one of them is an input, in the answers, or another.
+    """
+    refuse_side_files(request, target)
+    with ExitStack() as stack:
+        yield [
+            (stack.enter_context(whole_file(absolute_path(path))), _RENDERS[name])
+            for path, name in request.offsets_files
+        ]
+
+
+def write_offsets(
+    files: Sequence[tuple[AtomicFile, _Render]],
+    starts: Sequence[StartingOffset],
+    findings: Sequence[LookupFinding],
+) -> None:
+    """Write files of offsets; refuse to where a partition could not be read."""
+    unread = next((each for each in findings if each.retriable and each.queries), None)
+    if files and unread is not None:
+        raise ReadError(
+            f"no starting offsets: {unread.reason}",
+            path=unread.path,
+            hint="fix that and run again",
+        )
+    for file, render in files:
+        file.write(render(starts).encode())
+
+
+def refuse_side_files(
+    request: LookupRequest, target: str | None, report: str | None = None
+) -> None:
+    """Refuse to write over an input, into the output, or two files into one."""
+    taken = [] if target is None else [_real(target)]
+    queries = [request.queries] if request.queries else []
+    inputs = [*request.folders, *queries]
+    texts = [path for path, _ in request.offsets_files]
+    for path in (*texts, *([] if report is None else [report])):
+        real = _real(absolute_path(path))
+        if not is_remote(real) and os.path.isdir(real):
+            raise InputError("a folder, not a file", path=path, hint="name a file in it")
+        if not is_remote(real) and os.path.exists(real) and not os.path.isfile(real):
+            raise InputError("not a regular file", path=path, hint="name another file")
+        refuse_overlap(real, path, inputs)
+        if any(
+            f"{real}/".startswith(f"{other}/") or f"{other}/".startswith(f"{real}/")
+            for other in taken
+        ):
+            raise InputError(
+                "this path is taken by the answers or another file",
+                path=path,
+                hint="name another one",
+            )
+        taken.append(real)
+
+
+def _real(path: str) -> str:
+    return path if is_remote(path) else os.path.realpath(path)

@@ -1,0 +1,387 @@
+"""The request of ``lookup``: a table of queries, or a question on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from kafka_index.core.format.config import LogConfig, parse_integer
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.job.request import (
+    TIME_HELP,
+    ArgumentError,
+    ChoiceKind,
+    CommandSpec,
+    FlagKind,
+    Group,
+    IntegerKind,
+    Kind,
+    NamesKind,
+    PathKind,
+    PathsKind,
+    TextKind,
+    TimeKind,
+    parameter,
+    parameters,
+)
+from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
+from kafka_index.core.parameters import (
+    DEFAULT_SETTINGS,
+    INDEX_INTERVAL,
+    KafkaSettings,
+    LogRequest,
+    SettingsKind,
+    indexes_parameter,
+    topics_parameter,
+)
+from kafka_index.core.query.choices import By
+
+# The special timestamps: -1 to -6.
+_PLACES = range(-6, 0)
+#: Statuses that `--fail-on` takes, and its short names of two of them.
+_FAILING = [status.text for status in Status if status is not Status.FOUND]
+_SHORT = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTITION.text}
+
+
+class StatusesKind(NamesKind):
+    """Statuses of queries."""
+
+    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: D102
+        return tuple(_SHORT.get(one, one) for one in super().convert(value, name, now))
+
+
+class TopicKind(TextKind):
+    """The name of a topic."""
+
+    completes = "topic"
+
+
+class PartitionsKind(IntegerKind):
+    """Numbers of partitions."""
+
+    is_multiple = True
+
+    def convert(self, value: Any, name: str, now: int) -> Any:  # noqa: D102
+        return tuple(super(PartitionsKind, self).convert(one, name, now) for one in value)
+
+
+class Place(int):
+    """A special timestamp, which stands for a place in the log."""
+
+
+class PlaceKind(TimeKind):
+    """A time (`Moment`), or a `Place`."""
+
+    def convert(self, value: Any, name: str, now: int) -> Any:  # noqa: D102
+        number = parse_integer(value) if isinstance(value, str) else None
+        if number is not None and number in _PLACES:
+            return Place(number)
+        return super().convert(value, name, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupRequest(LogRequest):
+    """A table of queries in files, answered into files."""
+
+    inputs: tuple[str, ...] = parameter(
+        PathsKind(),
+        Group.INPUT,
+        "The logs; may be given several times and take several paths.",
+        "--input",
+        "--logs",
+        default=(),
+    )
+    indexes: str | None = indexes_parameter()
+    topics: Any = topics_parameter()
+    queries: Any = parameter(
+        PathKind(), Group.INPUT, "A file, a folder or a glob of queries.", default=None
+    )
+    output: str | None = parameter(
+        PathKind(),
+        Group.OUTPUT,
+        "The answers, in the format of the queries or Parquet: a file if the path has such an "
+        "ending, otherwise a folder.",
+        default=None,
+    )
+    by: By | None = parameter(
+        ChoiceKind(By), Group.SELECTION, "The key of the queries.", default=None
+    )
+    fail_on: tuple[str, ...] = parameter(
+        StatusesKind((*_SHORT, *_FAILING)),
+        Group.BEHAVIOUR,
+        "Exit with 1 if a query has one of these statuses, separated by commas: invalid, "
+        f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
+        default=(),
+    )
+    overwrite: bool = parameter(
+        FlagKind(), Group.OUTPUT, "Replace an existing output.", default=False
+    )
+    resolve: Resolve | None = parameter(
+        ChoiceKind(Resolve),
+        Group.BEHAVIOUR,
+        "The level of the answers.  [default: batch for offsets, record for timestamps]",
+        default=None,
+    )
+    upper_bound: UpperBound = parameter(
+        ChoiceKind(UpperBound),
+        Group.BEHAVIOUR,
+        "The end of a log: its last record, the end that consumers see, or the end that consumers "
+        "of committed transactions see.",
+        default=UpperBound.LOG_END,
+    )
+    starting_offsets: str | None = parameter(
+        PathKind("FILE"),
+        Group.OUTPUT,
+        "Write the offsets found as Spark's startingOffsets, one query a partition.",
+        default=None,
+    )
+    reset_offsets: str | None = parameter(
+        PathKind("FILE"),
+        Group.OUTPUT,
+        "The same for `kafka-consumer-groups --reset-offsets --from-file`.",
+        default=None,
+    )
+    config: KafkaSettings = parameter(
+        SettingsKind(index_interval_bytes=INDEX_INTERVAL),
+        Group.SETTINGS,
+        "Kafka settings, such as a broker's server.properties; topic.NAME.index.interval.bytes "
+        "overrides one topic.",
+        default=DEFAULT_SETTINGS,
+    )
+    max_decompressed_bytes: int | None = parameter(
+        IntegerKind(1),
+        Group.ENGINE,
+        "Memory limit for decompressed records, in bytes, per process. Larger batches fail with "
+        "too_large.  [default: 268435456, or max.decompressed.bytes of --config]",
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        super(LookupRequest, self).__post_init__()
+        self._check_table()
+
+    def _check_table(self) -> None:
+        if self.queries is None:
+            raise ArgumentError("no queries: give {queries}")
+        if self.output is None:
+            raise ArgumentError("no output: give {output}")
+        if self.by is None:
+            raise ArgumentError("no key: give {by} offset or timestamp")
+
+    @property
+    def log_config(self) -> LogConfig:
+        """The settings of logs."""
+        config = self.config.config
+        if self.max_decompressed_bytes is None:
+            return config
+        return replace(config, max_decompressed_bytes=self.max_decompressed_bytes)
+
+    @property
+    def offsets_files(self) -> list[tuple[str, str]]:
+        """The files of offsets that are asked for, each with the field that names it."""
+        names = ("starting_offsets", "reset_offsets")
+        return [(path, name) for name in names if (path := getattr(self, name)) is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLookupRequest(LookupRequest):
+    """A table of queries in memory."""
+
+    queries: Any = parameter(Kind(), Group.INPUT, "A table.")
+    resolve: Resolve = parameter(
+        ChoiceKind(Resolve),
+        Group.BEHAVIOUR,
+        "The level of the answers.",
+        default=Resolve.BATCH,
+    )
+
+    def _check_table(self) -> None:
+        """Accept any table: its columns are checked when it is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleLookupRequest(LookupRequest):
+    """A table of queries in files; without it, a question, whose answer is printed.
+
+    A question has at most one key. It is asked of one partition of a topic, of several or all, or
+    of all topics that match; of each partition by itself.
+    """
+
+    topic: str | None = parameter(
+        TopicKind("NAME"),
+        Group.SELECTION,
+        "A single question, without --queries.",
+        default=None,
+    )
+    partitions: tuple[int, ...] = parameter(
+        PartitionsKind(0, INT32_MAX),
+        Group.SELECTION,
+        "A partition; may be repeated.  [default: all]",
+        "--partition",
+        default=(),
+    )
+    offset: int | None = parameter(
+        IntegerKind(),
+        Group.SELECTION,
+        "The record at an offset, or the first one after it.",
+        default=None,
+    )
+    at: Any = parameter(
+        PlaceKind(),
+        Group.SELECTION,
+        f"The first record at or after a time. {TIME_HELP} Or a place: -1 (the end), -2 (the "
+        "start), -3 (the largest timestamp), -4 (the start of what is local), -5 (the end of what "
+        "is in tiered storage), -6 (what is uploaded next).",
+        "--at",
+        "--timestamp",
+        default=None,
+    )
+    show_record: bool = parameter(
+        FlagKind(),
+        Group.OUTPUT,
+        "Print key, value and headers of the record found.",
+        default=False,
+    )
+    as_offsets: bool = parameter(
+        FlagKind(),
+        Group.OUTPUT,
+        "Print TOPIC:PARTITION:OFFSET lines, as kafka-get-offsets does; without --offset and --at, "
+        "of the ends.",
+        "--get-offsets",
+        default=False,
+    )
+    as_json: bool = parameter(
+        FlagKind(),
+        Group.OUTPUT,
+        "Print a JSON object for each partition.",
+        "--json",
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        if self.queries is not None:
+            if given := self._given(_OF_QUESTIONS):
+                raise ArgumentError(f"{{{given}}} goes with a single question, without {{queries}}")
+        elif not (self._given(_OF_QUESTIONS) or self.topics):
+            LogRequest.__post_init__(self)
+            raise ArgumentError("no queries: give {queries} PATH, {topic} or {topics}")
+        elif given := self._given(_OF_QUERIES):
+            raise ArgumentError(f"{{{given}}} goes with {{queries}}, not with a single question")
+        LogRequest.__post_init__(self)
+        if self.is_question:
+            self._check_question()
+        else:
+            self._check_table()
+
+    def _given(self, names: tuple[str, ...]) -> str | None:
+        """Return the first of some fields that has another value than its default."""
+        known = parameters(type(self))
+        return next((one for one in names if getattr(self, one) != known[one].default), None)
+
+    def _check_question(self) -> None:
+        if (self.topic is None) == (self.topics is None):
+            raise ArgumentError("a single question needs {topic} or {topics}, and not both")
+        if self.offset is not None and self.at is not None:
+            raise ArgumentError("a single question needs {offset} or {at}, not both")
+        if self.as_json and self.as_offsets:
+            raise ArgumentError("{as_json} and {as_offsets} exclude each other")
+        is_of_records = self.resolve in (None, Resolve.RECORD)
+        if not self.has_one_answer and not is_of_records:
+            raise ArgumentError(
+                f"{{resolve}} {self.resolve} needs {{topic}}, one {{partitions}}, and {{offset}} "
+                "or {at}: tables and files of offsets have the level of records"
+            )
+        if self.show_record and not (self.has_one_answer and is_of_records):
+            raise ArgumentError(
+                "{show_record} needs {topic}, one {partitions}, and {offset} or {at}, and the "
+                "level of records"
+            )
+        if self.key_kind is None and self.offsets_files:
+            raise ArgumentError(
+                "{starting_offsets} and {reset_offsets} need {offset} or {at}: -1 is the end of "
+                "each partition, -2 its start"
+            )
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it is a question, not a table of queries."""
+        return self.queries is None
+
+    @property
+    def key_kind(self) -> By | None:
+        """The kind of key of a question; one without a key asks for the bounds of partitions."""
+        return By.TIMESTAMP if self.at is not None else None if self.offset is None else By.OFFSET
+
+    @property
+    def key(self) -> int:
+        """The offset, or milliseconds since 1970; 0 for none."""
+        return int((self.offset if self.at is None else self.at) or 0)
+
+    @property
+    def is_place(self) -> bool:
+        """Whether the key is a special timestamp instead of a time."""
+        return isinstance(self.at, Place)
+
+    @property
+    def has_one_answer(self) -> bool:
+        """Whether it is a query about one partition."""
+        if self.topic is None or self.as_offsets or self.offsets_files:
+            return False
+        return len(self.partitions) == 1 and self.key_kind is not None
+
+
+_OF_QUESTIONS = tuple(
+    each.name
+    for each in fields(ConsoleLookupRequest)
+    if each.name not in LookupRequest.__dataclass_fields__
+)
+_OF_QUERIES = ("output", "by", "fail_on", "overwrite")
+
+_IN_BULK = "--queries PATH --output PATH --by offset|timestamp"
+_SINGLE = "(--topic NAME | --topics REGEX) [--partition N]... [--offset N | --at TIME]"
+
+LOOKUP = CommandSpec(
+    "lookup",
+    ConsoleLookupRequest,
+    work="commands.lookup.lookup_job:look_up",
+    help="""Find offsets and times in the logs below PATH, as a broker would.
+
+    PATH is a data directory of a broker, one topic-partition directory, or a glob of either. Give
+    several as `--input A --input B`, `--input A B` or `--input dump/*`. `--tiered URI` adds remote
+    segments, or reads only those if --input is omitted. The queries are rows of Parquet, CSV or
+    JSON lines with the columns topic, partition, and offset or timestamp. The answers are the same
+    rows, in their order, with more columns. Logs and indexes are only read.
+
+    Exit code 0: every query has its answer. 1: corruption makes some unreadable, or an entry of
+    the input was not read; the summary and the report list them. 2: wrong usage, or nothing was
+    found. 3: permission, disk, memory, network or cluster: retriable.
+    """,
+    usage=f"--input PATH... ({_IN_BULK} | {_SINGLE}) [OPTIONS]",
+    examples="""\
+kafka-index lookup --input /dump/broker-1 --topic orders
+kafka-index lookup --input /dump/broker-1 --topic orders --at 2024-05-01T00:00:00Z
+kafka-index lookup --input /dump/broker-1 --topic orders --partition 0 \\
+    --at 2024-05-01T00:00:00Z --show-record
+kafka-index lookup --input /dump/broker-1 --topic orders --partition 0 --offset 1234 --json
+kafka-index lookup --input /dump/broker-1 --topics 'orders|payments' --at -1h \\
+    --starting-offsets starting-offsets.json
+kafka-index lookup --input /dump/broker-1 --queries queries.parquet --by timestamp \\
+    --output answers.parquet
+kafka-index lookup --input /dump/* --indexes /tmp/indexes --queries 'queries/*.csv' \\
+    --by offset --resolve record --output answers --report report.csv
+kafka-index lookup --input /dump/broker-1 --queries q.csv --by timestamp \\
+    --output answers.csv --starting-offsets starting-offsets.json
+""",
+    job_examples="""\
+spark-submit jobs/lookup.py --input /dump/broker-1 --queries /queries \\
+    --by offset --output /answers
+spark-submit --master spark://host:7077 jobs/lookup.py --input /mnt/dump/* \\
+    --indexes /mnt/indexes --queries /mnt/queries --by timestamp --output /mnt/answers
+""",
+    report="commands.lookup.result:LOOKUP_REPORT",
+    report_rows="queries by partition and status, and all findings,",
+    has_page=True,
+)
+#: The same as a job of Spark, for files only, and as a function of Python.
+LOOKUP_JOB = replace(LOOKUP, request=LookupRequest, usage=f"--input PATH... {_IN_BULK} [OPTIONS]")
+MEMORY_LOOKUP = replace(LOOKUP, request=MemoryLookupRequest)
