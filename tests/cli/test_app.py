@@ -184,7 +184,7 @@ def test_a_job_that_went_well_ends_without_an_exit(
 def test_the_core_imports_neither_pyspark_nor_pandas() -> None:
     modules = (
         "kafka_index.cli, kafka_index.commands.build.job, "
-        "kafka_index.commands.lookup.query_executor, kafka_index.commands.verify.job"
+        "kafka_index.commands.lookup.lookup_job, kafka_index.commands.verify.job"
     )
     program = (
         f"import sys, {modules}; sys.exit(not {{'pyspark', 'pandas'}}.isdisjoint(sys.modules))"
