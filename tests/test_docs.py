@@ -76,6 +76,18 @@ def test_the_versions_are_those_that_pip_accepts() -> None:
     assert [each for each in ranges if each not in accepted] == []
 
 
+def test_every_dependency_has_its_use_and_size_on_the_page_of_installation() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (DOCS / "installation.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \| \d+ \| (.*) \|$", page, re.MULTILINE)
+    extras = project["optional-dependencies"]
+    users = [name for name in extras if name not in ("dev", "docs", "java")]
+    needed = [*project["dependencies"], *(line for name in users for line in extras[name])]
+    named = set(re.findall(r"`([a-z0-9-]+)`", " ".join(map(" ".join, rows))))
+    assert {re.split(r"[><=\[]", line)[0] for line in needed} - named == set()
+    assert set(users) - named == set()
+
+
 def test_the_reference_is_written_from_the_docstrings() -> None:
     assert (DOCS / "api.md").read_text(encoding="utf-8") == api_page.page()
 
