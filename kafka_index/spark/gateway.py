@@ -1,14 +1,14 @@
 """The way to Spark: a master that answers, and the JVM of a driver, owned from its first moment.
 
-``SparkSession.builder.getOrCreate()`` alone cannot do this. Spark tries an address for minutes and
-ends in a stack trace. PySpark hands out the process of its JVM only once that has started. With
-Spark 4.3, an interrupt 0.3 s after the start ended Python within a second, and left the JVM: the
-folder in which it was to announce its port was gone, it printed 25 lines, and it did not end. Every
-start also prints a warning of incubator modules.
+``SparkSession.builder.getOrCreate()`` alone cannot do this, as measured with Spark 4.3. It tried a
+closed port and a silent server for more than 70 s each, and the error did not mention the master.
+After an interrupt within 3 s of its start, Python ended at once, but the JVM stayed: PySpark had
+removed the folder in which the JVM announces its port. The JVM printed a stack trace and did not
+end. PySpark hands out the process of its JVM only once that has started.
 
 Here the JVM is started in a process group of its own, which no terminal interrupts, by the protocol
 with which ``spark-submit`` and Python programs find each other. Whatever ends the start kills the
-group.
+group. Standalone masters are asked first, in the frames of Spark's transport protocol.
 """
 
 from __future__ import annotations

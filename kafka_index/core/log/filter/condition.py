@@ -409,16 +409,18 @@ def _with_quoted_offset(text: str) -> str:
     ends = [start for start, _ in tokens[1:]] + [len(content)]
     words, depth = [], 0
     for (start, kind), end in zip(tokens, ends, strict=True):
-        word = content[start:end].decode()
-        depth += (word[0] == "(") - (word[0] == ")")
+        word = content[start:end]
+        depth += word.startswith(b"(") - word.startswith(b")")
         if depth > _MAX_DEPTH:
             raise _too_deep()
-        is_known = kind != kinds.comment and word.isascii() and word[0] not in '";' and depth >= 0
-        if not (word[0] == "'" if kind == kinds.string_const else is_known):
-            raise _no_condition(f"{word.strip()!r} is not expected here")
-        is_offset = kind == kinds.keyword and word.strip().lower() == "offset"
-        words.append('"offset" ' if is_offset else word)
-    return "".join(words)
+        is_plain = word.isascii() and not word.startswith((b'"', b";")) and kind != kinds.comment
+        is_known = word.startswith(b"'") if kind == kinds.string_const else is_plain
+        if depth < 0 or not is_known:
+            shown = word.decode(errors="replace").strip()
+            raise _no_condition(f"{shown!r} is not expected here")
+        is_offset = kind == kinds.keyword and word.strip().lower() == b"offset"
+        words.append(b'"offset" ' if is_offset else word)
+    return b"".join(words).decode()
 
 
 def _no_condition(reason: str) -> InputError:
