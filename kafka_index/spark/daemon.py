@@ -27,14 +27,15 @@ class _Worker(Protocol):
 _IMPORTED_BY_TASKS = (
     "pyspark.worker",
     "pandas",
-    "kafka_index.commands.build",
-    "kafka_index.spark.parquet",
-    "kafka_index.spark.lookup",
-    "kafka_index.spark.data_source",
-    "kafka_index.spark.workers",
+    "kafka_index.commands.build.job_stages",
     "kafka_index.commands.export.export_job",
-    "kafka_index.commands.verify",
     "kafka_index.commands.restore.restore_partition",
+    "kafka_index.commands.rewrite.partition_rewrite",
+    "kafka_index.commands.verify.job",
+    "kafka_index.spark.data_source",
+    "kafka_index.spark.lookup",
+    "kafka_index.spark.parquet",
+    "kafka_index.spark.workers",
 )
 
 

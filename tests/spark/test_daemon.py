@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 
+from tests.support.command_line import ROOT
 from tests.support.timeouts import scaled
 
 _WORKER_ON_A_CLOSED_PIPE = """
@@ -36,6 +39,43 @@ def test_a_worker_whose_pipe_was_closed_is_not_run_again() -> None:
 def test_workers_start_with_all_that_tasks_import() -> None:
     found = subprocess.run(
         [sys.executable, "-c", "from kafka_index.spark.daemon import prepare; prepare()"],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=True,
+    )
+
+    assert found.stderr == ""
+
+
+#: Prepares workers in a Python that lacks what docs/clusters.md does not ask of executors.
+_PREPARE_WITHOUT = """
+import sys
+class Absent:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1:]:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+from kafka_index.spark.daemon import prepare
+prepare()
+"""
+
+
+def test_workers_need_no_other_libraries_than_documented() -> None:
+    libraries = {
+        re.split(r"[^\w-]", line)[0]
+        for line in metadata.requires("kafka-index") or ()
+        if "extra == 'dev'" not in line.replace('"', "'")
+    }
+    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    (documented,) = re.findall(r"\*\*Its dependencies\*\* do not: (.*?) have to be", page)
+    absent = {"_".join(name.split("-")) for name in libraries if name not in documented}
+    absent -= {"pyspark"}
+    assert absent >= {"duckdb", "lz4", "rich", "zstandard"}
+
+    found = subprocess.run(
+        [sys.executable, "-c", _PREPARE_WITHOUT, *absent],
         capture_output=True,
         text=True,
         timeout=scaled(60),
