@@ -250,10 +250,10 @@ def test_a_file_that_is_dumped_by_name(
 
 
 def test_predict_follows_as_a_broker_does(dump: Path, tmp_path: Path) -> None:
-    plain = run_here("predict", "--input", dump)
+    plain = run_here("predict", "--input", dump, "--json")
     for name in FILES:
         link_out(dump / name, tmp_path)
-    assert run_here("predict", "--input", dump).stdout == plain.stdout
+    assert run_here("predict", "--input", dump, "--json").stdout == plain.stdout
 
 
 @pytest.mark.parametrize("name", ["meta.properties", "__cluster_metadata-0/quorum-state"])

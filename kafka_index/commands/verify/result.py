@@ -442,8 +442,8 @@ def _first(before: pa.Table, rows: pa.Table) -> pa.Table:
     return pa.concat_tables([before, more]).combine_chunks() if more.num_rows else before
 
 
-def lost_text(partitions: Iterable[VerifiedPartition]) -> str | None:
-    """Return the number of offsets in the lost ranges of partitions; None if there are none."""
+def _lost_text(partitions: Iterable[VerifiedPartition]) -> str:
+    """Return the number of offsets in the lost ranges of partitions."""
     offsets, has_more = 0, False
     for partition in partitions:
         counted_to = 0
@@ -456,9 +456,9 @@ def lost_text(partitions: Iterable[VerifiedPartition]) -> str | None:
                 offsets += lost.end_offset - max(lost.first_offset, counted_to)
                 counted_to = lost.end_offset
     if not offsets:
-        return None
+        return ""
     least = "at least " if has_more else ""
-    return f"{least}{plural(offsets, 'offset')} missing, or in a log after its damage"
+    return f"; {least}{plural(offsets, 'offset')} missing, or in a log after its damage"
 
 
 @dataclass(frozen=True, repr=False)
@@ -518,7 +518,7 @@ class Verification(Result):
 
     @property
     def headline(self) -> str:
-        """What is harmful, in how many partitions, and how much could not be read."""
+        """What is harmful, how much could not be read, and how many offsets are lost."""
         found = self.found
         if found.is_harmful:
             text = found.harm
@@ -531,7 +531,7 @@ class Verification(Result):
             text += f" in {plural(found.partitions, 'partition')}" if found.partitions else ""
         where = "" if self.topics is None else f" of the topics that match {self.topics!r}"
         unread = f", {found.retriable:,} could not be read" if found.retriable else ""
-        return f"{text}{where}{unread}"
+        return f"{text}{where}{unread}{_lost_text(self.partitions)}"
 
     @property
     def outcome(self) -> RunOutcome:
@@ -590,8 +590,6 @@ class Verification(Result):
         done = "compared" if found.is_comparison else "verified"
         size = f", {format_bytes(self.log_bytes)} of logs" if self.is_fast else ""
         lines.append(f"{partitions} {done}{size}")
-        if lost := lost_text(self.partitions):
-            lines.append(lost)
         if found.logs_only:
             lines.append(
                 f"{plural(found.logs_only, 'partition has', 'partitions have')} logs only: a "

@@ -41,7 +41,7 @@ def test_the_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path
     report = tmp_path / "report.html"
     assert run_here("verify", "--input", dump, "--report", report).returncode == 1
     lost = (1056 - 532) + (528 - 516)
-    text = f"; {lost} offsets missing, or in a log after its damage</h1>"
+    text = f"; {lost} offsets missing, or in a log after its damage; "
     assert text in report.read_text(encoding="utf-8")
     # What a log at the end of its partition lost is not known without checkpoints.
     for checkpoint in dump.glob("*-checkpoint"):
