@@ -253,6 +253,6 @@ def _page_maker(command: str, columns: ReportSpec) -> Any:
     """Return the maker of the page of a report; None if the command has none."""
     if columns.page is None:
         return None
-    from kafka_index.cli.html.page_writer import ResultPageWriter  # noqa: PLC0415, slow to import
+    from kafka_index.cli.html.page_writer import PageWriter  # noqa: PLC0415, slow to import
 
-    return partial(ResultPageWriter, command, columns.page, run_summary().about())
+    return partial(PageWriter, command, columns.page, run_summary().about())

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from kafka_index.cli.exit_status import run_summary
-from kafka_index.cli.html.page_writer import ResultPageWriter
+from kafka_index.cli.html.page_writer import PageWriter
 from kafka_index.commands.build.result import BUILD_REPORT, FILE_SCHEMA
 from kafka_index.core.errors import plural
 from kafka_index.core.job.result import BAD, GOOD, Conclusion
@@ -143,7 +143,7 @@ def write_rows(path: Path, columns: dict[str, object], rows: int) -> None:
 def build_report(path: Path) -> ReportFile:
     """Open the page of a build."""
     assert BUILD_REPORT.page is not None
-    page = partial(ResultPageWriter, "build", BUILD_REPORT.page, run_summary().about())
+    page = partial(PageWriter, "build", BUILD_REPORT.page, run_summary().about())
     return ReportFile(str(path), FILE_SCHEMA, page)
 
 

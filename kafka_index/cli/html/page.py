@@ -1,4 +1,4 @@
-"""The page of a command: how its rows are judged, counted, explained and packed, and its text."""
+"""The page of a report: how its rows are counted, explained and packed, and its text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import importlib.util
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
@@ -25,15 +25,8 @@ from numpy.typing import NDArray
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.integers import Longs
 from kafka_index.core.format.names import OFFSET_DIGITS
-from kafka_index.core.job.result import BAD, GOOD, NOTABLE, Conclusion, Meaning, Severity
+from kafka_index.core.job.result import BAD, NOTABLE, Conclusion, PageColumns, Severity
 
-__all__ = ["BAD", "GOOD", "NOTABLE", "Conclusion", "Meaning", "Page", "Severity"]
-
-#: The command that shows more about a file.
-DUMP = "kafka-index dump {path}"
-#: Rows with the columns ``topic``, ``partition``, ``segment_base_offset``, ``log_path`` and
-#: ``log_size_bytes``.
-SegmentBatches = Callable[[], Iterator[pa.RecordBatch]]
 #: Beyond this, integers of a column are BigInt in JavaScript: differences of smaller ones, doubled
 #: by zigzag, are exact as its numbers.
 _MAX_EXACT = 1 << 51
@@ -45,101 +38,58 @@ _SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
 _OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
 
 
-def explain(
-    texts: Mapping[str, str], severities: Mapping[str, Severity], commands: Mapping[str, str]
-) -> dict[str, Meaning]:
-    """Return what a page explains: of each value its text, its severity, and a command."""
-    return {
-        str(name): Meaning(severities[str(name)], text, commands.get(str(name)))
-        for name, text in texts.items()
-    }
-
-
 @dataclass(slots=True)
 class Totals:
-    """The totals of all rows of a report, left-out rows included.
-
-    `found` counts units, such as segments, by their finding, `bad` and `notable` by severity.
-    `bad_others` and `others` count the rows that are not units, such as those of whole partitions.
-    """
+    """The units, such as segments, of all rows of a report by their finding; and the bad ones."""
 
     found: Counter[str] = field(default_factory=Counter)
     bad_of: Counter[str] = field(default_factory=Counter)
-    bad: int = 0
-    notable: int = 0
-    bad_others: int = 0
-    others: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def units(self) -> int:
-        """All units."""
-        return self.found.total()
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The page of a command.
+def find_values(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
+    """Return the finding by which each row is counted."""
+    values = [table[name] for name in columns.found_in]
+    return pc.coalesce(*values, pa.scalar("", pa.string()))
 
-    `nouns` names the units that are counted, such as ``segments``. `found_in` are the columns with
-    findings: a row is counted by the first that is not null, and is as bad as the worst;
-    `explained` has their values, the best first. `units` is a column, and `unit_values` its values
-    in the rows that are counted: all rows if it is None, any value that is not null if there are
-    none. `weight` is a column with the number of units of a row, by default 1. `worst_where` is a
-    column of booleans that makes a row bad, and without which it is not. `segments` are those of
-    the dump; None if the rows are segments.
-    """
 
-    command: str
-    nouns: str
-    found_in: tuple[str, ...]
-    explained: Mapping[str, Meaning]
-    verdict: Callable[[Totals], Conclusion]
-    units: str | None = None
-    unit_values: tuple[str, ...] = ()
-    weight: str | None = None
-    worst_where: str | None = None
-    segments: SegmentBatches | None = None
+def rank_rows(table: pa.Table, columns: PageColumns) -> pa.Array:
+    """Return `Severity` row by row, as int8."""
+    severities = np.full(len(table), int(Severity.GOOD), np.int8)
+    for name in columns.found_in:
+        np.maximum(severities, _rank_values(table[name], columns), out=severities)
+    if columns.worst_where is not None:
+        worst = pc.fill_null(table[columns.worst_where], pa.scalar(value=False)).to_numpy()
+        severities = np.minimum(severities, np.int8(Severity.NOTABLE))
+        severities[worst] = Severity.BAD
+    return pa.array(severities)
 
-    def found(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the findings, row by row."""
-        columns = [table[name] for name in self.found_in]
-        return pc.coalesce(*columns, pa.scalar("", pa.string()))
 
-    def severities(self, table: pa.Table) -> pa.Array:
-        """Return `Severity` row by row, as int8."""
-        severities = np.full(len(table), int(Severity.GOOD), np.int8)
-        for name in self.found_in:
-            np.maximum(severities, self._severities_of(table[name]), out=severities)
-        if self.worst_where is not None:
-            worst = pc.fill_null(table[self.worst_where], pa.scalar(value=False)).to_numpy()
-            severities = np.minimum(severities, np.int8(Severity.NOTABLE))
-            severities[worst] = Severity.BAD
-        return pa.array(severities)
+def are_units(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
+    """Return which rows are counted."""
+    if columns.units is None:
+        return pa.chunked_array([pa.repeat(pa.scalar(value=True), len(table))])
+    if not columns.unit_values:
+        return table[columns.units].is_valid()
+    return pc.is_in(table[columns.units], pa.array(columns.unit_values, pa.string()))
 
-    def are_units(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return which rows are counted."""
-        if self.units is None:
-            return pa.chunked_array([pa.repeat(pa.scalar(value=True), len(table))])
-        if not self.unit_values:
-            return table[self.units].is_valid()
-        return pc.is_in(table[self.units], pa.array(self.unit_values, pa.string()))
 
-    def weights(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return how many units each row is."""
-        if self.weight is None:
-            return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), len(table))])
-        return table[self.weight]
+def weigh_rows(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
+    """Return the number of units of each row."""
+    if columns.weight is None:
+        return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), len(table))])
+    return table[columns.weight]
 
-    def _severities_of(self, column: pa.ChunkedArray) -> NDArray[np.int8]:
-        """Return the severities of values; that of null is good, an unknown one is notable."""
-        names = pa.array(self.explained, pa.string())
-        # The last one is that of a value without a place.
-        ranks = [int(each.severity) for each in self.explained.values()]
-        ranks_of = np.array([*ranks, int(Severity.NOTABLE)], np.int8)
-        places = pc.fill_null(pc.index_in(column, names), -1).to_numpy()
-        severities: NDArray[np.int8] = ranks_of[places]
-        severities[column.is_null().to_numpy()] = Severity.GOOD
-        return severities
+
+def _rank_values(column: pa.ChunkedArray, columns: PageColumns) -> NDArray[np.int8]:
+    """Return the severities of values: of null good, of an unknown value notable."""
+    names = pa.array(columns.meanings, pa.string())
+    # The last rank is for unknown values.
+    ranks = [int(each.severity) for each in columns.meanings.values()]
+    ranks_of = np.array([*ranks, int(Severity.NOTABLE)], np.int8)
+    places = pc.fill_null(pc.index_in(column, names), -1).to_numpy()
+    severities: NDArray[np.int8] = ranks_of[places]
+    severities[column.is_null().to_numpy()] = Severity.GOOD
+    return severities
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,16 +221,22 @@ class Part:
 class PageText:
     """The text of a page, piece by piece.
 
-    `about` has the facts about the run by name; the run is whole if it came to its end.
+    `about` has the facts about the run by name. Without a conclusion the run was interrupted.
     """
 
     def __init__(
-        self, page: Page, totals: Totals, about: Mapping[str, str], *, is_whole: bool
+        self,
+        command: str,
+        columns: PageColumns,
+        totals: Totals,
+        about: Mapping[str, str],
+        conclusion: Conclusion | None,
     ) -> None:
-        self._page = page
+        self._command = command
+        self._columns = columns
         self._totals = totals
         self._about = about
-        self._is_whole = is_whole
+        self._conclusion = conclusion
 
     def pieces(self, parts: Sequence[Part], bokeh: Path) -> Iterator[str]:
         """Yield the page with its tables and the scripts of Bokeh."""
@@ -313,16 +269,15 @@ class PageText:
         yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # An icon that is empty: a browser asks for none.
         yield '<link rel="icon" href="data:,">\n'
-        yield f"<title>kafka-index {escape(self._page.command)}</title>\n"
+        yield f"<title>kafka-index {escape(self._command)}</title>\n"
         yield f"<style>{_static('page.css')}</style>\n</head>\n<body>\n"
 
     def _verdict(self, parts: Sequence[Part]) -> Iterator[str]:
-        page, totals = self._page, self._totals
-        verdict = page.verdict(totals)
-        severity, text = verdict.severity, verdict.text
-        if not self._is_whole:
-            severity, text = Severity.BAD, f"interrupted; so far: {text}"
-        yield f'<header class="{severity.name.lower()}"><p>kafka-index {escape(page.command)}</p>'
+        columns, totals = self._columns, self._totals
+        so_far = f"interrupted; {columns.nouns} so far: {totals.found.total():,}"
+        conclusion = self._conclusion or Conclusion(BAD, so_far)
+        severity, text = conclusion.severity, conclusion.text
+        yield f'<header class="{severity.name.lower()}"><p>kafka-index {escape(self._command)}</p>'
         yield f'<h1 id="verdict">{escape(text)}</h1></header>\n<main>\n'
         for part in parts:
             if part.rows < part.all_rows:
@@ -332,15 +287,15 @@ class PageText:
                     "Parquet has all.</p>\n"
                 )
         yield '<section><h2>What was found</h2>\n<table id="found"><thead><tr><th>found</th>'
-        yield f"<th>{escape(page.nouns)}</th><th>bad</th><th>meaning</th></tr></thead><tbody>\n"
-        names = [*page.explained, *sorted(set(totals.found) - set(page.explained))]
+        yield f"<th>{escape(columns.nouns)}</th><th>bad</th><th>meaning</th></tr></thead><tbody>\n"
+        names = [*columns.meanings, *sorted(set(totals.found) - set(columns.meanings))]
 
         def worst_first(name: str) -> tuple[bool, int]:
-            explained = page.explained.get(name)
+            explained = columns.meanings.get(name)
             return not totals.bad_of[name], -int(explained.severity if explained else NOTABLE)
 
         for name in sorted(filter(totals.found.get, names), key=worst_first):
-            explained = page.explained.get(name)
+            explained = columns.meanings.get(name)
             yield (
                 f'<tr><th scope="row"><button data-found="{escape(name)}">{escape(name)}</button>'
                 f"</th><td>{totals.found[name]:,}</td><td>{totals.bad_of[name] or '':}</td>"
@@ -359,14 +314,14 @@ class PageText:
         yield f"<pre>{escape(licence)}</pre></details></footer>\n"
 
     def _description(self, parts: Sequence[Part], libraries: int) -> dict[str, object]:
-        page = self._page
+        columns = self._columns
         return {
-            "command": page.command,
-            "nouns": page.nouns,
+            "command": self._command,
+            "nouns": columns.nouns,
             "libraries": libraries,
             "explained": {
                 name: {"severity": int(each.severity), "text": each.text, "command": each.command}
-                for name, each in page.explained.items()
+                for name, each in columns.meanings.items()
             },
             "parts": {
                 part.name: {

@@ -11,13 +11,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.cli.html.page import (
-    Page,
     PageText,
     Part,
-    Severity,
     Totals,
+    are_units,
     bokeh_folder,
+    find_values,
     pack_columns,
+    rank_rows,
+    weigh_rows,
 )
 from kafka_index.core.errors import LinkedOutError
 from kafka_index.core.format.names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -31,7 +33,7 @@ from kafka_index.core.format.records import (
 )
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.fs.store import is_remote
-from kafka_index.core.job.result import Conclusion, PageColumns
+from kafka_index.core.job.result import Conclusion, PageColumns, Severity
 
 #: A row per segment of a dump, as the pictures of a page need it.
 SEGMENT_SCHEMA = pa.schema(
@@ -139,100 +141,10 @@ def _read(path: str | None, count: int) -> bytes:
 
 
 class PageWriter:
-    """The page of a report, written when it is closed; a sink of `storage.report_file.ReportFile`.
+    """The page of a report, written when it is closed; a sink of `ReportFile`.
 
-    `about` has the facts about the run by name, for the last lines.
-    """
-
-    def __init__(self, page: Page, about: Mapping[str, str], path: str, schema: pa.Schema) -> None:
-        self._page = page
-        self._about = about
-        self._path = path
-        self._schema = schema
-        self._folder = bokeh_folder(path)
-        self._totals = Totals()
-        self._kept: list[pa.Table] = []
-        self._kept_rows = self._rows = 0
-        self._is_whole = True
-
-    def write_table(self, table: pa.Table) -> None:
-        """Add rows of the report."""
-        severities = self._page.severities(table)
-        found = self._page.found(table)
-        self._count(table, found, severities.to_numpy())
-        self._rows += len(table)
-        table = table.append_column(FOUND, found).append_column(SEVERITY, severities)
-        room = max(MAX_ROWS - self._kept_rows, 0)
-        if len(table) > room:
-            bad = table.filter(pc.greater(severities, int(Severity.GOOD)))
-            more = max(2 * MAX_ROWS - self._kept_rows, 0)
-            table = table.slice(0, room) if not bad.num_rows else bad.slice(0, more)
-        if not len(table):
-            return
-        if self._page.segments is None:
-            firsts = first_timestamps(table["log_path"].to_pylist())
-            table = table.append_column(FIRST_TIMESTAMP, firsts)
-        self._kept.append(table)
-        self._kept_rows += len(table)
-
-    def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Name the segments of the input; a page of its own has them already."""
-
-    def finish(self, verdict: Conclusion) -> None:
-        """Set the verdict; a page of its own computes it."""
-
-    def interrupt(self) -> None:
-        """Note that an error or a signal ends the run: the rows are not all."""
-        self._is_whole = False
-
-    def close(self) -> None:
-        """Write the page."""
-        text = PageText(self._page, self._totals, self._about, is_whole=self._is_whole)
-        rows = self._table()
-        parts = [Part("rows", pack_columns(rows), len(rows), self._rows)]
-        # The columns are packed: the rows are not needed any more.
-        self._kept, rows = [], None
-        segments = self._segments()
-        if segments is not None:
-            shown = segments.slice(0, MAX_ROWS)
-            parts.append(Part("segments", pack_columns(shown), len(shown), len(segments)))
-        with open(self._path, "w", encoding="utf-8") as file:
-            file.writelines(text.pieces(parts, self._folder))
-
-    def _count(self, table: pa.Table, found: pa.ChunkedArray, severities: NDArray[np.int8]) -> None:
-        totals = self._totals
-        units = self._page.are_units(table).to_numpy()
-        weights = self._page.weights(table)
-        for severity, counter in ((None, totals.found), (Severity.BAD, totals.bad_of)):
-            counted = pa.array(units if severity is None else units & (severities == severity))
-            groups = pa.table({"found": found, "weight": weights}).filter(counted)
-            sums = groups.group_by("found").aggregate([("weight", "sum")])
-            for row in sums.to_pylist():
-                counter[row["found"]] += row["weight_sum"]
-        amounts = weights.to_numpy()
-        totals.bad += int(amounts[units & (severities == Severity.BAD)].sum())
-        totals.notable += int(amounts[units & (severities == Severity.NOTABLE)].sum())
-        totals.others.update(found.filter(pa.array(~units)).to_pylist())
-        totals.bad_others += int(np.count_nonzero(~units & (severities == Severity.BAD)))
-
-    def _table(self) -> pa.Table:
-        if self._kept:
-            return pa.concat_tables(self._kept)
-        schema = self._schema.append(pa.field(FOUND, pa.string()))
-        return schema.append(pa.field(SEVERITY, pa.int8())).empty_table()
-
-    def _segments(self) -> pa.Table | None:
-        """Return the segments of the dump; None where the rows are the segments."""
-        if self._page.segments is None:
-            return None
-        batches = [with_times(batch, reading=self._is_whole) for batch in self._page.segments()]
-        return pa.Table.from_batches(batches, SEGMENT_SCHEMA)
-
-
-class ResultPageWriter(PageWriter):
-    """The page of a command whose result has the verdict.
-
-    `columns` says how rows are counted.
+    `columns` says how rows are counted; `about` has the facts about the run by name, for the last
+    lines.
     """
 
     def __init__(
@@ -243,32 +155,79 @@ class ResultPageWriter(PageWriter):
         path: str,
         schema: pa.Schema,
     ) -> None:
-        self._concluded: Conclusion | None = None
-        self._batches: Iterable[pa.RecordBatch] = ()
-        page = Page(
-            command,
-            columns.nouns,
-            columns.found_in,
-            columns.meanings,
-            self._conclude,
-            columns.units,
-            columns.unit_values,
-            columns.weight,
-            columns.worst_where,
-            None if columns.rows_are_segments else lambda: iter(self._batches),
-        )
-        super().__init__(page, about, path, schema)
+        self._command = command
+        self._columns = columns
+        self._about = about
+        self._path = path
+        self._schema = schema
+        self._folder = bokeh_folder(path)
+        self._totals = Totals()
+        self._kept: list[pa.Table] = []
+        self._kept_rows = self._rows = 0
+        self._segments: Iterable[pa.RecordBatch] = ()
+        self._conclusion: Conclusion | None = None
+        self._is_whole = True
+
+    def write_table(self, table: pa.Table) -> None:
+        """Add rows of the report."""
+        severities = rank_rows(table, self._columns)
+        found = find_values(table, self._columns)
+        self._count(table, found, severities.to_numpy())
+        self._rows += len(table)
+        table = table.append_column(FOUND, found).append_column(SEVERITY, severities)
+        room = max(MAX_ROWS - self._kept_rows, 0)
+        if len(table) > room:
+            bad = table.filter(pc.greater(severities, int(Severity.GOOD)))
+            more = max(2 * MAX_ROWS - self._kept_rows, 0)
+            table = table.slice(0, room) if not bad.num_rows else bad.slice(0, more)
+        if not len(table):
+            return
+        if self._columns.rows_are_segments:
+            firsts = first_timestamps(table["log_path"].to_pylist())
+            table = table.append_column(FIRST_TIMESTAMP, firsts)
+        self._kept.append(table)
+        self._kept_rows += len(table)
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Name the segments of the input; they are read when the page is written."""
-        self._batches = segments
+        self._segments = segments
 
     def finish(self, verdict: Conclusion) -> None:
-        """Set the verdict."""
-        self._concluded = verdict
+        """Set the conclusion of the run."""
+        self._conclusion = verdict
 
-    def _conclude(self, totals: Totals) -> Conclusion:
-        nouns = self._page.nouns
-        return self._concluded or Conclusion(
-            Severity.BAD, f"{totals.units:,} {nouns} were reported"
-        )
+    def interrupt(self) -> None:
+        """Note that an error or a signal ends the run: the rows are not all."""
+        self._conclusion, self._is_whole = None, False
+
+    def close(self) -> None:
+        """Write the page."""
+        text = PageText(self._command, self._columns, self._totals, self._about, self._conclusion)
+        rows = self._table()
+        parts = [Part("rows", pack_columns(rows), len(rows), self._rows)]
+        # The columns are packed: the rows are not needed any more.
+        self._kept, rows = [], None
+        if not self._columns.rows_are_segments:
+            batches = [with_times(batch, reading=self._is_whole) for batch in self._segments]
+            segments = pa.Table.from_batches(batches, SEGMENT_SCHEMA)
+            shown = segments.slice(0, MAX_ROWS)
+            parts.append(Part("segments", pack_columns(shown), len(shown), len(segments)))
+        with open(self._path, "w", encoding="utf-8") as file:
+            file.writelines(text.pieces(parts, self._folder))
+
+    def _count(self, table: pa.Table, found: pa.ChunkedArray, severities: NDArray[np.int8]) -> None:
+        totals = self._totals
+        units = are_units(table, self._columns).to_numpy()
+        weights = weigh_rows(table, self._columns)
+        for severity, counter in ((None, totals.found), (Severity.BAD, totals.bad_of)):
+            counted = pa.array(units if severity is None else units & (severities == severity))
+            groups = pa.table({"found": found, "weight": weights}).filter(counted)
+            sums = groups.group_by("found").aggregate([("weight", "sum")])
+            for row in sums.to_pylist():
+                counter[row["found"]] += row["weight_sum"]
+
+    def _table(self) -> pa.Table:
+        if self._kept:
+            return pa.concat_tables(self._kept)
+        schema = self._schema.append(pa.field(FOUND, pa.string()))
+        return schema.append(pa.field(SEVERITY, pa.int8())).empty_table()

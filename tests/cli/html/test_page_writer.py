@@ -77,7 +77,7 @@ def test_a_run_that_is_interrupted_leaves_a_page_that_says_so(tmp_path: Path) ->
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert "interrupted; so far: 1 segments were reported" in report.read_text(encoding="utf-8")
+    assert "interrupted; segments so far: 1" in report.read_text(encoding="utf-8")
     assert "interrupted" not in whole.read_text(encoding="utf-8")
 
 
