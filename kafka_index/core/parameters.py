@@ -22,6 +22,7 @@ from kafka_index.core.format.config import (
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.times import time_text
 from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.fs.uris import is_remote
 from kafka_index.core.job.request import (
     TIME_HELP,
     ArgumentError,
@@ -231,8 +232,6 @@ class LocalFolderKind(PathKind):
         super().__init__("DIR")
 
     def convert(self, value: Any, name: str, now: int) -> str:  # noqa: D102
-        from kafka_index.core.fs.store import is_remote  # noqa: PLC0415, slow to import
-
         path = super().convert(value, name, now)
         if is_remote(path):
             raise InputError(

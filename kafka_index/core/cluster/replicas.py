@@ -25,7 +25,7 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.directories import scan_input
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import expand_directories
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.log.scan.valid_batches import INTACT_BATCH, IntactRows, intact_batches_of
 from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running
 from kafka_index.core.logdir.listing import Listing, list_any
@@ -104,7 +104,7 @@ def read_dumps(
 def _add(dump: Dump, listing: Listing) -> None:
     for path in listing.data_directories:
         if path not in dump.directories:
-            if not is_remote(path):
+            if store_of(path).has_locks:
                 refuse_running(path, _WHILE_RUNNING)
             root = dump.directories[path] = DataDirectory(path, tolerated=True)
             dump.notes += map(note_of, root.faults())

@@ -1,79 +1,18 @@
-"""Directories of any store, as a listing sees them: entries, which are looked at when asked."""
+"""Directories of any store and their entries; folders and globs of the local disk."""
 
 from __future__ import annotations
 
 import glob
 import os
 import stat
-from collections.abc import Hashable, Iterator
-from typing import TypeAlias
+from collections.abc import Hashable
 
-from kafka_index.core.errors import InputError, is_retriable
-from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE, kept_listings, linked_out
+from kafka_index.core.fs.inputs import kept_listings
+from kafka_index.core.fs.local_store import unreadable_directory, walk
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import DirectoryEntry, FileInfo, is_remote
+from kafka_index.core.fs.store import DirectoryEntry, Entry, StoredEntry
 
-
-class LocalEntry:
-    """An entry of a local directory: no system call is made before an answer needs it."""
-
-    __slots__ = ("_entry", "name", "path")
-
-    def __init__(self, entry: os.DirEntry[str]) -> None:
-        self._entry = entry
-        self.name = entry.name
-        self.path = entry.path
-
-    def is_directory(self) -> bool:
-        """Return whether it is a directory, or a link to one."""
-        try:
-            return self._entry.is_dir()
-        except OSError as error:
-            if is_retriable(error):
-                raise _unreadable(error, self.path) from error
-            # Such as a link that leads in circles: nothing that a broker would load.
-            return False
-
-    def why_not_a_file(self) -> str | None:
-        """Return why it cannot be read as a file."""
-        try:
-            if self._entry.is_file():
-                return None
-        except OSError as error:
-            # Where the disk or a permission is at fault, opening it meets and reports the same.
-            return None if is_retriable(error) else f"cannot be inspected: {error.strerror}"
-        return BROKEN_LINK if self.is_broken_link() else NOT_A_FILE
-
-    def is_broken_link(self) -> bool:
-        """Return whether it is a link to nothing."""
-        return self._entry.is_symlink() and not os.path.exists(self.path)
-
-    def info(self) -> FileInfo:
-        """Return its size and time; 0 where they cannot be found out."""
-        try:
-            found = self._entry.stat()
-        except OSError:
-            # Opening it will fail as well, and that becomes the segment's row in the report.
-            return FileInfo(self.path, 0, 0)
-        return FileInfo(self.path, found.st_size, found.st_mtime_ns)
-
-    def linked_out(self) -> str | None:
-        """Return where it leads as a link out of the input that is not followed."""
-        if not self._entry.is_symlink():
-            return None
-        found = linked_out(self.path)
-        return None if found is None else found.target
-
-    def file_version(self) -> tuple[int, str]:
-        """Return its size, and the time of its last change.
-
-        Unlike the time of its modification, no program can set that.
-        """
-        try:
-            found = self._entry.stat()
-        except OSError:
-            return 0, ""
-        return found.st_size, str(found.st_ctime_ns)
+__all__ = ["Entry", "walk"]
 
 
 def leads_nowhere(path: str) -> bool:
@@ -94,63 +33,20 @@ def why_not_opened(path: str) -> str | None:
     return "a socket" if stat.S_ISSOCK(mode) else None
 
 
-class StoredEntry:
-    """An object or a common prefix of an object store, or an entry of a directory of HDFS."""
-
-    __slots__ = ("_entry", "name", "path")
-
-    def __init__(self, entry: DirectoryEntry) -> None:
-        self._entry = entry
-        self.path = entry.path
-        self.name = os.path.basename(entry.path)
-
-    def is_directory(self) -> bool:
-        """Return whether it is a directory, or a prefix of objects."""
-        return self._entry.is_directory
-
-    def why_not_a_file(self) -> str | None:
-        """Return why it cannot be read as a file."""
-        return NOT_A_FILE if self._entry.is_directory else None
-
-    def is_broken_link(self) -> bool:
-        """Return False: stores have no links that are seen here."""
-        return False
-
-    def info(self) -> FileInfo:
-        """Return its size, time and version."""
-        entry = self._entry
-        return FileInfo(entry.path, entry.size_bytes, entry.mtime_ns, entry.version)
-
-    def linked_out(self) -> None:
-        """Return None: stores have no links that are seen here."""
-
-    def file_version(self) -> tuple[int, str]:
-        """Return its size, and its ETag or the time of its modification."""
-        entry = self._entry
-        return entry.size_bytes, entry.version or str(entry.mtime_ns)
-
-
-#: An entry of a directory.
-Entry: TypeAlias = LocalEntry | StoredEntry
-
-
 def scan_directory(directory: str) -> list[Entry]:
     """Return the entries of a directory, in no particular order.
 
     Raises `InputError` if it cannot be read.
     """
-    if is_remote(directory):
-        return [StoredEntry(entry) for entry in store_of(directory).list_directory(directory)]
     try:
-        with os.scandir(directory) as entries:
-            return [LocalEntry(entry) for entry in entries]
+        return store_of(directory).scan(directory)
     except OSError as error:
-        raise _unreadable(error, directory) from error
+        raise unreadable_directory(error, directory) from error
 
 
 def scan_input(directory: str) -> list[Entry]:
     """Return the entries of a directory of an input; that of a store is listed once in a run."""
-    if is_remote(directory):
+    if store_of(directory).needs_requests:
         return [StoredEntry(entry) for entry in list_stored_input(directory)]
     return scan_directory(directory)
 
@@ -169,26 +65,7 @@ def directory_exists(path: str) -> bool:
 
     Raises `KafkaIndexError` if the store cannot be reached, or the path cannot be inspected.
     """
-    if is_remote(path):
-        return bool(store_of(path).list_directory(path))
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except OSError as error:
-        if is_retriable(error):
-            raise _unreadable(error, path) from error
-        return False
-
-
-def walk(root: str, *, follows_links: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each local folder from a root on with its folders and files, as `os.walk` does.
-
-    Raises `InputError` if a folder cannot be read.
-    """
-
-    def fail(error: OSError) -> None:
-        raise _unreadable(error, error.filename) from error
-
-    return os.walk(root, onerror=fail, followlinks=follows_links)
+    return store_of(path).is_directory(path)
 
 
 def matches(pattern: str) -> list[str]:
@@ -214,18 +91,7 @@ def identity_of(directory: str) -> Hashable:
 
     Raises `InputError` if it cannot be inspected.
     """
-    if is_remote(directory):
-        return directory
     try:
-        found = os.stat(directory)
+        return store_of(directory).identity(directory)
     except OSError as error:
-        raise _unreadable(error, directory) from error
-    return found.st_dev, found.st_ino
-
-
-def _unreadable(error: OSError, path: str) -> InputError:
-    return InputError(
-        f"cannot read the directory: {error.strerror}",
-        path=path,
-        hint="check its permissions, or leave it out of the input",
-    )
+        raise unreadable_directory(error, directory) from error

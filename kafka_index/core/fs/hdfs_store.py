@@ -23,10 +23,11 @@ from kafka_index.core.fs.store import (
     DirectoryEntry,
     FileInfo,
     StorageOptions,
+    Store,
     list_by_directory,
     replace_by_claim,
-    split_uri,
 )
+from kafka_index.core.fs.uris import split_uri
 
 _JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200})')
 
@@ -79,7 +80,7 @@ class _SlowNodesError(PublishError):
     """The data nodes did not report the blocks of a file in the library's time."""
 
 
-class HdfsStore:
+class HdfsStore(Store):
     """A file system of HDFS.
 
     The root is ``hdfs://host:port``, ``hdfs://nameservice``, or ``hdfs://`` for fs.defaultFS.

@@ -14,10 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kafka_index.core.errors import LinkedOutError
 from kafka_index.core.format.names import LOG_SUFFIX, is_kept_file, parse_segment_file
-from kafka_index.core.fs.store import DirectoryEntry
+from kafka_index.core.fs.uris import is_remote
+
+if TYPE_CHECKING:
+    from kafka_index.core.fs.store import DirectoryEntry
 
 #: The reasons why a file is not read.
 LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
@@ -103,9 +107,11 @@ def admit_linked(directory: str) -> None:
 
 
 def admit_inputs(directories: Iterable[str]) -> None:
-    """Add local directories to the inputs of this process: links may lead into them."""
+    """Add directories to the inputs of this process: links may lead into those on this machine."""
     follows = _follows.get()
     for directory in directories:
+        if is_remote(directory):
+            continue
         real = os.path.realpath(directory)
         with _lock:
             if follows is None:
@@ -154,7 +160,7 @@ def forget_inputs() -> None:
 def linked_out(path: str) -> Skipped | None:
     """Return a file of a dump that is not to be opened; None for any other.
 
-    The path is that of a local file of a data directory or partition.
+    The path is that of a file of a data directory or partition; no URI is a link.
     """
     if not os.path.islink(path) or _is_log(path) or _follows.get():
         return None

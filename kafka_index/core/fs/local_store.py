@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
 
@@ -13,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.core.closeable import Closeable
-from kafka_index.core.errors import CorruptObjectError, InputError
-from kafka_index.core.fs.durable_files import AtomicFile, publish_error
-from kafka_index.core.fs.inputs import refuse_linked_out
+from kafka_index.core.errors import CorruptObjectError, InputError, is_retriable
+from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error, publishing
+from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE, linked_out, refuse_linked_out
 from kafka_index.core.fs.store import (
     Bytes,
     DirectoryEntry,
+    Entry,
     FileInfo,
+    Store,
     list_by_directory,
     replace_by_claim,
 )
@@ -27,6 +30,7 @@ from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 _PIECE_BYTES = 1 << 20
+_PROBE = ".kafka-index.probe"
 
 
 class MappedFile(Closeable):
@@ -175,10 +179,73 @@ def fill(descriptor: int, path: str, position_bytes: int, buffer: memoryview) ->
     return filled
 
 
-class LocalStore:
+class LocalEntry:
+    """An entry of a local directory: no system call is made before an answer needs it."""
+
+    __slots__ = ("_entry", "name", "path")
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self._entry = entry
+        self.name = entry.name
+        self.path = entry.path
+
+    def is_directory(self) -> bool:
+        """Return whether it is a directory, or a link to one."""
+        try:
+            return self._entry.is_dir()
+        except OSError as error:
+            if is_retriable(error):
+                raise unreadable_directory(error, self.path) from error
+            # Such as a link that leads in circles: nothing that a broker would load.
+            return False
+
+    def why_not_a_file(self) -> str | None:
+        """Return why it cannot be read as a file."""
+        try:
+            if self._entry.is_file():
+                return None
+        except OSError as error:
+            # Where the disk or a permission is at fault, opening it meets and reports the same.
+            return None if is_retriable(error) else f"cannot be inspected: {error.strerror}"
+        return BROKEN_LINK if self.is_broken_link() else NOT_A_FILE
+
+    def is_broken_link(self) -> bool:
+        """Return whether it is a link to nothing."""
+        return self._entry.is_symlink() and not os.path.exists(self.path)
+
+    def info(self) -> FileInfo:
+        """Return its size and time; 0 where they cannot be found out."""
+        try:
+            found = self._entry.stat()
+        except OSError:
+            # Opening it will fail as well, and that becomes the segment's row in the report.
+            return FileInfo(self.path, 0, 0)
+        return FileInfo(self.path, found.st_size, found.st_mtime_ns)
+
+    def linked_out(self) -> str | None:
+        """Return where it leads as a link out of the input that is not followed."""
+        if not self._entry.is_symlink():
+            return None
+        found = linked_out(self.path)
+        return None if found is None else found.target
+
+    def file_version(self) -> tuple[int, str]:
+        """Return its size, and the time of its last change.
+
+        Unlike the time of its modification, no program can set that.
+        """
+        try:
+            found = self._entry.stat()
+        except OSError:
+            return 0, ""
+        return found.st_size, str(found.st_ctime_ns)
+
+
+class LocalStore(Store):
     """Plain paths."""
 
-    has_rename = True
+    has_rename = stages_beside = has_locks = has_links = True
+    needs_requests = False
 
     def info(self, path: str) -> FileInfo:
         """Return a file's size and modification time."""
@@ -263,6 +330,83 @@ class LocalStore:
             except OSError as error:
                 raise publish_error(error, path, "delete the file") from error
 
+    def delete_tree(self, path: str) -> None:
+        """Delete a directory with all that is below it."""
+        with publishing(path, "remove the folder"), suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is anything."""
+        return os.path.exists(path)
+
+    def is_special(self, path: str) -> bool:
+        """Return whether neither a file nor a directory is there: reading a pipe may wait."""
+        return not os.path.isfile(path) and not os.path.isdir(path) and os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        """Return whether there is a directory; raises `InputError` if it cannot be inspected."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except OSError as error:
+            if is_retriable(error):
+                raise unreadable_directory(error, path) from error
+            return False
+
+    def scan(self, path: str) -> list[Entry]:
+        """Return the entries of a directory, whatever they are; raises `OSError`."""
+        with os.scandir(path) as entries:
+            return list(map(LocalEntry, entries))
+
+    def files_below(self, path: str) -> Iterator[str]:
+        """Yield the path of each entry below a directory that is none; links are not followed."""
+        return (os.path.join(at, name) for at, _, names in walk(path) for name in names)
+
+    def real_path(self, path: str) -> str:
+        """Return a path without links."""
+        return os.path.realpath(path)
+
+    def identity(self, path: str) -> Hashable:
+        """Return the device and the inode."""
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+
+    def make_directory(self, path: str, action: str = "make the folder") -> None:
+        """Make a directory, with those above it."""
+        with publishing(path, action):
+            os.makedirs(path, exist_ok=True)
+
+    def make_writable_directory(self, path: str) -> None:
+        """Make a directory, and try a write there."""
+        # One name for all runs, so that what a killed one leaves is used up by the next.
+        probe = os.path.join(path, _PROBE)
+        with publishing(path, "write to the output"):
+            os.makedirs(path, exist_ok=True)
+            # Permission bits are not enough (root, read-only mounts, access lists).
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            with suppress(FileNotFoundError):  # another run tried at the same time
+                os.unlink(probe)
+
+    def is_same_directory(self, path: str, other: str) -> bool:
+        """Return whether a directory is that of another path, through links or mounts."""
+        return os.path.isdir(other) and os.path.samefile(path, other)
+
+    def make_durable(self, directories: Iterable[str], action: str) -> None:
+        """Sync directories."""
+        for path, error in make_durable(directories).items():
+            raise publish_error(error, path, action) from error
+
+    def create(self, path: str, *, scratch_path: str | None = None, what: str) -> AtomicFile:
+        """Create a file that appears whole, or not at all."""
+        return AtomicFile(path, scratch_path=scratch_path, what=what)
+
+    def readable(self, path: str, info: FileInfo | None = None) -> str:  # noqa: ARG002, as in open
+        """Return the path."""
+        return path
+
+    def input_stream(self, path: str) -> pa.NativeFile:
+        """Open a file to be read once, decompressed as its name says."""
+        return pa.input_stream(path, compression="detect")
+
 
 class UnlinkedStore(LocalStore):
     """A folder of the local disk in which no link is followed: whoever wrote it may set any.
@@ -314,3 +458,24 @@ class UnlinkedStore(LocalStore):
                     hint="replace the link with its target, or mount the target there",
                 )
         return path
+
+
+def walk(root: str, *, follows_links: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each local folder from a root on with its folders and files, as `os.walk` does.
+
+    Raises `InputError` if a folder cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        raise unreadable_directory(error, error.filename) from error
+
+    return os.walk(root, onerror=fail, followlinks=follows_links)
+
+
+def unreadable_directory(error: OSError, path: str) -> InputError:
+    """Return the error of a directory that cannot be read."""
+    return InputError(
+        f"cannot read the directory: {error.strerror}",
+        path=path,
+        hint="check its permissions, or leave it out of the input",
+    )

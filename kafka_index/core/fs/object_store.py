@@ -43,13 +43,12 @@ from kafka_index.core.fs.object_errors import (
 from kafka_index.core.fs.remote_file import RemoteFile
 from kafka_index.core.fs.store import (
     LISTING_SCHEMA,
-    OBJECT_SCHEMES,
     DirectoryEntry,
     FileInfo,
     StorageOptions,
-    scheme_of,
-    split_uri,
+    Store,
 )
+from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of, split_uri
 
 if TYPE_CHECKING:
     from botocore.session import Session
@@ -393,13 +392,11 @@ _SECOND_NS = 1_000_000_000
 _MAX_WRITTEN = 16384
 
 
-class ObjectStore:
+class ObjectStore(Store):
     """A bucket or container, with a root such as ``s3://bucket``; options win over the environment.
 
     Raises `ConfigError` if an option or the environment is not valid.
     """
-
-    has_rename = False
 
     def __init__(self, root: str, options: StorageOptions) -> None:
         self._root = root

@@ -15,7 +15,8 @@ from kafka_index.core.format.names import (
     split_directory_name,
 )
 from kafka_index.core.fs.backup.backup_paths import REPOSITORY_FILE
-from kafka_index.core.fs.directories import Entry, scan_input
+from kafka_index.core.fs.directories import scan_input
+from kafka_index.core.fs.store import Entry
 
 _MAX_DEPTH = 5
 _MAX_DIRECTORIES = 2000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import re
@@ -20,16 +19,15 @@ from kafka_index.core.fs.backup.backup_paths import (
     split_run_input,
 )
 from kafka_index.core.fs.directories import directory_exists, list_stored_input, matches
-from kafka_index.core.fs.durable_files import publish_error
+from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import admit_inputs, is_within
 from kafka_index.core.fs.other_layouts import archive_hint
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import SAME_SCHEMES, is_remote, split_uri
+from kafka_index.core.fs.uris import SAME_SCHEMES, is_remote, split_uri
 
 if TYPE_CHECKING:
     from kafka_index.core.fs.backup.repository import Repository
 
-_PROBE = ".kafka-index.probe"
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<short>file:)(?=/)")
 
 
@@ -69,6 +67,19 @@ def repository_of(root: str) -> Repository:
     return Repository(root, store_of(root))
 
 
+def plain_path(path: str) -> str:
+    """Return a user's path as it is given, without the scheme of a local one, or as a URI.
+
+    Raises the errors of `absolute_path`.
+    """
+    return absolute_path(path) if is_remote(path) else local_path(path)
+
+
+def real_path(path: str) -> str:
+    """Return a user's path without links, or as a URI; raises the errors of `absolute_path`."""
+    return absolute_path(path) if is_remote(path) else os.path.realpath(local_path(path))
+
+
 def index_root_of(path: str) -> str:
     """Return the absolute path, or URI, of the folder with a folder of index files per partition.
 
@@ -76,8 +87,7 @@ def index_root_of(path: str) -> str:
     read as if they had no index files.
     """
     root = absolute_path(path)
-    if not is_remote(root):
-        admit_inputs([root])
+    admit_inputs([root])
     if not directory_exists(root):
         raise InputError(
             "the folder of index files does not exist",
@@ -174,7 +184,7 @@ def _admit(path: str, directories: Iterable[str]) -> None:
     and a dump may lay out links that matter to others (`kafka_index.core.fs.inputs`).
     """
     root = absolute_path(path)
-    directories = [each for each in directories if not is_remote(each)]
+    directories = [each for each in directories if store_of(each).has_links]
     if directories != [root]:
         while glob.has_magic(root):
             root = os.path.dirname(root)
@@ -251,13 +261,12 @@ def prepare_target_directory(
     back to the folder of the log.
     """
     directory = target_directory(target_root, partition, log_directory)
-    if target_root is None or is_remote(target_root):
+    if target_root is None:
         return directory
-    try:
-        os.makedirs(directory, exist_ok=True)
-        led_back = os.path.isdir(log_directory) and os.path.samefile(directory, log_directory)
-    except OSError as error:
-        raise publish_error(error, directory, "make the target folder") from error
+    store, action = store_of(directory), "make the target folder"
+    store.make_directory(directory, action)
+    with publishing(directory, action):
+        led_back = store.is_same_directory(directory, log_directory)
     if led_back:
         raise PublishError(
             "the target folder is the folder of the log",
@@ -277,23 +286,10 @@ def check_target(output_root: str, inputs: Iterable[str]) -> str:
     `InputError` if the output is an input, or lies inside one, or holds one, and `PublishError` if
     it cannot be made or written.
     """
+    root = real_path(output_root)
     hint = "choose another --output, or give --in-place to write beside the logs"
-    if is_remote(output_root):
-        root = absolute_path(output_root)
-        refuse_overlap(root, output_root, inputs, hint=hint)
-        return root
-    root = os.path.realpath(local_path(output_root))
     refuse_overlap(root, output_root, inputs, hint=hint)
-    # One name for all runs, so that what a killed one leaves is used up by the next.
-    probe = os.path.join(root, _PROBE)
-    try:
-        os.makedirs(root, exist_ok=True)
-        # Permission bits are not enough (root, read-only mounts, access lists): only a write is.
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        with contextlib.suppress(FileNotFoundError):  # another run tried at the same time
-            os.unlink(probe)
-    except OSError as error:
-        raise publish_error(error, root, "write to the output") from error
+    store_of(root).make_writable_directory(root)
     return root
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar, NoReturn, Protocol
@@ -20,7 +21,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kafka_index.core.errors import ConfigError, InputError, PublishError
-from kafka_index.core.format.uri_passwords import has_password, refuse_passwords
+from kafka_index.core.format.uri_passwords import has_password
+from kafka_index.core.fs.durable_files import AtomicFile
+from kafka_index.core.fs.inputs import NOT_A_FILE
+from kafka_index.core.fs.stored_files import COMPRESSIONS, StagedFile, StoredFile, StoredStream
+from kafka_index.core.fs.uris import (
+    HDFS_SCHEME,
+    OBJECT_SCHEMES,
+    SAME_SCHEMES,
+    is_remote,
+    scheme_of,
+    split_uri,
+)
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -34,26 +46,14 @@ LISTING_SCHEMA = pa.schema(
     ]
 )
 
-_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
-#: Schemes of object stores, and the extra that has their library.
-OBJECT_SCHEMES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gcs",
-    "abfs": "azure",
-    "abfss": "azure",
-    "wasb": "azure",
-    "wasbs": "azure",
-}
-HDFS_SCHEME = "hdfs"
-#: Schemes that name the same bucket or container as another.
-SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 _SECRET = re.compile(
     r"secret|token(?!_file|_service)|password|passphrase|credential(?!s?_(?:type|file|relative|full))"
     r"|(?:account|access|master|customer|encryption|private|sas|shared)_key|(?:^|_)sas(?:$|_)"
     r"|connection_string",
     re.IGNORECASE,
 )
+
+__all__ = ["HDFS_SCHEME", "OBJECT_SCHEMES", "SAME_SCHEMES", "is_remote", "scheme_of", "split_uri"]
 _REFERENCE = "@"
 # The access key's id is an identifier that logs and URLs show.
 _NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
@@ -83,6 +83,67 @@ class DirectoryEntry:
     size_bytes: int = 0
     mtime_ns: int = 0
     version: str = ""
+
+
+class Entry(Protocol):
+    """An entry of a directory, which is looked at when it is asked."""
+
+    name: str
+    path: str
+
+    def is_directory(self) -> bool:
+        """Return whether it is a directory, a link to one, or a prefix of objects."""
+
+    def why_not_a_file(self) -> str | None:
+        """Return why it cannot be read as a file."""
+
+    def is_broken_link(self) -> bool:
+        """Return whether it is a link to nothing."""
+
+    def info(self) -> FileInfo:
+        """Return its size, time and version; 0 where they cannot be found out."""
+
+    def linked_out(self) -> str | None:
+        """Return where it leads as a link out of the input that is not followed."""
+
+    def file_version(self) -> tuple[int, str]:
+        """Return its size, and its ETag or the time of its last change."""
+
+
+class StoredEntry:
+    """An object or a common prefix of an object store, or an entry of a directory of HDFS."""
+
+    __slots__ = ("_entry", "name", "path")
+
+    def __init__(self, entry: DirectoryEntry) -> None:
+        self._entry = entry
+        self.path = entry.path
+        self.name = os.path.basename(entry.path)
+
+    def is_directory(self) -> bool:
+        """Return whether it is a directory, or a prefix of objects."""
+        return self._entry.is_directory
+
+    def why_not_a_file(self) -> str | None:
+        """Return why it cannot be read as a file."""
+        return NOT_A_FILE if self._entry.is_directory else None
+
+    def is_broken_link(self) -> bool:
+        """Return False: stores have no links that are seen here."""
+        return False
+
+    def info(self) -> FileInfo:
+        """Return its size, time and version."""
+        entry = self._entry
+        return FileInfo(entry.path, entry.size_bytes, entry.mtime_ns, entry.version)
+
+    def linked_out(self) -> None:
+        """Return None: stores have no links that are seen here."""
+
+    def file_version(self) -> tuple[int, str]:
+        """Return its size, and its ETag or the time of its modification."""
+        entry = self._entry
+        return entry.size_bytes, entry.version or str(entry.mtime_ns)
 
 
 class ByteSource(Protocol):
@@ -119,53 +180,157 @@ class ByteSource(Protocol):
         """Release the file."""
 
 
-class Store(Protocol):
-    """A local disk, a bucket, a container or a file system of HDFS.
+class Store(ABC):
+    """A bucket, a container or a file system of HDFS; `LocalStore` is the local disk.
 
     Methods take and return whole paths or URIs. Not found is `FileNotFoundError` in `info` and
     `read`, as both are asked for files that may not exist; everything else that fails is an error
-    of `kafka_index.core.errors`, retriable where the store or the network is at fault.
+    of `kafka_index.core.errors`, retriable where the store or the network is at fault. What is
+    not abstract here is so in every store but the local disk.
     """
 
-    @property
-    def has_rename(self) -> bool:
-        """Whether a rename is one atomic step. Otherwise a file is put whole under its name."""
+    #: A rename is one atomic step. Otherwise a file is put whole under its name.
+    has_rename: ClassVar[bool] = False
+    #: A look at a file, or a read of it, costs a request. Otherwise files are mapped.
+    needs_requests: ClassVar[bool] = True
+    #: A file that waits to be published lies beside its final path, and a rename publishes it.
+    stages_beside: ClassVar[bool] = False
+    #: A process can lock a file, and a broker may run on a directory.
+    has_locks: ClassVar[bool] = False
+    #: A file can be a link to another one, or share its blocks.
+    has_links: ClassVar[bool] = False
 
+    @abstractmethod
     def info(self, path: str) -> FileInfo:
         """Return a file's size, modification time and version."""
 
+    @abstractmethod
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
         """Open a file; with `info`, only that version of it, and without a request."""
 
+    @abstractmethod
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a small file, or its first ones."""
 
+    @abstractmethod
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the entries of a directory, sorted by path; empty where there is none."""
 
+    @abstractmethod
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
         """Yield every file below a directory as rows of `LISTING_SCHEMA`, by ascending path."""
 
+    @abstractmethod
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """Write a file whole, durably; return False where `if_absent` and there is one."""
 
+    @abstractmethod
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
         """Write a small file whole if `info` still describes it; return whether it was written.
 
         One of several attempts at the same time succeeds.
         """
 
+    @abstractmethod
     def rename(self, source: str, target: str) -> None:
         """Give a file another name, replacing what has it."""
 
+    @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; files that do not exist are fine."""
 
+    def delete_tree(self, path: str) -> None:
+        """Delete a directory with all that is below it."""
+        folders = {path}
+        for page in self.list_tree(path):
+            paths = [f"{path}/{below}" for below in page.column("path").to_pylist()]
+            folders.update(map(os.path.dirname, paths))
+            self.delete(paths)
+        if self.has_rename:
+            # Folders of their own, and not only the prefixes of objects.
+            self.delete(sorted(folders, reverse=True))
 
-class ReadOnlyStore:
-    """The part of a `Store` that refuses to write; `_NAME` is what errors call it."""
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file."""
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
 
-    has_rename = False
+    def is_special(self, path: str) -> bool:  # noqa: ARG002
+        """Return whether neither a file nor a directory is there: reading a pipe may wait."""
+        return False
+
+    def is_directory(self, path: str) -> bool:
+        """Return whether there is a directory; in an object store, whether it holds anything."""
+        return bool(self.list_directory(path))
+
+    def scan(self, path: str) -> list[Entry]:
+        """Return the entries of a directory, in no particular order.
+
+        Raises `OSError` if it is one of the local disk that cannot be read.
+        """
+        return list(map(StoredEntry, self.list_directory(path)))
+
+    def files_below(self, path: str) -> Iterator[str]:
+        """Yield the path of each file below a directory, by one listing of a store."""
+        for page in self.list_tree(path):
+            yield from (f"{path}/{below}" for below in page.column("path").to_pylist())
+
+    def real_path(self, path: str) -> str:
+        """Return a path without links."""
+        return path
+
+    def identity(self, path: str) -> Hashable:
+        """Return a value that all paths of one directory share; raises `OSError`."""
+        return path
+
+    def make_directory(self, path: str, action: str = "make the folder") -> None:  # noqa: B027, stores have none
+        """Make a directory, with those above it: in a store, a file in it does.
+
+        `action` is what errors say after "cannot".
+        """
+
+    def make_writable_directory(self, path: str) -> None:  # noqa: B027
+        """Make a directory, and try a write there; the lock of an output is the first in a store.
+
+        Raises `PublishError` if it cannot be made or written.
+        """
+
+    def is_same_directory(self, path: str, other: str) -> bool:
+        """Return whether a directory is that of another path, of any store; raises `OSError`."""
+        return path == other
+
+    def make_durable(self, directories: Iterable[str], action: str) -> None:  # noqa: B027
+        """Make the entries of directories durable, as all that is put into a store is."""
+
+    def create(self, path: str, *, scratch_path: str | None = None, what: str) -> AtomicFile:  # noqa: ARG002
+        """Create a file that appears whole, or not at all; parameters are those of `AtomicFile`.
+
+        In a store the scratch path is one of its own, on the local disk. Raises `PublishError` if
+        it cannot be written.
+        """
+        return StagedFile(self, path, what=what)
+
+    def readable(self, path: str, info: FileInfo | None = None) -> str | StoredFile:
+        """Return what Arrow opens to read any part of a file: its path, or a file of its store.
+
+        With `info`, the file of a store is read in that version.
+        """
+        return StoredFile(self.open(path, info))
+
+    def input_stream(self, path: str) -> pa.NativeFile:
+        """Open a file to be read once, decompressed as its name says."""
+        stream = pa.PythonFile(StoredStream(self.open(path)), "r")
+        if os.path.splitext(path)[1].lower() not in COMPRESSIONS:
+            return stream
+        return pa.CompressedInputStream(stream, pa.Codec.detect(path).name)
+
+
+class ReadOnlyStore(Store):
+    """A store that refuses to write; `_NAME` is what errors call it."""
+
     _NAME: ClassVar[str]
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:  # noqa: ARG002
@@ -186,31 +351,6 @@ class ReadOnlyStore:
 
     def _refuse(self, path: str) -> NoReturn:
         raise PublishError(f"{self._NAME} only read", path=path)
-
-
-def scheme_of(path: str) -> str | None:
-    """Return the scheme of a URI, in lower case; None for a plain path."""
-    match = _URI.match(path)
-    if match is None:
-        return None
-    refuse_passwords([path])
-    return match["scheme"].lower()
-
-
-def is_remote(path: str) -> bool:
-    """Return whether a path is a URI of a store other than the local disk."""
-    return scheme_of(path) not in (None, "file")
-
-
-def split_uri(path: str) -> tuple[str, str]:
-    """Return the store's part of a URI, and the rest without its slashes at either end.
-
-    ``s3://bucket/a/b/`` is ``("s3://bucket", "a/b")``.
-    """
-    match = _URI.match(path)
-    if match is None:
-        raise ValueError(f"not a URI: {path}")
-    return match[0], path[match.end() :].strip("/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.uris import is_remote
 
 
 def read_text(path: str, what: str) -> str:

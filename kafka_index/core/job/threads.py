@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic
 
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.uris import is_remote
 from kafka_index.core.job.engine import Listener, Result, SplittableTask, Waves, Work
 
 

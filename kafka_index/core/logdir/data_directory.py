@@ -36,7 +36,7 @@ from kafka_index.core.format.names import (
     TopicPartition,
 )
 from kafka_index.core.fs.directories import scan_directory, why_not_opened
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.logdir.metadata_files import read_file, read_properties, read_text
 
 
@@ -173,8 +173,9 @@ class DataDirectory:
     def is_marker_stuck(self) -> bool:
         """Whether a broker cannot delete the marker: it is a directory that is not empty."""
         path = self.file(CLEAN_SHUTDOWN)
-        is_directory = not is_remote(path) and not os.path.islink(path) and os.path.isdir(path)
-        return is_directory and bool(scan_directory(path))
+        if not store_of(path).has_locks:
+            return False  # no broker runs there
+        return not os.path.islink(path) and os.path.isdir(path) and bool(scan_directory(path))
 
     def marker_epoch(self) -> int | None:
         """Return the broker epoch in the marker; None where there is none that a broker reads.
@@ -218,7 +219,7 @@ class DataDirectory:
     @cached_property
     def _marker(self) -> KafkaIndexError | bool:
         path = self.file(CLEAN_SHUTDOWN)
-        if not is_remote(path):
+        if not store_of(path).needs_requests:
             return os.path.exists(path)
         try:
             return read_file(path) is not None

@@ -24,7 +24,7 @@ from kafka_index.core.format.names import (
     split_directory_name,
 )
 from kafka_index.core.fs.backup.backup_paths import is_run_path
-from kafka_index.core.fs.directories import Entry, identity_of, scan_directory, scan_input
+from kafka_index.core.fs.directories import identity_of, scan_directory, scan_input
 from kafka_index.core.fs.inputs import (
     BROKEN_LINK,
     LINKED_OUT,
@@ -36,7 +36,9 @@ from kafka_index.core.fs.inputs import (
 )
 from kafka_index.core.fs.other_layouts import layout_hint
 from kafka_index.core.fs.paths import absolute_path, expand_directories
-from kafka_index.core.fs.store import OBJECT_SCHEMES, is_remote, scheme_of
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Entry
+from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 from kafka_index.core.logdir.paged_listing import StoredDirectory, list_directories
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition, list_partition
 from kafka_index.core.logdir.segment_table import (
@@ -265,7 +267,7 @@ class _Walk:
 
     def _skip_root_links(self, directory: str) -> None:
         """Skip links among the files at the root of a partition that was given alone."""
-        for name in () if is_remote(directory) else (*OFFSET_CHECKPOINTS, *ROOT_FILES):
+        for name in (*OFFSET_CHECKPOINTS, *ROOT_FILES):
             found = linked_out(os.path.join(directory, name))
             if found is not None:
                 self._skip(found.path, LINKED_OUT, found.target)
@@ -278,16 +280,15 @@ class _Walk:
 
 def _parents_of(directory: str) -> tuple[str, ...]:
     parent = os.path.dirname(directory)
-    if is_remote(directory):
-        return (parent,)
-    real = os.path.dirname(os.path.realpath(directory))
+    store = store_of(directory)
+    real, real_parent = os.path.dirname(store.real_path(directory)), store.real_path(parent)
     # A folder in a data directory is not one: so Kubernetes lays out what it mounts.
-    return (parent,) if is_within(real, [os.path.realpath(parent)]) else (parent, real)
+    return (parent,) if real == parent or is_within(real, [real_parent]) else (parent, real)
 
 
 def _plain(partition: TopicPartition, directory: str) -> PartitionSegments | None:
     """Return the segments of a plain local directory; None to list its entries one by one."""
-    if is_remote(directory):
+    if store_of(directory).needs_requests:
         return None
     try:
         return list_plain_partition(partition, directory)

@@ -41,7 +41,6 @@ from kafka_index.core.format.strings import (
 )
 from kafka_index.core.fs.inputs import Skipped, refuse_linked_out
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 
 # A broker creates these before it reads them, which a link to nothing keeps it from
@@ -62,9 +61,10 @@ def read_file(path: str) -> bytes | None:
     if is_segment_path(path):
         # There are none beside the segments of tiered storage.
         return None
-    if is_remote(path):
+    store = store_of(path)
+    if store.needs_requests:
         try:
-            return store_of(path).read(path)
+            return store.read(path)
         except FileNotFoundError:
             return None
     refuse_linked_out(path, any_name=True)

@@ -25,10 +25,9 @@ from kafka_index.core.format.names import (
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.core.fs.directories import Entry
 from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE, Skipped, note_unread
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import ByteSource
+from kafka_index.core.fs.store import ByteSource, Entry
 
 #: Segments that are rows of a table have no log: their modification times are at most this.
 NO_LOG_MTIME_NS = -(1 << 62)

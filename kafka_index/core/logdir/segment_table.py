@@ -38,10 +38,9 @@ from kafka_index.core.format.names import (
     segment_file_name,
 )
 from kafka_index.core.format.records import OFFSET_ENTRY, TIME_ENTRY
-from kafka_index.core.fs.directories import Entry, scan_directory
-from kafka_index.core.fs.inputs import linked_out
+from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.store import Entry
 from kafka_index.core.logdir.partition_files import SegmentFile
 
 #: A row per segment: a `SegmentFile`.
@@ -341,10 +340,11 @@ def has_entries_beyond(segment: SegmentFile, first_offset: int, end_offset: int)
     """
     for suffix, dtype in _ENTRIES.items():
         path = segment.log_path.removesuffix(LOG_SUFFIX) + suffix
-        if not is_remote(path) and (linked_out(path) or not os.path.isfile(path)):
+        store = store_of(path)
+        if store.is_special(path):
             continue
         try:
-            data = store_of(path).read(path)
+            data = store.read(path)
         except FileNotFoundError:
             continue
         except KafkaIndexError as error:

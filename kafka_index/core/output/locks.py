@@ -30,7 +30,7 @@ from kafka_index.core.errors import KafkaIndexError, PublishError
 from kafka_index.core.format.names import BROKER_LOCK
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import FileInfo, Store, find_claim, is_remote
+from kafka_index.core.fs.store import FileInfo, Store, find_claim
 
 #: The folder below an output in a store for what belongs to runs: the marker, and staged files.
 RUNS_FOLDER = ".kafka-index"
@@ -282,9 +282,9 @@ class DirectoryLock:
 
 def lock_of_output(output_root: str, run_id: str) -> DirectoryLock | StoreLock:
     """Return what keeps other runs out of an output, wherever it is."""
-    if is_remote(output_root):
-        return StoreLock(output_root, run_id)
-    return DirectoryLock.of_output(output_root)
+    if store_of(output_root).has_locks:
+        return DirectoryLock.of_output(output_root)
+    return StoreLock(output_root, run_id)
 
 
 class _LockFile:

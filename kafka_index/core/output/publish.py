@@ -33,7 +33,8 @@ from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, S
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
 from kafka_index.core.fs.durable_files import make_durable, publish_error
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import OBJECT_SCHEMES, DirectoryEntry, is_remote, scheme_of
+from kafka_index.core.fs.store import DirectoryEntry
+from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 from kafka_index.core.output.temporary_files import remove_scratch, take_attributes
 
 # Segments whose files are put at a time; the files of each are in memory.
@@ -50,8 +51,8 @@ class StagedFile:
 
     def __post_init__(self) -> None:
         """Refuse a rename that would not be one."""
-        if not is_remote(self.final_path) and (
-            os.path.dirname(self.scratch_path) != os.path.dirname(self.final_path)
+        if os.path.dirname(self.scratch_path) != os.path.dirname(self.final_path) and (
+            store_of(self.final_path).stages_beside
         ):
             raise ValueError(f"not in one folder: {self.scratch_path}, {self.final_path}")
 
@@ -103,7 +104,7 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
     scratch files are gone, unless another attempt may need them. One segment's error leaves the
     others alone.
     """
-    if any(is_remote(each.directory) for each in publications):
+    if not all(store_of(each.directory).stages_beside for each in publications):
         return list(_stores_requests().map(_put_in_store, publications))
     errors: list[PublishError | None] = [_prepare(each) for each in publications]
     undurable = make_durable(
@@ -145,7 +146,7 @@ def _put_in_store(publication: Publication) -> PublishError | None:
         return PublishError(error.message, path=error.path or directory, hint=error.hint)
     finally:
         for staged in publication.files:
-            if not is_remote(staged.scratch_path):
+            if store_of(staged.scratch_path).stages_beside:
                 remove_scratch(staged.scratch_path)
     return None
 
@@ -232,7 +233,7 @@ def left_to_publish(publication: Publication) -> Publication | None:
 
     None means that nothing waits: all of it was published, or it was given up.
     """
-    if is_remote(publication.files[0].scratch_path):
+    if not store_of(publication.files[0].scratch_path).stages_beside:
         # Objects are copied, and not renamed: those of another attempt are put again.
         return publication
     left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
@@ -254,25 +255,22 @@ class TargetFiles:
 
     def __init__(self, directory: str, run_id: str) -> None:
         self.directory = directory
-        self._is_remote = is_remote(directory)
+        self._store = store_of(directory)
         self._run_id = run_id
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file."""
-        if self._is_remote:
+        if self._store.needs_requests:
             return path in self._listed
-        return os.path.exists(path)
+        return self._store.exists(path)
 
     def holds(self, path: str, data: bytes) -> bool:
         """Return whether there is a file with these bytes."""
         try:
-            if self._is_remote:
-                found = self._listed.get(path)
-                if found is None or found.size_bytes != len(data):
-                    return False
-            elif os.stat(path).st_size != len(data):
-                return False
-            return store_of(path).read(path) == data
+            needs_requests = self._store.needs_requests
+            found = self._listed.get(path) if needs_requests else self._store.info(path)
+            is_as_long = found is not None and found.size_bytes == len(data)
+            return is_as_long and self._store.read(path) == data
         except (OSError, KafkaIndexError):
             # It is about to be replaced; whatever is wrong there shows then.
             return False
@@ -281,7 +279,7 @@ class TargetFiles:
     def _listed(self) -> dict[str, DirectoryEntry]:
         if is_new_folder(self.directory, self._run_id):
             return {}
-        found = store_of(self.directory).list_directory(self.directory)
+        found = self._store.list_directory(self.directory)
         return {entry.path: entry for entry in found if not entry.is_directory}
 
 

@@ -16,9 +16,8 @@ from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error
 from kafka_index.core.fs.json_lines import json_lines
 from kafka_index.core.fs.local_work import workspace
-from kafka_index.core.fs.paths import absolute_path, local_path
+from kafka_index.core.fs.paths import plain_path
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
 
 if TYPE_CHECKING:
     from kafka_index.core.job.result import Conclusion
@@ -79,7 +78,7 @@ def check_report_path(path: str, *, has_page: bool = False) -> str:
     Raises `InputError` if it is not one of ``.parquet``, ``.json``, ``.csv``, ``.arrow`` and, with
     a page, ``.html``.
     """
-    place = absolute_path(path) if is_remote(path) else local_path(path)
+    place = plain_path(path)
     ending = os.path.splitext(place)[1].lower()
     endings = [*_SINKS, *([PAGE_SUFFIX] if has_page else [])]
     if ending not in endings:
@@ -116,7 +115,7 @@ class ReportFile:
         #: The report is in its place.
         self.is_published = False
         local = self.path
-        if is_remote(self.path):
+        if not store_of(self.path).stages_beside:
             name = os.path.basename(self.path)
             local = os.path.join(workspace(), f"{os.urandom(8).hex()}-{name}")
         if os.path.isdir(local):

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from kafka_index.core.errors import PublishError
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.output.locks import RUNS_FOLDER
 
 # Only names this package gives: sweeping must never remove another program's file.
@@ -178,7 +177,7 @@ def swept_target(
     an object store or HDFS, staged files lie in a folder of their own. The folders that the run has
     made and left empty are removed. Raises the errors of `sweep`.
     """
-    if target_root is not None and is_remote(target_root):
+    if target_root is not None and not store_of(target_root).stages_beside:
         with _swept_store(target_root, run_id):
             yield
         return
@@ -197,25 +196,14 @@ def swept_target(
 @contextmanager
 def _swept_store(target_root: str, run_id: str) -> Iterator[None]:
     folder = f"{target_root}/{RUNS_FOLDER}"
-    for entry in store_of(folder).list_directory(folder):
+    store = store_of(folder)
+    for entry in store.list_directory(folder):
         if entry.is_directory:
-            _remove_tree(entry.path)
+            store.delete_tree(entry.path)
     try:
         yield
     finally:
-        _remove_tree(f"{folder}/{run_id}")
-
-
-def _remove_tree(directory: str) -> None:
-    store = store_of(directory)
-    folders = {directory}
-    for page in store.list_tree(directory):
-        paths = [f"{directory}/{path}" for path in page.column("path").to_pylist()]
-        folders.update(map(os.path.dirname, paths))
-        store.delete(paths)
-    if store.has_rename:
-        # Folders of their own, and not only the prefixes of objects.
-        store.delete(sorted(folders, reverse=True))
+        store.delete_tree(f"{folder}/{run_id}")
 
 
 def _folders_in(root: str) -> list[str]:

@@ -31,7 +31,7 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
@@ -194,7 +194,7 @@ class Inventory:
     def is_remote(self) -> bool:
         """Whether logs are in an object store, HDFS or tiered storage."""
         return "directory" in self.segments.column_names or any(
-            map(is_remote, self.partitions["directory"].to_pylist())
+            store_of(each).needs_requests for each in self.partitions["directory"].to_pylist()
         )
 
     @cached_property
@@ -323,13 +323,13 @@ def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
     segments = [
         (number, segment)
         for number, segment in enumerate(files.segments)
-        if is_remote(segment.log_path) and not is_segment_path(segment.log_path)
+        if store_of(segment.log_path).needs_requests and not is_segment_path(segment.log_path)
     ]
     if not segments:
         return UNINDEXED_SCHEMA.empty_table()
     folder = files.index_directory or segments[0][1].partition_directory
-    exists = is_remote(folder) or os.path.isdir(folder)
-    there = {entry.name for entry in scan_directory(folder)} if exists else set()
+    is_asked = store_of(folder).needs_requests or os.path.isdir(folder)
+    there = {entry.name for entry in scan_directory(folder)} if is_asked else set()
     bare = [
         {"code": code, "segment": number, "size_bytes": segment.log_size_bytes}
         for number, segment in segments

@@ -17,7 +17,7 @@ from kafka_index.core.cluster.metadata.directory import FoundCluster, find_clust
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.directories import scan_directory
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.result import MAX_GAPS, OffsetGap
 from kafka_index.core.job.result import MissingOffsets as Missing
 from kafka_index.core.log.missing_offsets import (
@@ -116,7 +116,7 @@ class GapFinder:
 
     def _lost_ends(self, files: PartitionFiles) -> dict[int, int]:
         directory = files.segments[-1].partition_directory
-        if files.is_tiered or is_remote(directory):
+        if files.is_tiered or store_of(directory).needs_requests:
             return {}
         return lost_logs(scan_directory(directory), files.segments)
 

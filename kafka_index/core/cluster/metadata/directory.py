@@ -55,7 +55,8 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.directories import scan_input
 from kafka_index.core.fs.paths import expand_directories
-from kafka_index.core.fs.store import FileInfo, is_remote
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import FileInfo
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import list_any, list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -410,7 +411,7 @@ def find_cluster(
     for directory in directories:
         path = os.path.join(directory, METADATA_LOG)
         try:
-            if (is_remote(path) or os.path.isdir(path)) and scan_input(path):
+            if (store_of(path).needs_requests or os.path.isdir(path)) and scan_input(path):
                 return FoundCluster(read_cluster([path], budget=budget), path, node_id=node_id)
         except InputError as error:
             if is_retriable(error):

@@ -14,7 +14,6 @@ from kafka_index.core.fs.directories import directory_exists
 from kafka_index.core.fs.inputs import Skipped, admit_inputs
 from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.fs.tiered.manifest import INDEX_NAMES
 from kafka_index.core.fs.tiered.segment_paths import (
     UUID_PATTERN,
@@ -87,8 +86,7 @@ def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], li
         root = absolute_path(uri).rstrip("/")
         if not directory_exists(root):
             raise InputError("the folder of tiered storage does not exist", path=uri)
-        if not is_remote(root):
-            admit_inputs([root])
+        admit_inputs([root])
         segments, iceberg = _list_root(root, options)
         if iceberg and not segments:
             raise InputError(

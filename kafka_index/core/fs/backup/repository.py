@@ -59,7 +59,7 @@ from kafka_index.core.fs.backup.manifest import (
     run_time,
 )
 from kafka_index.core.fs.local_store import UnlinkedStore
-from kafka_index.core.fs.store import Store, is_remote
+from kafka_index.core.fs.store import Store
 
 #: Time for which what a run builds on stays.
 LONGEST_RUN_S: Final = 24 * 3600
@@ -84,7 +84,7 @@ class Repository:
 
     def __init__(self, root: str, store: Store) -> None:
         self.root = root.rstrip("/") or "/"
-        self.store = store if is_remote(root) else UnlinkedStore(self.root)
+        self.store = UnlinkedStore(self.root) if store.has_links else store
         # Manifests that are counted on, and their partitions by folder.
         self._counted: list[tuple[str, int]] = []
         self._named: dict[str, list[PartitionBackup]] = {}

@@ -49,7 +49,6 @@ from kafka_index.core.fs.store import (
     DirectoryEntry,
     FileInfo,
     ReadOnlyStore,
-    is_remote,
     list_by_directory,
 )
 
@@ -229,7 +228,7 @@ class JoinedFile:
         self._data = np.frombuffer(file.data, np.uint8)
         self._parts = tuple(part for part in file.objects if part.size_bytes)
         self._starts = [0, *accumulate(part.size_bytes for part in self._parts)]
-        self._is_far = is_remote(run.repository.root)
+        self._is_far = self._objects.needs_requests
         # The number of the object that a stream has begun and not ended.
         self._begun: int | None = None
 

@@ -23,7 +23,7 @@ from enum import Enum
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import OFFSET_DIGITS
-from kafka_index.core.fs.store import scheme_of
+from kafka_index.core.fs.uris import scheme_of
 
 SCHEME_PREFIX = "tiered+"
 

@@ -32,7 +32,8 @@ from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.format.uri_passwords import path_of
 from kafka_index.core.fs.inputs import reading_inputs
 from kafka_index.core.fs.paths import absolute_path
-from kafka_index.core.fs.store import ByteSource, is_remote
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import ByteSource
 from kafka_index.core.index.slot_search import ascending
 from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
@@ -383,7 +384,7 @@ class PartitionLog(Closeable):
     ) -> None:
         fetched = FetchedIndexes() if fetched_indexes is None else fetched_indexes
         self.files = files
-        self._is_remote = is_remote(files.segments[0].log_path)
+        self._is_remote = store_of(files.segments[0].log_path).needs_requests
         self._findings = Findings()
         self._cache = SegmentCache() if cache is None else cache
         self.segments = tuple(

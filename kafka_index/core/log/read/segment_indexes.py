@@ -19,7 +19,7 @@ from kafka_index.core.format.integers import INT32_MAX, Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.core.format.records import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.fs.backup.backup_paths import is_run_path
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.index.abstract_index import IN_MEMORY, AbstractIndex, LazyIndex
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.kernels.batch_header import AT_DAMAGE, read_batch_fields
@@ -115,7 +115,8 @@ class SegmentIndexes:
         suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)[: 1 + with_times]
         for suffix in suffixes:
             path = self._path(suffix)
-            if is_remote(path) and not self._refused and suffix not in self._missing:
+            is_asked = not self._refused and suffix not in self._missing
+            if is_asked and store_of(path).needs_requests:
                 self._fetched.request(path)
 
     def request_end(self) -> None:
@@ -237,8 +238,9 @@ class SegmentIndexes:
         # A log that cannot be opened is not the fault of its index.
         self._log.open()
         try:
-            content = self._fetched.read(path) if is_remote(path) else None
-            if content is None and (is_remote(path) or not os.path.exists(path)):
+            is_fetched = store_of(path).needs_requests
+            content = self._fetched.read(path) if is_fetched else None
+            if content is None and (is_fetched or not os.path.exists(path)):
                 self._missing.add(suffix)
                 if not is_run_path(path):  # a backup never has any
                     self._findings.add(NO_INDEX, path, "there is no such file: built in memory")

@@ -33,9 +33,10 @@ from kafka_index.core.format.names import (
     parse_segment_file,
 )
 from kafka_index.core.format.state_files import Int64
-from kafka_index.core.fs.directories import Entry, scan_directory
+from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Entry
 from kafka_index.core.job.threads import map_requests
 from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.log.recovery.report import (

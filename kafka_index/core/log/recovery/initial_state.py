@@ -11,8 +11,9 @@ from kafka_index.core.errors import InputError, KafkaIndexError
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.leader_epochs import LeaderEpochCache
 from kafka_index.core.format.names import LEADER_EPOCH_CHECKPOINT
-from kafka_index.core.fs.directories import Entry, scan_directory
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.directories import scan_directory
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Entry
 from kafka_index.core.log.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.core.log.state.snapshots import (
     is_out_of_range,
@@ -77,7 +78,7 @@ class PartitionStart:
             return cls(PartitionState(None, LeaderEpochCache(), expiration), None, (), None, note)
         directory = first.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        if listed is None and is_remote(directory):
+        if listed is None and store_of(directory).needs_requests:
             listed = scan_directory(directory)
         has_epochs = listed is None or any(entry.path == path for entry in listed)
         text = read_text(path) if with_epochs and has_epochs else None

@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from kafka_index.core.errors import KafkaIndexError, PublishError, StagedFileGoneError
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.directories import Entry, StoredEntry, scan_directory
+from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import OBJECT_SCHEMES, DirectoryEntry, scheme_of
+from kafka_index.core.fs.store import DirectoryEntry, Entry, StoredEntry
+from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 from kafka_index.core.log.recovery.build_manifest import (
     PARTITION_RECORD,
     RECORDED_FILES,

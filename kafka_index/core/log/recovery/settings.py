@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import new_run_id
 from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, Output
 from kafka_index.core.log.state.partition_state import ProducerExpiration
@@ -63,15 +63,19 @@ class BuildSettings:
         """Whether a file to write depends on the segments before it."""
         return not INDEX_OUTPUTS.issuperset(self.outputs)
 
+    @property
+    def _stages_beside(self) -> bool:
+        return self.target_root is None or store_of(self.target_root).stages_beside
+
     def work_path(self, final_path: str, attempt_id: str) -> str:
         """Return the local path at which a file is written: beside its target if that is local."""
-        if self.target_root is None or not is_remote(self.target_root):
+        if self._stages_beside:
             return scratch_path(final_path, self.run_id, attempt_id)
         return scratch_path(_moved(final_path, workspace()), self.run_id, attempt_id)
 
     def staged_path(self, final_path: str, attempt_id: str) -> str:
         """Return the path at which a file of a scan waits for its publication."""
-        if not self.shares_staged or self.target_root is None or not is_remote(self.target_root):
+        if not self.shares_staged or self.target_root is None or self._stages_beside:
             return self.work_path(final_path, attempt_id)
         root = f"{self.target_root}/{RUNS_FOLDER}/{self.run_id}"
         return scratch_path(_moved(final_path, root), self.run_id, attempt_id)

@@ -23,7 +23,6 @@ from kafka_index.core.format.names import (
 from kafka_index.core.format.records import ABORTED_TXN, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.core.fs.paths import prepare_target_directory
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.log.recovery.report import SegmentReport
@@ -58,8 +57,9 @@ class PublishedFile:
     def of(cls, path: str, name: str | None = None) -> PublishedFile:
         """Return the file at `path` as it is now; an `OSError` when it cannot be read."""
         name = name or os.path.basename(path)
-        if is_remote(path):
-            return cls.of_bytes(name, store_of(path).read(path))
+        store = store_of(path)
+        if store.needs_requests:
+            return cls.of_bytes(name, store.read(path))
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         size_bytes = 0
         with open(path, "rb", buffering=0) as file:
@@ -197,7 +197,7 @@ class StagedSegment:
         except InputError:
             # Another attempt may have published the staged file, which renames it; objects are
             # copied. A state of another scan existed before.
-            if is_remote(path) or not self._is_published(path):
+            if not store_of(path).stages_beside or not self._is_published(path):
                 raise
             return SegmentState.read(path)
 

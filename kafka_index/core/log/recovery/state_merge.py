@@ -17,7 +17,7 @@ from kafka_index.core.format.names import (
     TXN_INDEX_SUFFIX,
     index_name_for,
 )
-from kafka_index.core.fs.directories import Entry
+from kafka_index.core.fs.store import Entry
 from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.log.recovery.initial_state import PartitionStart
 from kafka_index.core.log.recovery.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport

@@ -27,9 +27,8 @@ from kafka_index.core.format.records import (
     SNAPSHOT_VERSION,
     field_position,
 )
-from kafka_index.core.fs.directories import Entry, scan_directory
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.store import Entry
 from kafka_index.core.kernels.checksums import crc32c
 
 _FIRST_CAPACITY = 16
@@ -221,12 +220,7 @@ def list_snapshots(directory: str) -> list[int]:
     Raises `OSError` if the directory cannot be read, `KafkaIndexError` for one of a store. Source:
     ProducerStateManager.listSnapshotFiles.
     """
-    if is_remote(directory):
-        return snapshots_among(scan_directory(directory))
-    with os.scandir(directory) as local:
-        return sorted(
-            offset for entry in local for offset in _offset_of(entry.name) if entry.is_file()
-        )
+    return snapshots_among(store_of(directory).scan(directory))
 
 
 def snapshots_among(entries: Iterable[Entry]) -> list[int]:
