@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any, Protocol, TypeAlias
 
 from kafka_index.core.cluster.remote.options import TieredOptions
-from kafka_index.core.errors import ConfigError, InputError, argument_text
+from kafka_index.core.errors import ConfigError, argument_text
 from kafka_index.core.format.config import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     LogConfig,
@@ -22,7 +22,7 @@ from kafka_index.core.format.config import (
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.times import time_text
 from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.uris import is_remote
+from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.request import (
     TIME_HELP,
     ArgumentError,
@@ -233,12 +233,11 @@ class LocalFolderKind(PathKind):
 
     def convert(self, value: Any, name: str, now: int) -> str:  # noqa: D102
         path = super().convert(value, name, now)
-        if is_remote(path):
-            raise InputError(
-                f"{name} is in a store, and a broker mounts logs from a file system",
-                path=path,
-                hint="write to a local folder, and copy it",
-            )
+        refuse_remote(
+            path,
+            f"{name} is in a store, and a broker mounts logs from a file system",
+            hint="write to a local folder, and copy it",
+        )
         return path
 
 

@@ -67,9 +67,10 @@ from kafka_index.core.format.names import (
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.fs.inputs import reading_inputs
-from kafka_index.core.fs.paths import expand_directories, local_path, pinned_run
+from kafka_index.core.fs.paths import admit_directories, local_path, pinned_run
 from kafka_index.core.fs.registry import configure_stores
-from kafka_index.core.fs.store import StorageOptions, is_remote, parse_storage_options
+from kafka_index.core.fs.store import StorageOptions, parse_storage_options
+from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.read.partition_files import PartitionFiles
@@ -208,12 +209,11 @@ class KafkaLogWriter(DataSourceArrowWriter):
 def _root(options: Mapping[str, str]) -> str:
     if "path" not in options:
         raise InputError("the option path is missing", hint="name a data directory")
-    if is_remote(options["path"]):
-        raise InputError(
-            "logs are written to a file system, for a broker to mount",
-            path=options["path"],
-            hint="write to a folder that driver and executors share, and copy it",
-        )
+    refuse_remote(
+        options["path"],
+        "logs are written to a file system, for a broker to mount",
+        hint="write to a folder that driver and executors share, and copy it",
+    )
     return os.path.realpath(local_path(options["path"]))
 
 
@@ -691,10 +691,8 @@ class KafkaLogReader(DataSourceReader):
         keys = () if tiered is None else tiered.keys
         configure_stores(replace(self._options.storage, tiered_keys=keys))
         with reading_inputs(follow_links=self._options.follow_links):
-            local = [path for path in self._options.paths if not is_remote(path)]
-            if local:
-                # So that links are judged here as where the paths were listed.
-                expand_directories(local)
+            # So that links are judged here as where the paths were listed.
+            admit_directories(self._options.paths)
         schema = arrow_schema(self._schema)
         for split, find_missing in partition.value:
             for batch in self._batches(split, find_missing):

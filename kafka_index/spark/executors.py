@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 
 from kafka_index.core.errors import ExecutorError, help_page
 from kafka_index.core.fs.durable_files import publishing
-from kafka_index.core.fs.store import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.uris import HDFS_SCHEME, OBJECT_SCHEMES, scheme_of
 from kafka_index.core.job.engine import new_run_id
 from kafka_index.spark.jobs import LACKS
 from kafka_index.spark.session import runs_here
@@ -155,7 +156,7 @@ def executor_check(
             yield ExecutorCheck(markers=markers)
             return
         sample = sorted({*inputs[:: max(len(inputs) // _SAMPLED_INPUTS, 1)], *inputs[-1:]})
-        on_disk = tuple(path for path in sample if not is_remote(path))
+        on_disk = tuple(path for path in sample if not store_of(path).needs_requests)
         yield ExecutorCheck(_modules_for([*sample, *outputs]), on_disk, markers)
 
 
@@ -177,7 +178,7 @@ def marked_folders(directories: Sequence[str]) -> Iterator[tuple[str, ...]]:
     markers: list[str] = []
     try:
         for directory in directories:
-            if is_remote(directory):
+            if not store_of(directory).has_locks:
                 continue
             marker = os.path.join(directory, name)
             with publishing(directory, "mark the folder"):

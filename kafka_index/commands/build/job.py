@@ -20,8 +20,7 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.paths import check_target, expand_input
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.paths import check_target, expand_input, with_links
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.job.threads import ThreadEngine
@@ -228,7 +227,7 @@ def _held_target(
     if listing is not None:
         directories = listing.partition_directories
         # A link inside a local data directory leads out of it.
-        inputs = [*request.folders, *(each for each in directories if not is_remote(each))]
+        inputs = [*request.folders, *with_links(directories)]
     if settings.target_root is not None:
         root = check_target(settings.target_root, inputs)
         lock = lock_of_output(root, settings.run_id)

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.fs.directories import list_stored_input, walk
+from kafka_index.core.fs.directories import is_input_directory, scan_input
+from kafka_index.core.fs.local_store import walk
 from kafka_index.core.fs.paths import expand_input
 from kafka_index.core.fs.registry import readable, store_of
-from kafka_index.core.fs.store import FileInfo, is_remote
+from kafka_index.core.fs.store import FileInfo
 from kafka_index.core.job.threads import map_requests
 
 #: How many rows a segment has in all; joined to each row, so that a task knows when it has met all.
@@ -124,12 +125,8 @@ def input_of_schemas(
 
 def is_parquet_path(path: str) -> bool:
     """Return whether a path is a Parquet file, or a folder that holds some directly."""
-    if is_remote(path):
-        entries = list_stored_input(path)
-        names = [os.path.basename(entry.path) for entry in entries if not entry.is_directory]
-        return any(map(_is_wanted, names)) if entries else path.endswith(_SUFFIXES)
-    if os.path.isdir(path):
-        return any(_is_wanted(name) for name in os.listdir(path))
+    if is_input_directory(path):
+        return any(_is_wanted(entry.name) for entry in scan_input(path))
     return path.endswith(_SUFFIXES)
 
 
@@ -139,7 +136,7 @@ def for_each_footer(files: Sequence[FileInfo], read: Callable[[FileInfo], _Found
 
 
 def _files(root: str) -> list[FileInfo]:
-    if is_remote(root):
+    if store_of(root).needs_requests:
         return _stored_files(root)
     if not os.path.isdir(root):
         return [_local_file(root)]
@@ -214,7 +211,7 @@ def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
     Raises `InputError` if it cannot be read, then or later.
     """
     path = file.path
-    size = _STORE_BUFFER_BYTES if is_remote(path) else _LOCAL_BUFFER_BYTES
+    size = _STORE_BUFFER_BYTES if store_of(path).needs_requests else _LOCAL_BUFFER_BYTES
     try:
         source = readable(path, file)
         with pq.ParquetFile(source, pre_buffer=False, buffer_size=size) as parquet:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.fs.uris import remote_among
 from kafka_index.core.job.request import (
     TIME_HELP,
     ChoiceKind,
@@ -139,12 +140,10 @@ class BuildRequest(LogRequest):
             self.refuse(f"{{tiered}} and {other} exclude each other")
         if not self.in_place:
             return
-        from kafka_index.core.fs.store import is_remote  # noqa: PLC0415, slow to import
-
-        remote = next(filter(is_remote, self.inputs), None)
-        if remote is not None:
+        remote = remote_among(self.inputs)
+        if remote:
             self.refuse(
-                f"{{in_place}} writes next to logs on a local disk, and {remote} is in a store: "
+                f"{{in_place}} writes next to logs on a local disk, and {remote[0]} is in a store: "
                 "give {output}"
             )
         what = self.what or frozenset()

@@ -22,12 +22,11 @@ from kafka_index.commands.export.result import ExportResult, LeftOut, SplitResul
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
 from kafka_index.core.format.times import empty_range_text
-from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error, publishing
+from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.json_lines import json_lines
 from kafka_index.core.fs.paths import absolute_path, refuse_overlap
-from kafka_index.core.fs.registry import whole_file
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves, Workers, new_run_id
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.output.locks import lock_of_output
@@ -58,9 +57,7 @@ class DataFile:
     """
 
     def __init__(self, folder: str, scratch: str, settings: ExportSettings) -> None:
-        if not is_remote(folder):
-            with publishing(folder, "make the folder"):
-                os.makedirs(folder, exist_ok=True)
+        store_of(folder).make_directory(folder)
         path = os.path.join(folder, scratch.removesuffix(".tmp"))
         self._file: AtomicFile = whole_file(
             path, scratch_path=os.path.join(folder, scratch), what="data file"
@@ -197,9 +194,8 @@ class SplitFiles:
         """Give all files their names; raises `PublishError` if one cannot be put in place."""
         while self._open:
             self._commit(next(iter(self._open)))
-        folders = {os.path.dirname(path) for path in self.paths if not is_remote(path)}
-        for path, error in make_durable(folders).items():
-            raise publish_error(error, path, "make the data files durable")
+        folders = set(map(os.path.dirname, self.paths))
+        store_of(self._folder).make_durable(folders, "make the data files durable")
 
     def _file_of(self, folder: str) -> DataFile:
         file = self._open.get(folder)
@@ -271,9 +267,7 @@ def export(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )
         settings = with_first_times(settings, listed.files)
-        if not is_remote(output):
-            with publishing(output, "make the output folder"):
-                os.makedirs(output, exist_ok=True)
+        store_of(output).make_directory(output, "make the output folder")
         with lock_of_output(output, new_run_id()):
             plan = plan_export(
                 listed.files,

@@ -15,7 +15,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Annotated, Final, Self
 
 import numpy as np
@@ -35,7 +34,6 @@ from kafka_index.core.format.records import (
 from kafka_index.core.format.state_files import Crc32, Int64, Offset, decode_state
 from kafka_index.core.format.times import format_time
 from kafka_index.core.fs.registry import store_of, whole_file
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.query.settings import RecordFilter
@@ -291,8 +289,8 @@ def read_export_record(folder: str) -> ExportState | None:
     """Return the record of a partition's folder, None if there is none."""
     path = os.path.join(folder, EXPORT_RECORD)
     try:
-        data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        data = store_of(path).read(path)
+    except FileNotFoundError:
         return None
     record = decode_state(data, ExportState, _VERSION)
     if record is None:

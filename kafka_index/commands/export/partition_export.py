@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from kafka_index.commands.export.export_state import (
@@ -30,9 +28,7 @@ from kafka_index.commands.export.result import ExportStatus, LeftOut, PartitionR
 from kafka_index.commands.export.settings import STAGED_ENDING
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.directories import directory_exists, scan_directory
-from kafka_index.core.fs.durable_files import make_durable, publish_error, publishing
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.read_plan import RecordSplit
@@ -107,8 +103,7 @@ class PartitionExport:
     def begin(self) -> None:
         """Write the record of a partition that is exported for the first time."""
         assert self.record is not None  # noqa: S101, because mypy needs it
-        if not is_remote(self.folder):
-            os.makedirs(self.folder, exist_ok=True)
+        store_of(self.folder).make_directory(self.folder)
         self.record.write(self.folder)
 
     def add(self, result: SplitResult) -> None:
@@ -243,7 +238,7 @@ def remove_data_files(
 
 def remove_scratch_files(folder: str) -> None:
     """Remove the unfinished files of killed runs, while the lock of the output is held."""
-    if not is_remote(folder):
+    if store_of(folder).stages_beside:
         found = _files_of(folder)
         _remove(folder, [path for path in found if _SCRATCH.fullmatch(os.path.basename(path))])
 
@@ -261,13 +256,8 @@ def _files_of(folder: str) -> list[str]:
 
 
 def _remove(folder: str, paths: list[str]) -> None:
-    if is_remote(folder):
-        if paths:
-            store_of(folder).delete(paths)
-        return
-    for path in paths:
-        with publishing(path, "remove a file of an earlier run"), suppress(FileNotFoundError):
-            os.unlink(path)
+    if paths:
+        store_of(folder).delete(paths)
 
 
 def staged_folder(folder: str) -> str:
@@ -281,12 +271,9 @@ def drop_staged(folder: str) -> None:
     if not directory_exists(staged):
         return
     # The record first: without it, the files are of no use.
-    store_of(folder).delete([os.path.join(staged, EXPORT_RECORD)])
-    if is_remote(folder):
-        remove_data_files(staged, 0)
-        return
-    with publishing(staged, "remove the folder"):
-        shutil.rmtree(staged)
+    store = store_of(folder)
+    store.delete([os.path.join(staged, EXPORT_RECORD)])
+    store.delete_tree(staged)
 
 
 def _take_place(exchange: Exchange, staged: ExportState) -> None:
@@ -323,14 +310,10 @@ def finish_exchange(folder: str, record: ExportState) -> ExportState:
     touched = {folder}
     for path, name in _staged_files(folder).items():
         target = os.path.join(folder, name)
-        if not is_remote(folder):
-            with publishing(os.path.dirname(target), "make the folder"):
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+        store.make_directory(os.path.dirname(target))
         store.rename(path, target)
         touched.add(os.path.dirname(target))
-    if not is_remote(folder):
-        for path, error in make_durable(touched).items():
-            raise publish_error(error, path, "make the data files durable")
+    store.make_durable(touched, "make the data files durable")
     record = replace(record, superseded=None)
     record.write(folder)
     drop_staged(folder)

@@ -40,7 +40,7 @@ from kafka_index.core.errors import (
 from kafka_index.core.format.config import IndexConfig, choice_of
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.metadata_files import read_topic_id
@@ -377,7 +377,7 @@ def _record_to_extend(
 
 def _topic_id(files: PartitionFiles) -> str | None:
     directory = files.segments[-1].partition_directory
-    if is_remote(directory):
+    if store_of(directory).needs_requests:
         return None
     try:
         return read_topic_id(directory)

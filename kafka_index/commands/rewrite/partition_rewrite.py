@@ -32,7 +32,6 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.job.result import MissingOffsets
@@ -300,8 +299,7 @@ def _copy_files(source: str, target: str, names: Collection[str] | None = None) 
 
 
 def _copy(source: str, target: str) -> None:
-    if not is_remote(source):
-        refuse_linked_out(source, any_name=True)
+    refuse_linked_out(source, any_name=True)
     try:
         with closing(store_of(source).open(source)) as file, open(target, "xb") as copy:
             copy.writelines(piece.data for piece in file.stream())

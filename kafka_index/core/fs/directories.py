@@ -51,6 +51,13 @@ def scan_input(directory: str) -> list[Entry]:
     return scan_directory(directory)
 
 
+def is_input_directory(path: str) -> bool:
+    """Return whether an input is a directory; that of a store is listed once in a run."""
+    if store_of(path).needs_requests:
+        return bool(list_stored_input(path))
+    return os.path.isdir(path)
+
+
 def list_stored_input(directory: str) -> list[DirectoryEntry]:
     """Return the entries of a directory of a store, listed once in a run."""
     listings = kept_listings()

@@ -265,6 +265,8 @@ class LocalStore(Store):
                 return file.read(-1 if max_bytes is None else max_bytes)
         except FileNotFoundError:
             raise
+        except NotADirectoryError as error:
+            raise FileNotFoundError(error.errno, error.strerror, path) from error
         except OSError as error:
             raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
 

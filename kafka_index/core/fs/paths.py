@@ -18,7 +18,12 @@ from kafka_index.core.fs.backup.backup_paths import (
     run_path,
     split_run_input,
 )
-from kafka_index.core.fs.directories import directory_exists, list_stored_input, matches
+from kafka_index.core.fs.directories import (
+    directory_exists,
+    is_input_directory,
+    list_stored_input,
+    matches,
+)
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import admit_inputs, is_within
 from kafka_index.core.fs.other_layouts import archive_hint
@@ -164,7 +169,7 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for path in inputs:
         matches = expand_input(path)
-        directories = [match for match in matches if _is_input_directory(match)]
+        directories = [match for match in matches if is_input_directory(match)]
         if not directories:
             raise InputError(
                 "not a directory",
@@ -177,6 +182,12 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
     return list(found)
 
 
+def admit_directories(inputs: Iterable[str]) -> None:
+    """Admit the local directories of inputs that another process has listed."""
+    if local := [path for path in inputs if not is_remote(path)]:
+        expand_directories(local)
+
+
 def _admit(path: str, directories: Iterable[str]) -> None:
     """Admit the local directories that an input names.
 
@@ -184,7 +195,7 @@ def _admit(path: str, directories: Iterable[str]) -> None:
     and a dump may lay out links that matter to others (`kafka_index.core.fs.inputs`).
     """
     root = absolute_path(path)
-    directories = [each for each in directories if store_of(each).has_links]
+    directories = with_links(directories)
     if directories != [root]:
         while glob.has_magic(root):
             root = os.path.dirname(root)
@@ -193,8 +204,9 @@ def _admit(path: str, directories: Iterable[str]) -> None:
     admit_inputs(each for each in real if each == root or is_within(each, [root]))
 
 
-def _is_input_directory(path: str) -> bool:
-    return bool(list_stored_input(path)) if is_remote(path) else os.path.isdir(path)
+def with_links(directories: Iterable[str]) -> list[str]:
+    """Return the directories that may be links which lead elsewhere; those of stores are not."""
+    return [each for each in directories if store_of(each).has_links]
 
 
 def refuse_overlap(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from kafka_index.core.errors import InputError
 from kafka_index.core.format.uri_passwords import refuse_passwords
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
@@ -34,6 +36,17 @@ def scheme_of(path: str) -> str | None:
 def is_remote(path: str) -> bool:
     """Return whether a path is a URI of a store other than the local disk."""
     return scheme_of(path) not in (None, "file")
+
+
+def remote_among(paths: Iterable[str]) -> list[str]:
+    """Return the paths that are URIs of a store other than the local disk."""
+    return list(filter(is_remote, paths))
+
+
+def refuse_remote(path: str, message: str, *, hint: str) -> None:
+    """Raise `InputError` for the URI of a store, where only a path of this machine will do."""
+    if is_remote(path):
+        raise InputError(message, path=path, hint=hint)
 
 
 def split_uri(path: str) -> tuple[str, str]:

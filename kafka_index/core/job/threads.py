@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic
 
-from kafka_index.core.fs.uris import is_remote
+from kafka_index.core.fs.uris import remote_among
 from kafka_index.core.job.engine import Listener, Result, SplittableTask, Waves, Work
 
 
@@ -45,7 +45,7 @@ class ThreadEngine:
 
 def _default_threads(inputs: Iterable[str]) -> int:
     """Return a thread for each core, or two where they wait for a store half of the time."""
-    return (os.cpu_count() or 1) * (2 if any(map(is_remote, inputs)) else 1)
+    return (os.cpu_count() or 1) * (2 if remote_among(inputs) else 1)
 
 
 def map_requests(

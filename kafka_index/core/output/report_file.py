@@ -177,7 +177,7 @@ class ReportFile:
         self.finish(conclusion)
         self.__exit__(None, None, None)
         self.is_published = True
-        if is_remote(self.path):
+        if not store_of(self.path).stages_beside:
             return
         for ending, text in beside.items():
             with AtomicFile(f"{self.path}{ending}") as file:
