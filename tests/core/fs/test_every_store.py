@@ -1,10 +1,12 @@
-"""The rules of every store: the local disk, S3 and HDFS, each of them real."""
+"""The rules of every store: the local disk, S3, HDFS and a backup, each of them real."""
 
 from __future__ import annotations
 
+import gzip
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.core.errors import InputError, PublishError, ReadError
-from kafka_index.core.fs.local_store import LocalStore
+from kafka_index.core.fs.local_store import LocalStore, UnlinkedStore
+from kafka_index.core.fs.paths import absolute_path
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import LISTING_SCHEMA, StorageOptions, Store
+from tests.commands.backup.repositories import take_run
 from tests.core.fs.stores import object_store
+from tests.servers.hdfs import HdfsServer
+from tests.servers.s3 import S3Server
+from tests.support.command_line import DUMP
 
 # Half of the tests ask for the server by its name.
 pytestmark = pytest.mark.xdist_group("hdfs")
@@ -42,85 +50,274 @@ class Place:
         return pa.Table.from_batches(pages, LISTING_SCHEMA)
 
 
-@pytest.fixture(params=["local", "s3", "hdfs"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    if request.param == "local":
-        yield Place(LocalStore(), str(tmp_path))
-    elif request.param == "s3":
-        server = request.getfixturevalue("s3")
-        bucket = server.new_bucket()
-        with object_store(server, bucket) as store:
-            yield Place(store, f"s3://{bucket}")
-    else:
-        from kafka_index.core.fs.hdfs_store import HdfsStore  # noqa: PLC0415, needs the server
+@dataclass(frozen=True)
+class Directory:
+    """A directory of a store with some files, by their paths."""
 
-        root = request.getfixturevalue("hdfs").uri
-        yield Place(HdfsStore(root, StorageOptions()), f"{root}/{tmp_path.name}")
+    store: Store
+    root: str
+    files: Mapping[str, bytes]
 
 
-def test_what_was_put_is_read(place: Place) -> None:
-    place.put(a__b=b"bytes")
+class ReadTests:
+    """What every store can do: `files` are the files of a directory, by their paths below it."""
 
-    assert place.store.read(place.at("a/b")) == b"bytes"
-    assert place.store.read(place.at("a/b"), 3) == b"byt"
-    assert place.store.info(place.at("a/b")).size_bytes == 5
+    @pytest.fixture
+    def directory(self) -> Directory:
+        raise NotImplementedError
+
+    def test_a_read_returns_the_bytes_or_the_first_ones(self, directory: Directory) -> None:
+        for path, data in directory.files.items():
+            assert directory.store.read(path) == data
+            assert directory.store.read(path, 10) == data[:10]
+            assert directory.store.info(path).size_bytes == len(data)
+
+    def test_a_stream_from_any_position_has_every_byte_in_order(self, directory: Directory) -> None:
+        for path, data in directory.files.items():
+            with closing(directory.store.open(path)) as source:
+                for start in (0, len(data) // 3, len(data)):
+                    assert b"".join(map(bytes, source.stream(start))) == data[start:]
+
+    def test_a_read_beyond_the_end_is_shorter(self, directory: Directory) -> None:
+        path, data = max(directory.files.items(), key=lambda item: len(item[1]))
+        end = len(data)
+        with closing(directory.store.open(path)) as source:
+            assert bytes(source.read_at(end - 3, 100)) == data[-3:]
+            assert bytes(source.read_at(end, 5)) == b""
+            assert bytes(source.read_at(end + 90, 5)) == b""
+            with pytest.raises(ValueError, match="negative"):
+                source.read_at(-1, 5)
+
+    def test_ranges_are_what_they_are_in_the_file(self, directory: Directory) -> None:
+        path, data = max(directory.files.items(), key=lambda item: len(item[1]))
+        position = st.integers(0, len(data))
+        with closing(directory.store.open(path)) as source:
+
+            @given(st.lists(st.tuples(position, st.integers(0, 9 << 20)), max_size=6))
+            def check(drawn: list[tuple[int, int]]) -> None:
+                ranges = sorted((start, min(start + size, len(data))) for start, size in drawn)
+                starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
+                found = source.read_ranges(starts, ends)
+                assert [bytes(each) for each in found] == [data[start:end] for start, end in ranges]
+
+            check()
+
+    def test_arrow_reads_a_file_at_any_position_and_as_a_stream(self, directory: Directory) -> None:
+        path, data = max(directory.files.items(), key=lambda item: len(item[1]))
+        with directory.store.input_stream(path) as stream:
+            assert b"".join(iter(lambda: stream.read(1 << 20), b"")) == data
+        opened = directory.store.readable(path)
+        with pa.OSFile(opened) if isinstance(opened, str) else pa.PythonFile(opened) as file:
+            file.seek(len(data) - 7)
+            assert file.read(100) == data[-7:]
+
+    def test_listings_have_the_files_with_their_versions(self, directory: Directory) -> None:
+        store, root = directory.store, directory.root
+        rows = {
+            f"{root}/{row['path']}": row
+            for page in store.list_tree(root)
+            for row in page.to_pylist()
+        }
+        assert set(store.files_below(root)) == set(rows) >= set(directory.files)
+        right_below = {path for path in directory.files if os.path.dirname(path) == root}
+        entries = {entry.path: entry for entry in store.list_directory(root)}
+        scanned = {entry.path: entry for entry in store.scan(root)}
+        for path in directory.files:
+            info = store.info(path)
+            version = info.size_bytes, info.mtime_ns, info.version
+            row = rows[path]
+            assert (row["size_bytes"], row["mtime_ns"], row["version"]) == version
+            if path in right_below:
+                entry = entries[path]
+                assert (entry.size_bytes, entry.mtime_ns, entry.version) == version
+                assert scanned[path].info() == info
+                assert scanned[path].why_not_a_file() is None
+                assert scanned[path].linked_out() is None
+                assert scanned[path].file_version()[0] == info.size_bytes
+
+    def test_what_is_there_is_told_from_what_is_not(self, directory: Directory) -> None:
+        store, none = directory.store, f"{directory.root}/none"
+        assert store.is_directory(directory.root)
+        assert not store.is_directory(none)
+        assert all(map(store.exists, directory.files))
+        assert not store.exists(none)
+        assert not any(map(store.is_special, [directory.root, none, *directory.files]))
+
+    def test_what_does_not_exist_is_not_found(self, directory: Directory) -> None:
+        store, none = directory.store, f"{directory.root}/none"
+        with pytest.raises(FileNotFoundError):
+            store.info(none)
+        with pytest.raises(FileNotFoundError):
+            store.read(none)
+        with pytest.raises(InputError, match="none"):
+            store.open(none)
+        assert store.list_directory(none) == []
+        assert list(store.list_tree(none)) == []
+
+    def test_paths_of_one_directory_share_an_identity(self, directory: Directory) -> None:
+        store, root = directory.store, directory.root
+        assert store.identity(root) == store.identity(store.real_path(root))
+        assert store.is_same_directory(root, root)
+        assert not store.is_same_directory(root, f"{root}/none")
 
 
-def test_an_empty_file_is_a_file(place: Place) -> None:
-    place.put(empty=b"")
+class StoreTests(ReadTests):
+    """What every store that is written to can do, besides."""
 
-    assert place.store.read(place.at("empty")) == b""
-    assert place.store.read(place.at("empty"), 10) == b""
-    assert list(place.store.open(place.at("empty")).stream()) == []
+    @pytest.fixture
+    def place(self) -> Place:
+        raise NotImplementedError
 
+    @pytest.fixture
+    def directory(self, place: Place) -> Directory:
+        contents = {"big": os.urandom((40 << 20) + 12345), "a__b": b"bytes", "empty": b""}
+        place.put(**contents)
+        return Directory(
+            place.store, place.root, {place.at(name): data for name, data in contents.items()}
+        )
 
-def test_a_put_replaces_and_a_put_if_absent_does_not(place: Place) -> None:
-    place.put(a=b"1")
-    place.put(a=b"22")
-    assert not place.store.put(place.at("a"), b"333", if_absent=True)
-    assert place.store.read(place.at("a")) == b"22"
-    assert place.store.put(place.at("b"), b"333", if_absent=True)
+    def test_an_empty_file_is_a_file(self, place: Place) -> None:
+        place.put(empty=b"")
 
+        assert place.store.read(place.at("empty")) == b""
+        assert place.store.read(place.at("empty"), 10) == b""
+        assert list(place.store.open(place.at("empty")).stream()) == []
 
-def test_of_puts_if_absent_at_the_same_time_one_is_first(place: Place) -> None:
-    puts = [f"{n}".encode() * 1000 for n in range(8)]
-    with ThreadPoolExecutor(len(puts)) as pool:
-        path = place.at("lock")
-        won = list(pool.map(lambda data: _put_if_absent(place.store, path, data), puts))
+    def test_a_put_replaces_and_a_put_if_absent_does_not(self, place: Place) -> None:
+        place.put(a=b"1")
+        place.put(a=b"22")
+        assert not place.store.put(place.at("a"), b"333", if_absent=True)
+        assert place.store.read(place.at("a")) == b"22"
+        assert place.store.put(place.at("b"), b"333", if_absent=True)
 
-    assert won.count(True) == 1
-    assert place.store.read(place.at("lock")) == puts[won.index(True)]
+    def test_of_puts_if_absent_at_the_same_time_one_is_first(self, place: Place) -> None:
+        puts = [f"{n}".encode() * 1000 for n in range(8)]
+        with ThreadPoolExecutor(len(puts)) as pool:
+            path = place.at("lock")
+            won = list(pool.map(lambda data: _put_if_absent(place.store, path, data), puts))
 
+        assert won.count(True) == 1
+        assert place.store.read(place.at("lock")) == puts[won.index(True)]
 
-def test_a_file_is_replaced_in_the_version_that_was_seen_and_in_no_other(place: Place) -> None:
-    place.put(a=b"1")
-    path = place.at("a")
-    seen = place.store.info(path)
+    def test_a_file_is_replaced_in_the_version_that_was_seen_and_in_no_other(
+        self, place: Place
+    ) -> None:
+        place.put(a=b"1")
+        path = place.at("a")
+        seen = place.store.info(path)
 
-    assert place.store.replace(path, b"22", seen)
-    assert not place.store.replace(path, b"333", seen)
-    assert place.store.read(path) == b"22"
-    assert not place.store.replace(place.at("none"), b"1", seen)
-    assert place.tree()["path"].to_pylist() == ["a"]
+        assert place.store.replace(path, b"22", seen)
+        assert not place.store.replace(path, b"333", seen)
+        assert place.store.read(path) == b"22"
+        assert not place.store.replace(place.at("none"), b"1", seen)
+        assert place.tree()["path"].to_pylist() == ["a"]
 
+    def test_of_those_that_replace_a_file_at_the_same_time_one_succeeds(self, place: Place) -> None:
+        place.put(a=b"1")
+        path = place.at("a")
+        seen = place.store.info(path)
+        contents = [f"{n}".encode() * 1000 for n in range(8)]
 
-def test_of_those_that_replace_a_file_at_the_same_time_one_succeeds(place: Place) -> None:
-    place.put(a=b"1")
-    path = place.at("a")
-    seen = place.store.info(path)
-    contents = [f"{n}".encode() * 1000 for n in range(8)]
+        def replace(data: bytes) -> bool:
+            try:
+                return place.store.replace(path, data, seen)
+            except PublishError:
+                return False  # another one is at it
 
-    def replace(data: bytes) -> bool:
-        try:
-            return place.store.replace(path, data, seen)
-        except PublishError:
-            return False  # another one is at it
+        with ThreadPoolExecutor(len(contents)) as pool:
+            won = list(pool.map(replace, contents))
 
-    with ThreadPoolExecutor(len(contents)) as pool:
-        won = list(pool.map(replace, contents))
+        assert won.count(True) == 1
+        assert place.store.read(path) == contents[won.index(True)]
 
-    assert won.count(True) == 1
-    assert place.store.read(path) == contents[won.index(True)]
+    def test_a_directory_has_its_files_and_directories(self, place: Place) -> None:
+        place.put(a__b=b"1", a__c__d=b"22", e=b"333")
+
+        entries = place.store.list_directory(place.at("a"))
+
+        found = [(entry.path, entry.is_directory, entry.size_bytes) for entry in entries]
+        assert found == [(place.at("a/b"), False, 1), (place.at("a/c"), True, 0)]
+
+    def test_a_tree_is_in_the_order_of_the_paths(self, place: Place) -> None:
+        names = ["a/b", "a-1/b", "a/c/d", "a.b", "b", "a/c-d"]
+        for name in names:
+            place.put(**{name: b"1"})
+
+        assert place.tree()["path"].to_pylist() == sorted(names)
+        assert place.tree("a")["path"].to_pylist() == ["b", "c-d", "c/d"]
+
+    def test_a_rename_replaces(self, place: Place) -> None:
+        place.put(a=b"1", b=b"22")
+        place.store.rename(place.at("a"), place.at("b"))
+
+        assert place.tree()["path"].to_pylist() == ["b"]
+        assert place.store.read(place.at("b")) == b"1"
+
+    def test_deleting_what_is_not_there_is_fine(self, place: Place) -> None:
+        place.put(a=b"1", b=b"22")
+        place.store.delete([place.at("none"), place.at("a"), place.at("none too")])
+
+        assert place.tree()["path"].to_pylist() == ["b"]
+
+    def test_names_that_are_not_plain(self, place: Place) -> None:
+        names = ["x=1/sp ace", "100%41", "année", "q?&#+[]"]
+        for name in names:
+            place.put(**{name: name.encode()})
+
+        assert place.tree()["path"].to_pylist() == sorted(names)
+        for name in names:
+            assert place.store.read(place.at(name)) == name.encode()
+
+    def test_a_stream_may_be_left(self, place: Place) -> None:
+        place.put(big=bytes(30 << 20))
+        source = place.store.open(place.at("big"))
+
+        pieces = source.stream()
+        first = next(iter(pieces))
+
+        assert not first.any()
+        source.close()
+
+    def test_a_file_that_was_replaced_has_changed(self, place: Place) -> None:
+        place.put(a=b"1" * 1000)
+        source = place.store.open(place.at("a"))
+        assert source.changed() is None
+
+        place.put(a=b"2" * 2000)
+
+        assert source.changed() is not None
+        source.close()
+
+    def test_a_made_directory_takes_files(self, place: Place) -> None:
+        place.store.make_directory(place.at("a/b"))
+        place.store.make_writable_directory(place.at("a/b"))
+        place.put(a__b__c=b"1")
+        place.store.make_durable([place.at("a/b")], "make it durable")
+        assert place.tree()["path"].to_pylist() == ["a/b/c"]
+
+    def test_a_deleted_tree_is_gone_and_nothing_else(self, place: Place) -> None:
+        place.put(a__b=b"1", a__c__d=b"22", a2=b"333")
+        place.store.delete_tree(place.at("a"))
+        place.store.delete_tree(place.at("none"))
+        assert [entry.path for entry in place.store.list_directory(place.root)] == [place.at("a2")]
+
+    def test_a_created_file_appears_when_it_is_committed(self, place: Place) -> None:
+        place.put(a=b"old")
+        path = place.at("a")
+        with place.store.create(path, what="file") as file:
+            file.write(b"new")
+            assert place.store.read(path) == b"old"
+            file.commit()
+            assert place.store.read(path) == b"new"
+        with place.store.create(path, what="file") as file:
+            file.write(b"newer")
+        assert place.store.read(path) == b"new"
+        assert place.tree()["path"].to_pylist() == ["a"]
+
+    def test_a_compressed_file_is_decompressed_while_it_is_read(self, place: Place) -> None:
+        place.put(**{"a.gz": gzip.compress(b"1" * 100_000)})
+        with place.store.input_stream(place.at("a.gz")) as stream:
+            assert stream.read() == b"1" * 100_000
 
 
 def _put_if_absent(store: Store, path: str, data: bytes) -> bool:
@@ -130,145 +327,60 @@ def _put_if_absent(store: Store, path: str, data: bytes) -> bool:
         return False  # another one is writing it
 
 
-def test_what_does_not_exist(place: Place) -> None:
-    with pytest.raises(FileNotFoundError):
-        place.store.info(place.at("none"))
-    with pytest.raises(FileNotFoundError):
-        place.store.read(place.at("none"))
-    with pytest.raises(InputError, match="none"):
-        place.store.open(place.at("none"))
-    assert place.store.list_directory(place.at("none")) == []
-    assert place.tree("none").num_rows == 0
+class VersionedTests:
+    """What stores whose listings name a version can do, besides."""
+
+    def test_a_file_that_was_replaced_after_it_was_listed_is_not_read(self, place: Place) -> None:
+        place.put(a=b"1" * 1000)
+        listed = place.store.info(place.at("a"))
+        place.put(a=b"2" * 999)
+
+        with pytest.raises(ReadError, match="changed"):
+            place.store.open(place.at("a"), listed).read_at(0, 10)
 
 
-def test_a_directory_has_its_files_and_directories(place: Place) -> None:
-    place.put(a__b=b"1", a__c__d=b"22", e=b"333")
-
-    entries = place.store.list_directory(place.at("a"))
-
-    found = [(entry.path, entry.is_directory, entry.size_bytes) for entry in entries]
-    assert found == [(place.at("a/b"), False, 1), (place.at("a/c"), True, 0)]
+class TestLocalStore(StoreTests):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(LocalStore(), str(tmp_path))
 
 
-def test_a_tree_is_in_the_order_of_the_paths(place: Place) -> None:
-    names = ["a/b", "a-1/b", "a/c/d", "a.b", "b", "a/c-d"]
-    for name in names:
-        place.put(**{name: b"1"})
-
-    assert place.tree()["path"].to_pylist() == sorted(names)
-    assert place.tree("a")["path"].to_pylist() == ["b", "c-d", "c/d"]
+class TestUnlinkedStore(StoreTests):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(UnlinkedStore(str(tmp_path)), str(tmp_path))
 
 
-def test_a_listed_file_is_the_one_that_is_found_by_name(place: Place) -> None:
-    place.put(a__b=b"12345")
-
-    listed = place.tree().to_pylist()[0]
-    entry = place.store.list_directory(place.at("a"))[0]
-    info = place.store.info(place.at("a/b"))
-
-    identity = (info.size_bytes, info.mtime_ns, info.version)
-    assert (listed["size_bytes"], listed["mtime_ns"], listed["version"]) == identity
-    assert (entry.size_bytes, entry.mtime_ns, entry.version) == identity
+class TestObjectStore(StoreTests, VersionedTests):
+    @pytest.fixture
+    def place(self, s3: S3Server) -> Iterator[Place]:
+        bucket = s3.new_bucket()
+        with object_store(s3, bucket) as store:
+            yield Place(store, f"s3://{bucket}")
 
 
-def test_a_rename_replaces(place: Place) -> None:
-    place.put(a=b"1", b=b"22")
-    place.store.rename(place.at("a"), place.at("b"))
+class TestHdfsStore(StoreTests, VersionedTests):
+    @pytest.fixture
+    def place(self, hdfs: HdfsServer, tmp_path: Path) -> Place:
+        from kafka_index.core.fs.hdfs_store import HdfsStore  # noqa: PLC0415, needs the server
 
-    assert place.tree()["path"].to_pylist() == ["b"]
-    assert place.store.read(place.at("b")) == b"1"
-
-
-def test_deleting_what_is_not_there_is_fine(place: Place) -> None:
-    place.put(a=b"1", b=b"22")
-    place.store.delete([place.at("none"), place.at("a"), place.at("none too")])
-
-    assert place.tree()["path"].to_pylist() == ["b"]
-
-
-def test_names_that_are_not_plain(place: Place) -> None:
-    names = ["x=1/sp ace", "100%41", "année", "q?&#+[]"]
-    for name in names:
-        place.put(**{name: name.encode()})
-
-    assert place.tree()["path"].to_pylist() == sorted(names)
-    for name in names:
-        assert place.store.read(place.at(name)) == name.encode()
-
-
-def test_a_stream_has_every_byte_in_order(place: Place) -> None:
-    data = os.urandom((40 << 20) + 12345)
-    place.put(big=data)
-
-    with_map = place.store.open(place.at("big"))
-    assert b"".join(map(bytes, with_map.stream())) == data
-    assert b"".join(map(bytes, with_map.stream(17 << 20))) == data[17 << 20 :]
-    assert list(with_map.stream(len(data))) == []
-    with_map.close()
-
-
-def test_a_stream_may_be_left(place: Place) -> None:
-    place.put(big=bytes(30 << 20))
-    source = place.store.open(place.at("big"))
-
-    pieces = source.stream()
-    first = next(iter(pieces))
-
-    assert not first.any()
-    source.close()
+        return Place(HdfsStore(hdfs.uri, StorageOptions()), f"{hdfs.uri}/{tmp_path.name}")
 
 
 @pytest.fixture(scope="module")
-def data() -> bytes:
-    return os.urandom(20 << 20)
+def repository(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = str(tmp_path_factory.mktemp("backup"))
+    take_run(root, DUMP, time_ms=1_763_000_000_000)
+    return root
 
 
-@pytest.mark.parametrize("place", ["s3", "hdfs"], indirect=True)
-def test_ranges_are_what_they_are_in_the_file(place: Place, data: bytes) -> None:
-    place.put(data=data)
-    source = place.store.open(place.at("data"))
-    position = st.integers(0, len(data))
+class TestBackupStore(ReadTests):
+    """A backup of the example, whose logs are joined from small objects."""
 
-    @given(st.lists(st.tuples(position, st.integers(0, 9 << 20)), max_size=6))
-    def check(drawn: list[tuple[int, int]]) -> None:
-        ranges = sorted((start, min(start + size, len(data))) for start, size in drawn)
-        starts = [start for start, _ in ranges]
-        ends = [end for _, end in ranges]
-        found = source.read_ranges(starts, ends)
-        assert [bytes(each) for each in found] == [data[start:end] for start, end in ranges]
-
-    check()
-
-
-def test_a_read_beyond_the_end_is_shorter(place: Place) -> None:
-    place.put(a=b"0123456789")
-    source = place.store.open(place.at("a"))
-
-    assert bytes(source.read_at(7, 100)) == b"789"
-    assert bytes(source.read_at(10, 5)) == b""
-    assert bytes(source.read_at(100, 5)) == b""
-    with pytest.raises(ValueError, match="negative"):
-        source.read_at(-1, 5)
-    source.close()
-
-
-def test_a_file_that_was_replaced_has_changed(place: Place) -> None:
-    place.put(a=b"1" * 1000)
-    source = place.store.open(place.at("a"))
-    assert source.changed() is None
-
-    place.put(a=b"2" * 2000)
-
-    assert source.changed() is not None
-    source.close()
-
-
-def test_a_file_that_was_replaced_after_it_was_listed_is_not_read(place: Place) -> None:
-    if isinstance(place.store, LocalStore):
-        pytest.skip("whoever listed a local file compares it")
-    place.put(a=b"1" * 1000)
-    listed = place.store.info(place.at("a"))
-    place.put(a=b"2" * 999)
-
-    with pytest.raises(ReadError, match="changed"):
-        place.store.open(place.at("a"), listed).read_at(0, 10)
+    @pytest.fixture
+    def directory(self, repository: str) -> Directory:
+        root = f"{absolute_path(f'backup:{repository}')}/payments-0"
+        logs = {
+            f"{root}/{log.name}": log.read_bytes() for log in (DUMP / "payments-0").glob("*.log")
+        }
+        return Directory(store_of(root), root, logs)

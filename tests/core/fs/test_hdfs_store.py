@@ -135,12 +135,3 @@ def test_a_put_over_a_directory_leaves_nothing(store: HdfsStore, root: str) -> N
         store.put(f"{root}/a", b"2")
 
     assert [entry.path for entry in store.list_directory(root)] == [f"{root}/a"]
-
-
-def test_a_file_spans_blocks(store: HdfsStore, root: str) -> None:
-    data = os.urandom(9 << 20)  # blocks of 4 MiB
-    store.put(f"{root}/a", data)
-    source = store.open(f"{root}/a")
-
-    assert bytes(source.read_at((4 << 20) - 5, 10)) == data[(4 << 20) - 5 :][:10]
-    assert b"".join(map(bytes, source.stream(123))) == data[123:]
