@@ -44,8 +44,8 @@ from kafka_index.core.format.names import (
     TXN_INDEX_SUFFIX,
     parse_segment_file,
 )
-from kafka_index.core.fs.paths import expand_input, local_path
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.paths import expand_stored
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.request import Group
 from kafka_index.core.query.choices import BytesForm
 from kafka_index.core.query.printed_records import decoder_of
@@ -105,20 +105,19 @@ def dumped_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFil
     """
     files: list[DumpedFile] = []
     for path in given:
-        matches = expand_input(path) if is_remote(path) else [path]
+        matches = expand_stored(path)
         known = [file for match in matches if (file := _known(match, kinds)) is not None]
-        if not is_remote(path) and not os.path.lexists(local_path(path)):
+        if not store_of(matches[0]).needs_requests and not os.path.lexists(matches[0]):
             raise InputError("no such file", path=path)
         if not known:
             raise _unknown_kind(matches[0], kinds)
-        if matches == [path] and not known[0].is_there:
+        if len(matches) == 1 and not known[0].is_there:
             raise InputError("not a file", path=path)
         files += known
     return files
 
 
-def _known(given: str, kinds: Collection[str]) -> DumpedFile | None:
-    path = given if is_remote(given) else local_path(given)
+def _known(path: str, kinds: Collection[str]) -> DumpedFile | None:
     name = os.path.basename(path)
     parsed = parse_segment_file(name)
     if parsed is not None and parsed.kind in kinds:
@@ -225,7 +224,7 @@ def _run(options: DumpOptions) -> ExitCode:
 
     escape_on_stdout()
     kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
-    directories = [path for path in options.files if not is_remote(path) and os.path.isdir(path)]
+    directories = [path for path in options.files if os.path.isdir(path)]
     known = dumped_files([path for path in options.files if path not in directories], kinds)
     selection = options.selection
     if directories and (options.records or selection != Selection(limit=selection.limit)):

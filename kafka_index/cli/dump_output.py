@@ -5,7 +5,6 @@ Rows are made column by column with Arrow's kernels: a 2 GiB log can hold 25 mil
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -22,7 +21,7 @@ from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.format.times import TimeSpan, empty_range_text
 from kafka_index.core.fs.json_lines import json_lines
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import Bytes, is_remote
+from kafka_index.core.fs.store import Bytes
 from kafka_index.core.query.printed_records import Row
 from kafka_index.core.records.batch_table import BatchColumns
 
@@ -90,13 +89,7 @@ class DumpedFile:
     @property
     def is_there(self) -> bool:
         """Whether there is such a file."""
-        if not is_remote(self.path):
-            return os.path.isfile(self.path)
-        try:
-            store_of(self.path).info(self.path)
-        except FileNotFoundError:
-            return False
-        return True
+        return store_of(self.path).is_file(self.path)
 
     @property
     def size_bytes(self) -> int:
@@ -116,7 +109,7 @@ class DumpedFile:
 
     def fetched(self) -> bytes | None:
         """Return the content of a file of a store; None of a local one, which is opened."""
-        return self.content() if is_remote(self.path) else None
+        return self.content() if store_of(self.path).needs_requests else None
 
     def fetched_array(self) -> Bytes | None:
         """Return the same as an array."""

@@ -337,9 +337,9 @@ class LocalStore(Store):
         with publishing(path, "remove the folder"), suppress(FileNotFoundError):
             shutil.rmtree(path)
 
-    def exists(self, path: str) -> bool:
-        """Return whether there is anything."""
-        return os.path.exists(path)
+    def is_file(self, path: str) -> bool:
+        """Return whether there is a file, or a link to one."""
+        return os.path.isfile(path)
 
     def is_special(self, path: str) -> bool:
         """Return whether neither a file nor a directory is there: reading a pipe may wait."""

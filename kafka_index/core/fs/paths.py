@@ -157,6 +157,14 @@ def expand_input(path: str) -> list[str]:
     return [plain]
 
 
+def expand_stored(path: str) -> list[str]:
+    """Return what a path names where the shell expands globs of local ones and not of URIs.
+
+    Raises the errors of `expand_input` and `local_path`.
+    """
+    return expand_input(path) if is_remote(path) else [local_path(path)]
+
+
 def expand_directories(inputs: Sequence[str]) -> list[str]:
     """Return the absolute directories that the inputs name, each once, in order.
 

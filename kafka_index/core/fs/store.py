@@ -250,7 +250,7 @@ class Store(ABC):
             # Folders of their own, and not only the prefixes of objects.
             self.delete(sorted(folders, reverse=True))
 
-    def exists(self, path: str) -> bool:
+    def is_file(self, path: str) -> bool:
         """Return whether there is a file."""
         try:
             self.info(path)

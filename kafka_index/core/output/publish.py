@@ -262,7 +262,7 @@ class TargetFiles:
         """Return whether there is a file."""
         if self._store.needs_requests:
             return path in self._listed
-        return self._store.exists(path)
+        return os.path.exists(path)
 
     def holds(self, path: str, data: bytes) -> bool:
         """Return whether there is a file with these bytes."""

@@ -139,8 +139,8 @@ class ReadTests:
         store, none = directory.store, f"{directory.root}/none"
         assert store.is_directory(directory.root)
         assert not store.is_directory(none)
-        assert all(map(store.exists, directory.files))
-        assert not store.exists(none)
+        assert all(map(store.is_file, directory.files))
+        assert not store.is_file(none)
         assert not any(map(store.is_special, [directory.root, none, *directory.files]))
 
     def test_what_does_not_exist_is_not_found(self, directory: Directory) -> None:
