@@ -178,7 +178,7 @@ def marked_folders(directories: Sequence[str]) -> Iterator[tuple[str, ...]]:
     markers: list[str] = []
     try:
         for directory in directories:
-            if not store_of(directory).has_locks:
+            if store_of(directory).needs_requests:
                 continue
             marker = os.path.join(directory, name)
             with publishing(directory, "mark the folder"):

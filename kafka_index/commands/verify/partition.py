@@ -51,8 +51,9 @@ from kafka_index.core.format.names import (
     parse_segment_file,
 )
 from kafka_index.core.format.records import ABORTED_TXN
-from kafka_index.core.fs.directories import Entry, scan_directory
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.directories import scan_directory
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Entry
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.index.aborted_txns import TxnFault, next_starts
 from kafka_index.core.index.transaction_index import AbortedTxns
@@ -457,7 +458,7 @@ class PartitionVerification:
         """Return the entries of the directory; none of a remote one without segments."""
         directory = self._directory
         is_listed = any(each.partition_directory == directory for each in self._segments)
-        if is_segment_path(directory) or (is_remote(directory) and not is_listed):
+        if is_segment_path(directory) or (not is_listed and store_of(directory).needs_requests):
             return []
         return scan_directory(directory)
 
@@ -596,7 +597,7 @@ class PartitionVerification:
         stray = next((one for one in harmful if one.is_stray), None)
         if stray is not None:
             return replace(row, effect=stray.effect)
-        is_started = harmful and self._is_loaded and not is_remote(self._directory)
+        is_started = harmful and self._is_loaded and store_of(self._directory).hosts_brokers
         return row if end is None or not is_started else self._started(row, end)
 
     def _started(self, row: Finding, end_offset: int) -> Finding:
@@ -625,7 +626,7 @@ class PartitionVerification:
         row = finding_of(
             self._partition, self._directory, FileKind.ROOT, FileClass.CORRUPT, harmful=True
         )
-        if is_remote(self._directory):
+        if not store_of(self._directory).hosts_brokers:
             return None
         try:
             _, lost = self._load()

@@ -22,7 +22,6 @@ from kafka_index.core.format.records import (
     TIME_ENTRY,
 )
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.index.aborted_txns import TxnDifference, TxnFault, compare_aborted_txns
 from kafka_index.core.index.transaction_index import entry_versions
 from kafka_index.core.log.recovery.report import FAILED, SegmentReport
@@ -396,18 +395,14 @@ def read_stored(
     path = index_path(segment, settings, kind)
     finding = finding_of(segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset)
     try:
-        if not is_remote(path) and _is_special(path):
+        store = store_of(path)
+        if store.is_special(path):
             raise InputError("not a regular file", path=path)
-        return finding, store_of(path).read(path)
+        return finding, store.read(path)
     except FileNotFoundError:
         return finding, None
     except KafkaIndexError as error:
         return finding.unreadable(error), None
-
-
-def _is_special(path: str) -> bool:
-    """Return whether it is neither file nor directory, such as a named pipe: reading may wait."""
-    return not os.path.isfile(path) and not os.path.isdir(path) and os.path.exists(path)
 
 
 def check_segment(
@@ -428,7 +423,7 @@ def check_segment(
     facts = whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
     # Reading a remote log again would cost more than comparing entries that may be those built.
-    compared = [offsets, times] if is_remote(segment.log_path) else []
+    compared = [offsets, times] if store_of(segment.log_path).needs_requests else []
     messages = _CompressedMessages()
     observers: list[BatchObserver] = [
         facts,

@@ -52,9 +52,8 @@ from kafka_index.core.format.names import (
     parse_segment_file,
 )
 from kafka_index.core.format.strings import quote_content
-from kafka_index.core.fs.directories import Entry
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.store import Entry
 from kafka_index.core.log.state.epoch_ranges import EpochRange, first_wrong_epoch
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.log.state.snapshots import (
@@ -243,7 +242,7 @@ def identity_findings(
     directories; where no directory has that node id, each is compared with it.
     """
     given, place = None, None
-    if metadata is not None and not is_remote(metadata):
+    if metadata is not None and store_of(metadata).hosts_brokers:
         place = metadata_directory_of([], None, metadata) or metadata
         try:
             given = MetaProperties.read(place)
@@ -300,7 +299,7 @@ def metadata_finding(path: str, damage: KafkaIndexError) -> Finding:
 
 def _metadata_log_findings(path: str) -> Iterator[Finding]:
     """Yield a row for what a node exits over in its metadata log, beside the log's own files."""
-    if is_remote(path) or not os.path.isdir(path):
+    if not os.path.isdir(path):  # nor is a URI one
         return
     for why_not in (topic_id_error, why_not_snapshots, why_not_quorum_state):
         try:
@@ -355,23 +354,24 @@ def _unlisted_findings(
     paths = {one.path for one in listing.skipped} | set(listing.partition_directories) - verified
     for path in sorted(paths):
         root = by_path.get(os.path.dirname(path))
-        if root is None or not (is_remote(path) or os.path.isdir(path)):
+        is_started = store_of(path).hosts_brokers
+        if root is None or (is_started and not os.path.isdir(path)):
             continue
         split = parse_log_directory(os.path.basename(path))
         row = Finding(None, None, None, path, FileKind.ROOT, FileClass.CORRUPT, harmful=True)
         if split is None:
-            if root.has_root_files and not is_remote(path):
+            if root.has_root_files and is_started:
                 found = "not named like a partition directory"
                 yield replace(row, found=found, effect="A broker exits.")
             continue
         partition = split[0]
         row = replace(row, topic=partition.topic, partition=partition.partition)
         try:
-            if is_remote(path):
-                find_files(partition, path)
-            else:
+            if is_started:
                 with load_partition(partition, path, settings.loading(root, partition)):
                     pass
+            else:
+                find_files(partition, path)
             read_topic_id(path)
         except StartRefusedError as error:
             effect = "A broker loads it too: it takes the data directory offline, or exits."

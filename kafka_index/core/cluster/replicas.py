@@ -104,7 +104,7 @@ def read_dumps(
 def _add(dump: Dump, listing: Listing) -> None:
     for path in listing.data_directories:
         if path not in dump.directories:
-            if store_of(path).has_locks:
+            if store_of(path).hosts_brokers:
                 refuse_running(path, _WHILE_RUNNING)
             root = dump.directories[path] = DataDirectory(path, tolerated=True)
             dump.notes += map(note_of, root.faults())

@@ -244,7 +244,7 @@ class LocalEntry:
 class LocalStore(Store):
     """Plain paths."""
 
-    has_rename = stages_beside = has_locks = has_links = True
+    has_rename = stages_beside = has_locks = hosts_brokers = has_links = True
     needs_requests = False
 
     def info(self, path: str) -> FileInfo:

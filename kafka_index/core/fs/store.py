@@ -195,8 +195,10 @@ class Store(ABC):
     needs_requests: ClassVar[bool] = True
     #: A file that waits to be published lies beside its final path, and a rename publishes it.
     stages_beside: ClassVar[bool] = False
-    #: A process can lock a file, and a broker may run on a directory.
+    #: A process can lock a file.
     has_locks: ClassVar[bool] = False
+    #: A broker may run on a directory, or be started on it.
+    hosts_brokers: ClassVar[bool] = False
     #: A file can be a link to another one, or share its blocks.
     has_links: ClassVar[bool] = False
 

@@ -173,7 +173,7 @@ class DataDirectory:
     def is_marker_stuck(self) -> bool:
         """Whether a broker cannot delete the marker: it is a directory that is not empty."""
         path = self.file(CLEAN_SHUTDOWN)
-        if not store_of(path).has_locks:
+        if not store_of(path).hosts_brokers:
             return False  # no broker runs there
         return not os.path.islink(path) and os.path.isdir(path) and bool(scan_directory(path))
 
