@@ -31,8 +31,6 @@ from kafka_index.core.errors import CorruptObjectError
 from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from kafka_index.core.format.strings import is_linked
 from kafka_index.core.fs.backup.backup_paths import is_run_path
-from kafka_index.core.fs.backup.manifest import Piece as LogChunk
-from kafka_index.core.fs.backup.store import JoinedFile
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
@@ -115,6 +113,10 @@ def write_surviving(source: SegmentFile, target: str, salvage: Salvage) -> list[
 
     A prefix ends at the first object whose batches end too early.
     """
+    # Executors restore other logs without the libraries of repositories.
+    from kafka_index.core.fs.backup.manifest import Piece as LogChunk  # noqa: PLC0415, as above
+    from kafka_index.core.fs.backup.store import JoinedFile  # noqa: PLC0415, as above
+
     damaged: list[DamagedObject] = []
 
     def pieces(log: JoinedFile) -> Iterator[Bytes]:

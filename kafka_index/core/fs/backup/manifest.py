@@ -31,6 +31,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
 import msgspec
+import zstandard
 from zlib_ng import zlib_ng
 
 from kafka_index.core.errors import CorruptObjectError, InputError
@@ -369,8 +370,6 @@ def encode(value: _Formatted) -> bytes:
     data = msgspec.json.encode(value)
     if isinstance(value, RepositoryFile):
         return msgspec.json.format(data) + b"\n"
-    import zstandard  # noqa: PLC0415, executors import this module without it
-
     return zstandard.ZstdCompressor().compress(data)
 
 
@@ -405,7 +404,7 @@ def _decoded(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
     try:
         text = data if kind is RepositoryFile else _decompressed(data, path, what)
         found = msgspec.json.decode(text, type=kind)
-    except MALFORMED as error:
+    except (zstandard.ZstdError, *MALFORMED) as error:
         raise CorruptObjectError(f"not {what} of backups: {error}", path=path) from error
     if found.format != FORMAT:
         raise InputError(
@@ -415,12 +414,7 @@ def _decoded(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
 
 
 def _decompressed(data: bytes, path: str, what: str) -> bytes:
-    import zstandard  # noqa: PLC0415, as above
-
-    try:
-        size = zstandard.frame_content_size(data)
-    except zstandard.ZstdError as error:
-        raise CorruptObjectError(f"not {what} of backups: {error}", path=path) from error
+    size = zstandard.frame_content_size(data)
     most = min(max(_UNBOUNDED_BYTES, _MAX_RATIO * len(data)), _MAX_MANIFEST_BYTES)
     if not 0 <= size <= most:
         raise CorruptObjectError(
@@ -429,10 +423,7 @@ def _decompressed(data: bytes, path: str, what: str) -> bytes:
             expected=f"at most {most} bytes out of {len(data)}",
             found=size,
         )
-    try:
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
-    except zstandard.ZstdError as error:
-        raise CorruptObjectError(f"not {what} of backups: {error}", path=path) from error
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
 
 
 def _check_partition(partition: PartitionBackup, directories: int, path: str) -> None:
