@@ -191,7 +191,7 @@ def _show(
     found: TableResult, shown: pa.Table, options: ListOptions | VerifyOptions | ExpireOptions
 ) -> int:
     """Print rows and the verdict, write the report; return the exit code."""
-    from kafka_index.cli.dump_output import DumpOutput  # noqa: PLC0415, slow to import
+    from kafka_index.cli.dump_output import TablePrinter  # noqa: PLC0415, slow to import
     from kafka_index.cli.exit_status import run_summary  # noqa: PLC0415, slow to import
     from kafka_index.core.job.result import RunOutcome  # noqa: PLC0415, slow to import
     from kafka_index.core.output.report_file import open_report  # noqa: PLC0415, slow to import
@@ -202,7 +202,7 @@ def _show(
         if file is not None:
             file.write_table(found.rows)
         run_summary().add_result(found)
-        output = DumpOutput(options.detail.stdout if is_done else sys.stdout, as_json=as_json)
+        output = TablePrinter(options.detail.stdout if is_done else sys.stdout, as_json=as_json)
         for batch in (shown if as_json else _readable(shown)).to_batches():
             output.rows(batch)
         output.remark(found.headline)

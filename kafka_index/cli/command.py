@@ -37,6 +37,7 @@ from kafka_index.cli.terminal import print_log
 from kafka_index.core.errors import ConfigError, InputError, help_page
 from kafka_index.core.job.engine import Engine
 from kafka_index.core.job.request import (
+    ArgumentError,
     CommandSpec,
     Group,
     OptionSpec,
@@ -103,7 +104,12 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
             bool(values.pop("json", False)),
         )
         request = _build(spec.request, fields, click_names, values)
-        return (run or run_request)(spec, request, options)
+        try:
+            return (run or run_request)(spec, request, options)
+        except ArgumentError as error:
+            # Such as an option that does not fit the files.
+            error.name_fields(partial(_name_of, fields))
+            raise click.UsageError(str(error)) from error
 
     examples = inspect.cleandoc(
         spec.job_examples if as_job and spec.job_examples else spec.examples
@@ -163,6 +169,14 @@ def _click_option(name: str, option: OptionSpec) -> Option:
     )
 
 
+def _name_of(fields: Mapping[str, Parameter], field: str) -> str:
+    """Return the name of a field on the command line."""
+    one = fields[field]
+    if one.is_argument:
+        return one.metavar or one.kind.metavar or field.upper()
+    return next(iter(one.names), f"--{field.replace('_', '-')}")
+
+
 def _build(
     kind: type[Request],
     fields: Mapping[str, Parameter],
@@ -173,13 +187,7 @@ def _build(
 
     Raises `click.UsageError`, which calls fields by the names of their options.
     """
-
-    def name_of(field: str) -> str:
-        one = fields[field]
-        if one.is_argument:
-            return one.metavar or one.kind.metavar or field.upper()
-        return next(iter(one.names), f"--{field.replace('_', '-')}")
-
+    name_of = partial(_name_of, fields)
     try:
         given = {}
         for field, one in fields.items():

@@ -1,34 +1,41 @@
-"""A file to dump, and its rows: which are printed; for people with remarks, or as JSON lines.
-
-Rows are made column by column with Arrow's kernels: a 2 GiB log can hold 25 million batches.
-"""
+"""Rows on a terminal or in a file: tables, JSON lines, and the contents of files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import reduce
-from typing import TextIO
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from kafka_index.cli.terminal import Paint, print_log, print_text, terminal_size
-from kafka_index.core.errors import InputError, KafkaIndexError, plural, printable
-from kafka_index.core.format.records import NO_TIMESTAMP
-from kafka_index.core.format.times import TimeSpan, empty_range_text
+from kafka_index.cli.record_text import RecordText
+from kafka_index.cli.terminal import Paint, print_text, terminal_size
+from kafka_index.core.errors import plural, printable
+from kafka_index.core.format.records import (
+    COMPRESSION_MASK,
+    COMPRESSION_NAMES,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+)
 from kafka_index.core.fs.json_lines import json_lines
-from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import Bytes
-from kafka_index.core.query.printed_records import Row
-from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.query.choices import BytesForm
+from kafka_index.core.query.printed_records import PrintedRecords, decoder_of
 
-# First and last offset of each kind of row.
-_OFFSETS = (("base_offset", "last_offset"), ("first_offset", "last_offset"))
-#: First and last time of each kind of row.
-TIME_COLUMNS = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "timestamp_ms"))
+if TYPE_CHECKING:
+    from kafka_index.commands.dump.rows import SelectedRows
+
+_SEGMENT_COLUMNS = ("topic", "partition", "segment_base_offset")
+_FLAGS = (
+    (TRANSACTIONAL_MASK, "txn"),
+    (CONTROL_MASK, "control"),
+    (TIMESTAMP_TYPE_MASK, "append-time"),
+    (DELETE_HORIZON_MASK, "horizon"),
+)
 _LINES_AT_A_TIME = 8192
 _GAP = "  "
 _NULL = "-"
@@ -75,194 +82,83 @@ _RANKED = (
 _RANKS = {name: rank for rank, name in enumerate(_RANKED)}
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedFile:
-    """A file that can be dumped, by path or URI.
+class TablePrinter:
+    """Prints rows as a table, or as JSON lines.
 
-    The base offset is that of its name, 0 for a checkpoint; the kind is its suffix, or its name.
+    `is_wide` prints all columns even if the terminal is narrower.
     """
 
-    path: str
-    base_offset: int
-    kind: str
+    #: The option that prints all columns.
+    _wide_option = "--json"
 
-    @property
-    def is_there(self) -> bool:
-        """Whether there is such a file."""
-        return store_of(self.path).is_file(self.path)
+    def __init__(self, stream: TextIO, *, as_json: bool, is_wide: bool = False) -> None:
+        self._stream = stream
+        self._as_json = as_json
+        self._paint = Paint(stream)
+        is_bounded = stream.isatty() and not (as_json or is_wide)
+        self._columns = terminal_size(stream)[0] if is_bounded else None
+        self._rows = AlignedRows(self._columns)
 
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-        try:
-            return store_of(self.path).info(self.path).size_bytes
-        except FileNotFoundError:
-            raise InputError("no such file", path=self.path) from None
+    def rows(self, batch: pa.RecordBatch) -> None:
+        """Print rows."""
+        for start in range(0, batch.num_rows, _LINES_AT_A_TIME):
+            part = batch.slice(start, _LINES_AT_A_TIME)
+            lines = json_lines(part).to_pylist() if self._as_json else self._rows.lines(part)
+            self._stream.write("\n".join(lines) + "\n")
 
-    def content(self) -> bytes:
-        """Return its bytes, of a file that is small."""
-        try:
-            return store_of(self.path).read(self.path)
-        except FileNotFoundError as error:
-            reason = error.strerror or "no such file"
-            raise InputError(f"cannot read the file: {reason}", path=self.path) from error
+    def remark(self, text: str, *, bad: bool = False) -> None:
+        """Print a line about the rows, to people."""
+        if not self._as_json:
+            print_text(self._stream, [(self._paint.bad if bad else self._paint.faint)(text)])
+            self.note_hidden_columns()
 
-    def fetched(self) -> bytes | None:
-        """Return the content of a file of a store; None of a local one, which is opened."""
-        return self.content() if store_of(self.path).needs_requests else None
-
-    def fetched_array(self) -> Bytes | None:
-        """Return the same as an array."""
-        content = self.fetched()
-        return None if content is None else np.frombuffer(content, np.uint8)
+    def note_hidden_columns(self) -> None:
+        """Print how many columns the terminal is too narrow for, and the option that shows them."""
+        if self._rows.hidden:
+            more = plural(len(self._rows.hidden), "more column")
+            print_text(self._stream, [self._paint.faint(f"{more} with {self._wide_option}")])
+            self._rows.hidden = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The rows that a dump prints of each file, at most `limit`.
+class DumpPrinter(TablePrinter):
+    """Prints the rows of one file after another; remarks and titles are for people only.
 
-    By offset: batches and transactions that span it, records at it, and the index entry from which
-    a search for it starts. By time: records and entries from a time on, and before another, and
-    batches that may hold such.
+    Keys and values of records have the forms of `RecordText`.
     """
 
-    offset: int | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-    limit: int | None = None
-
-    @property
-    def has_times(self) -> bool:
-        """Whether rows are selected by time."""
-        return self.from_ms is not None or self.to_ms is not None
-
-    def of_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a table that are selected; index entries by offset are not."""
-        masks = []
-        names = rows.schema.names
-        for first, last in _OFFSETS:
-            if self.offset is not None and first in names:
-                masks.append(pc.less_equal(rows.column(first), self.offset))
-                masks.append(pc.greater_equal(rows.column(last), self.offset))
-                break
-        for first, last in TIME_COLUMNS:
-            if self.has_times and first in names:
-                masks += self._time_masks(rows.column(first), rows.column(last))
-                break
-        return rows.filter(reduce(pc.and_, masks)) if masks else rows
-
-    def of_batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
-        """Return which batches may hold records that are selected."""
-        held = np.ones(batches.rows, np.bool_)
-        if self.offset is not None:
-            held &= (batches.base_offset <= self.offset) & (batches.last_offset >= self.offset)
-        if self.from_ms is not None:
-            held &= batches.max_timestamp_ms >= self.from_ms
-        return held
-
-    def has_record(self, row: Row) -> bool:
-        """Return whether a record is selected."""
-        if self.offset is not None and row.offset != self.offset:
-            return False
-        if self.from_ms is not None and row.timestamp_ms < self.from_ms:
-            return False
-        return self.to_ms is None or 0 <= row.timestamp_ms < self.to_ms
-
-    def is_past(self, first_offset: int) -> bool:
-        """Return whether nothing from an offset on is selected."""
-        return self.offset is not None and first_offset > self.offset
-
-    def _time_masks(self, first: pa.Array, last: pa.Array) -> list[pa.Array]:
-        masks = [pc.greater_equal(last, 0)]
-        if self.from_ms is not None:
-            masks.append(pc.greater_equal(last, self.from_ms))
-        if self.to_ms is not None:
-            masks.append(pc.less(first, self.to_ms))
-        return masks
-
-
-class DumpOutput:
-    """Prints the rows of one file after another, as columns or as JSON objects and nothing else.
-
-    `is_wide` prints all columns also where the terminal is narrower. `printed` counts the rows of
-    the file that were printed.
-    """
+    _wide_option = "--wide"
 
     def __init__(
         self,
         stream: TextIO,
         *,
         as_json: bool,
-        is_wide: bool = False,
-        selection: Selection | None = None,
+        is_wide: bool,
+        keys: BytesForm | None,
+        values: BytesForm | None,
     ) -> None:
-        self._stream = stream
-        self.as_json = as_json
-        self.selection = selection or Selection()
-        self._paint = Paint(stream)
-        is_bounded = stream.isatty() and not (as_json or is_wide)
-        self._columns = terminal_size(stream)[0] if is_bounded else None
-        self._rows = AlignedRows(self._columns)
+        super().__init__(stream, as_json=as_json, is_wide=is_wide)
+        self._text_of = partial(RecordText, as_json=as_json, keys=keys, values=values)
+        self._text = self._text_of()
         self._files = 0
-        self._span = TimeSpan()
-        self.printed = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more rows of the file are to be printed."""
-        return self.selection.limit is not None and self.printed >= self.selection.limit
-
-    def begin(self, title: str) -> None:
+    def begin(self, path: str, title: str) -> None:
         """Print the title of a file."""
         self._rows = AlignedRows(self._columns)
-        self.printed = 0
-        self._span = TimeSpan()
-        if not self.as_json:
+        self._text = self._text_of(decode=decoder_of(path))
+        if not self._as_json:
             if self._files:
                 self._stream.write("\n")
-            print_text(self._stream, [self._paint.strong(title)])
+            print_text(self._stream, [self._paint.strong(f"{path}: {title}")])
         self._files += 1
 
-    def follow_times(self, rows: pa.RecordBatch) -> None:
-        """Follow the times of the next rows of the file, where rows are selected by time."""
-        for first, last in TIME_COLUMNS:
-            if self.selection.has_times and first in rows.schema.names and len(rows):
-                # The timestamp of the first row stands for the file.
-                first_ms = rows.column(first)[0].as_py() if self._span.first_ms is None else None
-                self._span = self._span.with_times(first_ms, pc.max(rows.column(last)).as_py())
-                return
-
-    def end(self) -> None:
-        """Print where a range of times lies that selected nothing of the file."""
-        selection = self.selection
-        if selection.has_times and not self.printed:
-            text = empty_range_text(selection.from_ms, selection.to_ms, self._span, "the file")
-            if self.as_json:
-                print_log(text)
-            else:
-                self.remark(text)
-
     def rows(self, batch: pa.RecordBatch) -> None:
-        """Print those of the rows that are selected."""
-        self.follow_times(batch)
-        batch = self.selection.of_rows(batch)
-        if self.selection.limit is not None:
-            batch = batch.slice(0, max(self.selection.limit - self.printed, 0))
-        self.printed += batch.num_rows
-        for start in range(0, batch.num_rows, _LINES_AT_A_TIME):
-            part = batch.slice(start, _LINES_AT_A_TIME)
-            lines = (
-                json_lines(part).to_pylist()
-                if self.as_json
-                else self._rows.lines(with_readable_times(part))
-            )
-            self._stream.write("\n".join(lines) + "\n")
+        """Print rows, for people with times in ISO 8601 and attributes by their names."""
+        super().rows(batch if self._as_json else _readable_times(_readable_batches(batch)))
 
-    def write(self, pieces: Iterable[str]) -> None:
-        """Write rows that are already text, in pieces, line ends included.
-
-        On a terminal each line is cut at its width, unless the output is wide.
-        """
+    def records(self, records: PrintedRecords, select: SelectedRows | None) -> None:
+        """Print records of a log; on a terminal each line is cut, unless the output is wide."""
+        pieces = self._text.lines(records, None if select is None else select.select)
         if self._columns is not None:
             pieces = _cut(pieces, self._columns)
         waiting: list[str] = []
@@ -276,38 +172,11 @@ class DumpOutput:
                 size = 0
         self._stream.write("".join(waiting))
 
-    def of_records(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield those of some records that are selected."""
-        for row in rows:
-            if self.is_full:
-                return
-            if self.selection.has_record(row):
-                self.printed += 1
-                yield row
-
-    def limited(self) -> None:
-        """Print a remark that there may be more rows than were asked for."""
-        self.remark(f"stopped after {plural(self.printed, 'row')} (--limit)")
-
-    def fault(self, fault: KafkaIndexError | None) -> None:
-        """Print a remark about the fault of a file, if it has one."""
-        if fault is not None:
-            place = "" if fault.position_bytes is None else f" at byte {fault.position_bytes}"
-            self.remark(f"damaged{place}: {fault.message}", bad=True)
-
-    def remark(self, text: str, *, bad: bool = False) -> None:
-        """Print a line about the file, unless the output is JSON."""
-        if not self.as_json:
-            text = (self._paint.bad if bad else self._paint.faint)(text)
-            print_text(self._stream, [text])
-            self.note_hidden_columns("--wide")
-
-    def note_hidden_columns(self, option: str) -> None:
-        """Print how many columns the terminal is too narrow for, and the option that shows them."""
-        if self._rows.left_out:
-            more = plural(len(self._rows.left_out), "more column")
-            print_text(self._stream, [self._paint.faint(f"{more} with {option}")])
-            self._rows.left_out = ()
+    def skipped_batch(self, position_bytes: int, reason: str) -> None:
+        """Report a batch none of whose records is printed, to programs."""
+        if self._as_json:
+            skipped = {"position_bytes": position_bytes, "reason": reason}
+            self._stream.write(json.dumps(skipped) + "\n")
 
 
 class AlignedRows:
@@ -315,13 +184,13 @@ class AlignedRows:
 
     A column is as wide as its widest cell so far: the table may widen from one batch to the next,
     but no cell is cut. If the table is wider than `max_width` with its first batch, the least
-    important columns are left out; `left_out` has their names.
+    important columns are hidden; `hidden` has their names.
     """
 
     def __init__(self, max_width: int | None = None) -> None:
         self._max_width = max_width
         self._widths: dict[str, int] = {}
-        self.left_out: tuple[str, ...] = ()
+        self.hidden: tuple[str, ...] = ()
 
     def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
         """Yield a line per row, and the header before the first batch."""
@@ -334,7 +203,7 @@ class AlignedRows:
         }
         if first and self._max_width is not None:
             kept = _fitting(widths, self._max_width)
-            self.left_out = tuple(name for name in widths if name not in kept)
+            self.hidden = tuple(name for name in widths if name not in kept)
             widths = {name: width for name, width in widths.items() if name in kept}
         self._widths = widths
         if first:
@@ -365,17 +234,34 @@ def _fitting(widths: Mapping[str, int], max_width: int) -> set[str]:
     return kept
 
 
-def with_readable_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _readable_batches(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return batches without the columns of the title, with attributes by their names."""
+    if "attributes" not in batch.schema.names:
+        return batch
+    batch = batch.drop_columns([n for n in _SEGMENT_COLUMNS if n in batch.schema.names])
+    place = batch.schema.get_field_index("attributes")
+    encoded = batch.column(place).dictionary_encode()
+    names = pa.array([_attributes_text(value) for value in encoded.dictionary.to_pylist()])
+    return batch.set_column(place, "attributes", names.take(encoded.indices))
+
+
+def _attributes_text(attributes: int) -> str:
+    codec = attributes & COMPRESSION_MASK
+    name = COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"codec-{codec}"
+    return "+".join([name, *(flag for mask, flag in _FLAGS if attributes & mask)])
+
+
+def _readable_times(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows whose times are ISO 8601, under names without a unit."""
     names, columns = [], []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         is_time = name in _TIMES
         names.append(name.removesuffix("_ms") if is_time else name)
-        columns.append(_readable_times(column) if is_time else column)
+        columns.append(_time_texts(column) if is_time else column)
     return pa.RecordBatch.from_arrays(columns, names)
 
 
-def _readable_times(column: pa.Array) -> pa.Array:
+def _time_texts(column: pa.Array) -> pa.Array:
     in_calendar = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, _LAST_TIME_MS))
     known = pc.if_else(in_calendar, column, None).cast(pa.timestamp("ms", "UTC"))
     texts = pc.strftime(known, format="%Y-%m-%dT%H:%M:%SZ")

@@ -52,7 +52,7 @@ class PrintedMetadata(MetadataRequest):
 
 def _run(spec: CommandSpec, request: PrintedMetadata, options: RunOptions) -> int:
     def print_rows(result: Metadata, _progress: ProgressListener) -> bool:
-        from kafka_index.cli.dump_output import DumpOutput  # noqa: PLC0415, slow to import
+        from kafka_index.cli.dump_output import TablePrinter  # noqa: PLC0415, slow to import
         from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
 
         stdout = options.verbosity.stdout
@@ -61,10 +61,10 @@ def _run(spec: CommandSpec, request: PrintedMetadata, options: RunOptions) -> in
                 file.write_table(result.rows)
         elif request.what is not None:
             table = result.rows if request.as_json else _readable(result.rows)
-            output = DumpOutput(stdout, as_json=request.as_json)
+            output = TablePrinter(stdout, as_json=request.as_json)
             for batch in table.to_batches():
                 output.rows(batch)
-            output.note_hidden_columns("--json")
+            output.note_hidden_columns()
         elif request.as_json:
             stdout.write(json.dumps(result.overview) + "\n")
         else:

@@ -174,12 +174,6 @@ class RecordText:
                 f"{''.join(shown_bytes(name, TEXT))} = {''.join(shown_bytes(value, TEXT))}",
             )
 
-    def refusal(self, position_bytes: int, reason: str) -> Iterable[str]:
-        """Return the lines for a batch none of whose records is printed; people get a remark."""
-        if not self._as_json:
-            return ()
-        return (json.dumps({"position_bytes": position_bytes, "reason": reason}) + "\n",)
-
     def _readable(self, rows: Iterable[Row]) -> Iterator[str]:
         align, place_of = self._align, self._place_of
         for row in rows:

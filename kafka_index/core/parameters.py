@@ -272,6 +272,17 @@ def properties_of_mapping(
     return found
 
 
+def follow_links_parameter() -> Any:
+    """Return the parameter for files that are links out of the input."""
+    return parameter(
+        FlagKind(),
+        Group.STORAGE,
+        "Read index files, checkpoints and snapshots also if they are links out of the input. "
+        "Links to directories and logs are always followed.",
+        default=False,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRequest(Request):
     """A request that reads directories of brokers."""
@@ -283,13 +294,7 @@ class InputRequest(Request):
         "--input",
         default=(),
     )
-    follow_links: bool = parameter(
-        FlagKind(),
-        Group.STORAGE,
-        "Read index files, checkpoints and snapshots also if they are links out of the input. "
-        "Links to directories and logs are always followed.",
-        default=False,
-    )
+    follow_links: bool = follow_links_parameter()
 
     def __post_init__(self) -> None:
         if not self.inputs:

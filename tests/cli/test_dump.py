@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.records.batch_table import BATCH_SCHEMA
-from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows
+from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows, listed
 
 PARTITION = DUMP / "payments-0"
 LOG = sorted(PARTITION.glob("*.log"))[1]
@@ -127,7 +127,7 @@ def test_a_damaged_index_is_printed_and_its_fault_named(
     index.write_bytes(content)
     result = dump(index)
     assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
+    (line,) = listed(result)
     assert f"{index}: at byte {position}: " in line
     assert message in line
     assert "expected" in line
@@ -148,7 +148,7 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
     result = dump(copy)
     assert result.returncode == 1
     assert f"ends at byte {position} of {len(content)}" in result.stdout.splitlines()[-1]
-    (line,) = result.stderr.splitlines()
+    (line,) = listed(result)
     assert f"{copy}: at byte {position}: " in line
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows
+from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows, listed
 from tests.support.segments import (
     GZIP,
     LEADER_CHANGE,
@@ -230,10 +230,10 @@ def test_unreadable_records_are_named_and_later_ones_printed(
     assert [row["offset"] for row in records_of(log, code=1)] == [100, *printed, 200]
     result = dump("--records", log)
     assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
+    (line,) = listed(result)
     assert f"{log}: at byte {len(first)}: " in line
     assert message in line
-    remarks = [line for line in result.stdout.splitlines() if line.startswith("damaged: ")]
+    remarks = [line for line in result.stdout.splitlines() if line.startswith("corrupt: ")]
     assert len(remarks) == 1
     assert f"the batch at byte {len(first)}: " in remarks[0]
 

@@ -10,7 +10,7 @@ import google_crc32c
 import pytest
 
 from kafka_index.core.format.times import format_time
-from tests.support.command_line import DUMP, dump, json_rows
+from tests.support.command_line import DUMP, dump, json_rows, listed
 
 PARTITION = DUMP / "payments-0"
 TXN_INDEX = min(PARTITION.glob("*.txnindex"))
@@ -75,7 +75,8 @@ def test_leader_epochs_have_a_row_per_epoch(tmp_path: Path) -> None:
 def test_all_kinds_of_a_real_partition_are_whole() -> None:
     files = [path for path in PARTITION.iterdir() if path.name != "partition.metadata"]
     result = dump("--json", *files)
-    assert (result.returncode, result.stderr) == (0, "")
+    rows = len(result.stdout.splitlines())
+    assert (result.returncode, result.stderr) == (0, f"{rows} rows of {len(files)} inputs\n")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_a_damaged_transaction_index_is_printed_and_its_fault_named(
     path = tmp_path / f"{100:020d}.txnindex"
     path.write_bytes(content)
     assert len(json_rows(path, code=1)) == 2
-    check_damage(path, f"at byte {position}: .*{message}", f"damaged at byte {position}: ")
+    check_damage(path, f"at byte {position}: .*{message}", f"corrupt at byte {position}: ")
 
 
 @pytest.mark.parametrize(("stored", "shown"), [(1, 0), (2, 0), (255, 0), (-1, -1)])
@@ -146,7 +147,7 @@ def test_what_can_be_read_of_a_damaged_snapshot_is_printed(
     path = tmp_path / f"{100:020d}.snapshot"
     path.write_bytes(content)
     assert [tuple(row.values()) for row in json_rows(path, code=1)] == [ENTRY] * rows
-    check_damage(path, message, "damaged at byte ")
+    check_damage(path, message, "corrupt at byte ")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_a_damaged_checkpoint_is_named_with_its_line(
 def check_damage(path: Path, message: str, remark: str) -> None:
     result = dump(path)
     assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
+    (line,) = listed(result)
     assert str(path) in line
     assert re.search(message, line)
     assert result.stdout == "" or result.stdout.splitlines()[-1].startswith(remark)

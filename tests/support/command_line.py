@@ -104,3 +104,9 @@ def first_log(data: Path) -> Path:
 
 def files_below(root: Path) -> Iterator[str]:
     return (str(path.relative_to(root)) for path in sorted(root.rglob("*")))
+
+
+def listed(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the lines of the lists on stderr, such as what is corrupt."""
+    lines = done.stderr.splitlines()
+    return [line.removeprefix("  ") for line in lines if line.startswith("  ")]

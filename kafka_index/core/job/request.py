@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from kafka_index.core.job.engine import Engine
 
 _PARAMETER = "parameter"
+# The name of a field in a message.
+_FIELD = re.compile(r"\{(\w+)\}")
 #: A time on the command line or in Python, for help texts.
 TIME_HELP = (
     "A time is 2024-05-01T00:00:00Z or a date (UTC if no zone is given), milliseconds since 1970 "
@@ -54,15 +56,13 @@ class ArgumentError(ConfigError):
     Python callers read the names of arguments, users of the command line the names of options.
     """
 
-    def named(self, name_of: Callable[[str], str]) -> str:
-        """Return the text with the name of each field."""
-        message = re.sub(r"\{(\w+)\}", lambda match: name_of(match[1]), self.message)
-        error = ConfigError(message, expected=self.expected, found=self.found, hint=self.hint)
-        return str(error)
+    def name_fields(self, name_of: Callable[[str], str]) -> None:
+        """Replace the names of the fields in the message."""
+        self.message = _FIELD.sub(lambda match: name_of(match[1]), self.message)
 
     def __str__(self) -> str:
         """Return the text with the names of the fields, which Python arguments have too."""
-        return self.named(str)
+        return _FIELD.sub(r"\1", super().__str__())
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Request:
         try:
             return cls(**converted)
         except ArgumentError as error:
-            error.message = error.named(name_of)
+            error.name_fields(name_of)
             raise
 
 

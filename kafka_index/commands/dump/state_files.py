@@ -1,4 +1,4 @@
-"""Dump of the files beside a log: indexes, snapshots, epochs, checkpoints and properties."""
+"""Dumps the files next to a log: indexes, snapshots, epochs, checkpoints and properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.cli.dump_output import DumpedFile, DumpOutput
+from kafka_index.commands.dump.rows import DumpedFile, SelectedRows
 from kafka_index.core.errors import (
     CorruptIndexError,
     CorruptSnapshotError,
@@ -71,7 +71,7 @@ _FORMS = {
 }
 
 
-def dump_sparse_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+def dump_sparse_index(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
     """Print the entries of an ``.index`` or a ``.timeindex``; return its first fault."""
     form, content = _FORMS[file.kind], file.fetched_array()
     with form.open(file.path, file.base_offset, writable=False, content=content) as index:
@@ -79,12 +79,12 @@ def dump_sparse_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError |
 
 
 def _dump(
-    index: OffsetIndex | TimeIndex, output: DumpOutput, form: _Form
+    index: OffsetIndex | TimeIndex, output: SelectedRows, form: _Form
 ) -> KafkaIndexError | None:
     slots = index.entries
     index.skip_padding()
     title = f"{form.kind}, base offset {index.base_offset}, {plural(index.entries, *_ENTRY)}"
-    output.begin(f"{index.path}: {title}")
+    output.begin(index.path, f"{title}")
     fault: KafkaIndexError | None = None
     before: tuple[int, int] | None = None
     floor: tuple[int, int] | None = None
@@ -118,7 +118,7 @@ def _torn(index: OffsetIndex | TimeIndex | TransactionIndex, torn_bytes: int) ->
     )
 
 
-def _print(columns: Sequence[Longs], form: _Form, output: DumpOutput) -> None:
+def _print(columns: Sequence[Longs], form: _Form, output: SelectedRows) -> None:
     output.rows(pa.record_batch(dict(zip(form.names, columns, strict=True))))
 
 
@@ -167,12 +167,12 @@ def _first_fault(
     )
 
 
-def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+def dump_transaction_index(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
     """Print the entries of a ``.txnindex``; return the first fault in it, if there is one."""
     path, base_offset = file.path, file.base_offset
     with TransactionIndex(path, base_offset, writable=False, content=file.fetched()) as index:
         count = plural(len(index.entries), *_ENTRY)
-        output.begin(f"{path}: transaction index, base offset {base_offset}, {count}")
+        output.begin(path, f"transaction index, base offset {base_offset}, {count}")
         shown = index.entries.copy()
         shown["version"] = entry_versions(shown)
         _print_entries(shown, output)
@@ -183,7 +183,7 @@ def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexEr
     return fault
 
 
-def dump_snapshot(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+def dump_snapshot(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
     """Print the producers of a ``.snapshot``; return what makes a broker throw it away, if so."""
     path, offset, data = file.path, file.base_offset, file.content()
     fault: KafkaIndexError | None = None
@@ -192,17 +192,17 @@ def dump_snapshot(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | Non
     except CorruptSnapshotError as error:
         fault = error
         entries = _readable_entries(data)
-    output.begin(f"{path}: producer snapshot at offset {offset}, {plural(len(entries), *_ENTRY)}")
+    output.begin(path, f"producer snapshot at offset {offset}, {plural(len(entries), *_ENTRY)}")
     _print_entries(entries, output)
     output.fault(fault)
     return fault
 
 
-def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+def dump_leader_epochs(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
     """Print a ``leader-epoch-checkpoint``; return the first fault in it, if there is one."""
     path = file.path
     entries = parse_leader_epoch_checkpoint(read_text(path) or "", path=path)
-    output.begin(f"{path}: leader epochs, {plural(len(entries), *_ENTRY)}")
+    output.begin(path, f"leader epochs, {plural(len(entries), *_ENTRY)}")
     epochs = pa.array([entry.epoch for entry in entries], pa.int64())
     starts = pa.array([entry.start_offset for entry in entries], pa.int64())
     output.rows(pa.record_batch({"epoch": epochs, "start_offset": starts}))
@@ -211,7 +211,7 @@ def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> KafkaIndexError 
     return fault
 
 
-def _print_entries(entries: NDArray[np.void], output: DumpOutput) -> None:
+def _print_entries(entries: NDArray[np.void], output: SelectedRows) -> None:
     names = entries.dtype.names or ()
     output.rows(pa.record_batch({name: entries[name].astype(np.int64) for name in names}))
 
@@ -270,15 +270,15 @@ def _first_contradiction(entries: list[EpochEntry], path: str) -> KafkaIndexErro
     return None
 
 
-def dump_offset_checkpoint(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+def dump_offset_checkpoint(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
     """Print the offsets of a checkpoint of a data directory; return why it is malformed, if so."""
     try:
         offsets = parse_offset_checkpoint(_text(file), path=file.path)
     except InputError as error:
-        output.begin(f"{file.path}: offset checkpoint")
+        output.begin(file.path, "offset checkpoint")
         output.fault(error)
         return error
-    output.begin(f"{file.path}: offset checkpoint, {plural(len(offsets), 'entry', 'entries')}")
+    output.begin(file.path, f"offset checkpoint, {plural(len(offsets), 'entry', 'entries')}")
     columns = [
         pa.array([each.topic for each in offsets], pa.string()),
         pa.array([each.partition for each in offsets], pa.int32()),
@@ -288,12 +288,12 @@ def dump_offset_checkpoint(file: DumpedFile, output: DumpOutput) -> KafkaIndexEr
     return None
 
 
-def dump_properties(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
+def dump_properties(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
     """Print ``meta.properties`` or ``partition.metadata``; return what a broker refuses in it."""
     text = _text(file)
     is_metadata = file.kind == PARTITION_METADATA
     pairs = properties_of(text.replace(":", "=") if is_metadata else text)
-    output.begin(f"{file.path}: {'topic of the partition' if is_metadata else 'properties'}")
+    output.begin(file.path, f"{'topic of the partition' if is_metadata else 'properties'}")
     names, values = pa.array(pairs, pa.string()), pa.array(pairs.values(), pa.string())
     output.rows(pa.record_batch({"name": names, "value": values}))
     if not is_metadata:

@@ -1,4 +1,4 @@
-"""Dump of logs: a row per record batch or per record, and of directories a line per segment."""
+"""Dumps logs: a row per record batch or per record, and for directories a row per segment."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.cli.dump_output import DumpedFile, DumpOutput, Selection
-from kafka_index.cli.record_text import RecordText
+from kafka_index.commands.dump.rows import DumpedFile, SelectedRows, Selection
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, TooLargeError, plural
 from kafka_index.core.format.human import format_count
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
-    CONTROL_MASK,
-    DELETE_HORIZON_MASK,
     NO_TIMESTAMP,
-    TIMESTAMP_TYPE_MASK,
-    TRANSACTIONAL_MASK,
 )
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import HEADER_BASE_TIMESTAMP
@@ -38,13 +33,6 @@ from kafka_index.core.records.batch_table import (
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.records.record_table import WindowBatches
 
-_SEGMENT_COLUMNS = ("topic", "partition", "segment_base_offset")
-_FLAGS = (
-    (TRANSACTIONAL_MASK, "txn"),
-    (CONTROL_MASK, "control"),
-    (TIMESTAMP_TYPE_MASK, "append-time"),
-    (DELETE_HORIZON_MASK, "horizon"),
-)
 _SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -61,16 +49,16 @@ _SCHEMA = pa.schema(
 )
 
 
-def dump_log(file: DumpedFile, output: DumpOutput, *, verify_crc: bool) -> KafkaIndexError | None:
+def dump_log(file: DumpedFile, output: SelectedRows, *, verify_crc: bool) -> KafkaIndexError | None:
     """Print the batches of a log; return the damage that ended the scan."""
     size_bytes = file.size_bytes
     title = f"log, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
-    output.begin(f"{file.path}: {title}")
+    output.begin(file.path, title)
     batches = read_batches(file.path, verify_crc=verify_crc)
     count = 0
     for batch in batches:
         count += batch.num_rows
-        output.rows(batch if output.as_json else _readable(batch))
+        output.rows(batch)
         if output.is_full:
             output.limited()
             return None
@@ -85,7 +73,7 @@ def dump_log(file: DumpedFile, output: DumpOutput, *, verify_crc: bool) -> Kafka
 
 
 def log_end(
-    path: str, size_bytes: int, stop: ScanStop | None, found: str, output: DumpOutput
+    path: str, size_bytes: int, stop: ScanStop | None, found: str, output: SelectedRows
 ) -> KafkaIndexError | None:
     """Print how many batches or records were `found` and why the scan ended; return the damage."""
     if stop is None:
@@ -101,9 +89,9 @@ def log_end(
     return damage_of(path, stop)
 
 
-def out_of_order(path: str, stop: ScanStop, output: DumpOutput) -> KafkaIndexError:
+def out_of_order(path: str, stop: ScanStop, output: SelectedRows) -> KafkaIndexError:
     """Print where batches are out of order; return the damage."""
-    output.remark(f"damaged: the batch at byte {stop.position_bytes}: {stop.text}", bad=True)
+    output.remark(f"corrupt: the batch at byte {stop.position_bytes}: {stop.text}", bad=True)
     return damage_of(path, stop)
 
 
@@ -112,25 +100,9 @@ def damage_of(path: str, stop: ScanStop) -> CorruptLogError:
     return stop.error(CorruptLogError, path)
 
 
-def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns that the title lacks, with the attributes spelled out."""
-    batch = batch.drop_columns([n for n in _SEGMENT_COLUMNS if n in batch.schema.names])
-    place = batch.schema.get_field_index("attributes")
-    encoded = batch.column(place).dictionary_encode()
-    names = pa.array([_attributes_text(value) for value in encoded.dictionary.to_pylist()])
-    return batch.set_column(place, "attributes", names.take(encoded.indices))
-
-
-def _attributes_text(attributes: int) -> str:
-    codec = attributes & COMPRESSION_MASK
-    name = COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"codec-{codec}"
-    return "+".join([name, *(flag for mask, flag in _FLAGS if attributes & mask)])
-
-
 def dump_records(
     file: DumpedFile,
-    output: DumpOutput,
-    text: RecordText,
+    output: SelectedRows,
     *,
     verify_crc: bool,
     budget: DecompressionBudget,
@@ -141,10 +113,9 @@ def dump_records(
     """
     path, size_bytes = file.path, file.size_bytes
     title = f"records, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
-    output.begin(f"{path}: {title}")
+    output.begin(path, title)
     source = LogFileSource(path, verify_crc=verify_crc, recovers=False)
     decoder = RecordDecoder(budget, verify_crc=verify_crc)
-    select = None if output.selection == Selection() else output.of_records
     count = 0
     damage: KafkaIndexError | None = None
     for window, start, found_batches in _in_order(source, file.base_offset):
@@ -159,17 +130,17 @@ def dump_records(
         positions = batches.position_bytes
         for found in decoder.decode(window, positions - start, batches.size_bytes, convert):
             if not isinstance(found, BatchDamage):
-                output.write(text.lines(found, select))
+                output.records(found)
                 count += len(found)
                 if output.is_full:
                     output.limited()
                     return damage
                 continue
             position, error = int(positions[found.batch]), found.error
-            word = "damaged"
+            word = "corrupt"
             if isinstance(error, TooLargeError):
                 word = TOO_LARGE
-                output.write(text.refusal(position, TOO_LARGE))
+                output.skipped_batch(position, TOO_LARGE)
             output.remark(f"{word}: the batch at byte {position}: {error.message}", bad=True)
             damage = damage or error.at(path, position)
         if found_batches.rows and output.selection.is_past(int(found_batches.last_offset[-1])):
@@ -177,9 +148,9 @@ def dump_records(
             return damage
     if output.selection.has_times and not output.printed:
         for headers in read_batches(path, verify_crc=False):
-            output.follow_times(headers)
+            output.track_times(headers)
     found_text = plural(count, "record")
-    if select is not None:
+    if output.selection != Selection():
         found_text = f"{plural(output.printed, 'record')} selected"
     end = log_end(path, size_bytes, source.stop, found_text, output)
     return damage or end
@@ -195,14 +166,14 @@ def _in_order(
             yield window, start, found
 
 
-def dump_directory(path: str, output: DumpOutput, *, verify_crc: bool) -> list[KafkaIndexError]:
+def dump_directory(path: str, output: SelectedRows, *, verify_crc: bool) -> list[KafkaIndexError]:
     """Print the segments of a data directory or a partition directory; return their damage.
 
     Raises `InputError` if it holds no segments.
     """
     segments = list_dump([path], topics=None).segments
     sizes = format_count(sum(segment.log_size_bytes for segment in segments))
-    output.begin(f"{path}: {plural(len(segments), 'segment')}, {sizes} bytes of log")
+    output.begin(path, f"{plural(len(segments), 'segment')}, {sizes} bytes of log")
     damage: list[KafkaIndexError] = []
     for segment in segments:
         if output.is_full:
@@ -222,8 +193,8 @@ def dump_directory(path: str, output: DumpOutput, *, verify_crc: bool) -> list[K
             "size_bytes": segment.log_size_bytes,
         }
         output.rows(pa.RecordBatch.from_pylist([known | row], schema=_SCHEMA))
-    wrong = f"{plural(len(damage), 'segment')} damaged" if damage else "no damage found"
-    output.remark(wrong, bad=bool(damage))
+    found = f"{plural(len(damage), 'corrupt segment')}" if damage else "no corruption found"
+    output.remark(found, bad=bool(damage))
     return damage
 
 

@@ -1,0 +1,1 @@
+"""Print the contents of a partition's files."""
