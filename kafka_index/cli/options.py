@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections import Counter
@@ -175,20 +174,6 @@ def request_of(kind: type[_Request], options: object, **own: object) -> _Request
         if each.name not in own
     }
     return kind(**{name: value for name, value in found.items() if value is not _MISSING} | own)
-
-
-def function_of(module: str, name: str) -> Callable[..., int]:
-    """Return a function of a module of this room that is imported when the function is called.
-
-    A command's options import nothing of its work, which help and completion do not need, and the
-    work knows the options.
-    """
-
-    def run(*arguments: Any) -> int:
-        found = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-        return int(found(*arguments))
-
-    return run
 
 
 class Command(click.Command):

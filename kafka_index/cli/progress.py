@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TextIO
 
-from kafka_index.cli.exit_status import run_summary
-from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     COMPILING,
     Paint,
-    Table,
     first_lines,
     log_time,
-    print_text,
     rich_console,
     terminal_size,
 )
 from kafka_index.core.errors import plural
-from kafka_index.core.format.human import format_bytes, format_count, format_seconds, shown_path
-from kafka_index.core.fs.inputs import Skipped
+from kafka_index.core.format.human import format_bytes, format_count, format_seconds
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.kernels.compile_clock import compile_clock
 
@@ -200,91 +194,6 @@ class Progress:
         display.update(task, completed=self._share(), description=self.line(), refresh=True)
 
 
-class Outcome:
-    """The common part of the listeners of all engines; a context manager around an engine's run.
-
-    Totals and nouns are those of `Progress`. QUIET prints only damage, to stderr.
-    """
-
-    def __init__(
-        self,
-        total: int,
-        total_bytes: int | None,
-        detail: Detail,
-        *,
-        nouns: tuple[str, str] = ("segment", "segments"),
-    ) -> None:
-        is_quiet = detail is Detail.QUIET
-        self._progress = Progress(total, total_bytes, sys.stderr, enabled=not is_quiet, nouns=nouns)
-        self._detail = detail
-        self._stream = sys.stderr if is_quiet else sys.stdout
-        self._paint = Paint(self._stream)
-        self._guard = threading.Lock()
-        self._entered = self._began = self._ended = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._entered = self._began = time.monotonic()
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        self._ended = time.monotonic()
-        self._progress.__exit__()
-        if error is not None:
-            self._add_notes(error)
-
-    def _add_notes(self, error: BaseException) -> None:
-        """Add to the error that ends the run what is finished and kept."""
-
-    @property
-    def _seconds(self) -> float:
-        """Duration of the work, without the engine's start."""
-        return self._ended - self._began
-
-    def run_id(self) -> str:
-        """Return the id of the run, which the summary has too."""
-        return run_summary().run_id
-
-    def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:
-        """Ignore the total: it is known from the start."""
-
-    def on_done(self, count: int, size_bytes: int = 0) -> None:
-        """Show that some of the work is done; called from any thread."""
-        self._progress.advance(count, size_bytes)
-
-    def on_note(self, text: str) -> None:
-        """Ignore a line: those who use this print their own."""
-
-    def on_begin(self) -> None:
-        """Start the clock of the work, and the display of its progress."""
-        self._began = time.monotonic()
-        self._progress.__enter__()
-
-    def paused(self, stream: TextIO) -> AbstractContextManager[None]:
-        """Remove the live line while the context prints to a stream that is a terminal."""
-        return self._progress.paused(stream)
-
-    def on_share(self, done: int, total: int) -> None:
-        """Show that some of the tasks of about equal work are done; called from any thread."""
-        self._progress.set_share(done, total)
-
-    def _timed(self, amount: int, shown: Callable[[int], str] = format_count) -> str:
-        """Return the duration of the work, with the rate of an amount that is shown so."""
-        seconds = self._seconds
-        rate = f" ({shown(round(amount / seconds))}/s)" if amount and seconds > 0 else ""
-        return f"{format_seconds(seconds)}{rate}"
-
-    def _startup_lines(self) -> list[str]:
-        """Return how long the engine took to start, if that was long."""
-        seconds = self._began - self._entered
-        if seconds < 1:
-            return []
-        return [self._paint.faint(f"starting the engine took {format_seconds(seconds)}")]
-
-    def _print(self, lines: Sequence[str | Table], damage: Sequence[str]) -> None:
-        """Print the summary, or only the damage."""
-        print_text(self._stream, damage if self._detail is Detail.QUIET else (*lines, *damage))
-
-
 def missing_lines(missing: MissingOffsets, paint: Paint) -> list[str]:
     """Return the ranges of missing offsets, lost ones first."""
     if not missing.count:
@@ -294,21 +203,3 @@ def missing_lines(missing: MissingOffsets, paint: Paint) -> list[str]:
     style = paint.bad if lost else paint.notable
     lines = list(map(str, missing.ranges))
     return first_lines(style(title), lines, total=missing.count, noun="place")
-
-
-def skipped_lines(skipped: Sequence[Skipped], paint: Paint, detail: Detail) -> list[str]:
-    """Return the entries that the listing skipped, by reason; in VERBOSE detail all of them."""
-    if not skipped:
-        return []
-    reasons: dict[str, list[str]] = {}
-    for entry in skipped:
-        reasons.setdefault(entry.reason, []).append(entry.shown)
-    entries = plural(len(skipped), "entry", "entries")
-    lines = ["", paint.notable(f"skipped {entries}:")]
-    for reason, paths in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        if detail is Detail.VERBOSE:
-            lines += [f"  {path}: {reason}" for path in paths]
-        else:
-            more = "" if len(paths) == 1 else f" and {plural(len(paths) - 1, 'other', 'others')}"
-            lines.append(f"  {shown_path(paths[0])}{more}: {reason}")
-    return lines

@@ -9,7 +9,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -33,10 +33,8 @@ from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
-    LogConfig,
     read_properties,
 )
-from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.times import is_relative, time_range
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.request import Group
@@ -91,48 +89,6 @@ def input_option(help_text: str, *names: str) -> Any:
         ),
         click.Argument([MORE_PATHS], nargs=-1, metavar=""),
         make=lambda paths, _: paths,
-    )
-
-
-def tiered_options() -> Any:
-    """Return the options of remote segments, a `TieredOptions` or None."""
-    return option_group(
-        Option(
-            ["--tiered"],
-            Group.INPUT,
-            multiple=True,
-            metavar="URI",
-            help="Tiered storage: the folder that LocalTieredStorage or Aiven's plugin writes to. "
-            "With the logs beside it, each partition is the union of both. May be repeated.",
-        ),
-        Option(
-            ["--tiered-format"],
-            Group.TIERED,
-            type=click.Choice(["auto", "aiven", "local"]),
-            default="auto",
-            help="Whose layout the objects have; auto goes by their keys.",
-        ),
-        Option(
-            ["--key-prefix"],
-            Group.TIERED,
-            metavar="PREFIX",
-            help="key.prefix of Aiven's plugin: only objects whose keys begin with it.",
-        ),
-        Option(
-            ["--tiered-key"],
-            Group.TIERED,
-            multiple=True,
-            metavar="KEYID=PEM",
-            help="The private key of a key pair of encrypted segments, a file. May be repeated.",
-        ),
-        Option(
-            ["--topic-id"],
-            Group.TIERED,
-            multiple=True,
-            metavar="ID",
-            help="The topic to take where several have one name.  [default: the live one]",
-        ),
-        make=_tiered,
     )
 
 
@@ -191,43 +147,6 @@ def topics_option() -> Any:
     )
 
 
-def refuse_no_logs(paths: Sequence[str], tiered: TieredOptions | None) -> None:
-    """Refuse a run without logs."""
-    if not (paths or tiered):
-        raise click.UsageError("no input: give --input PATH or --tiered URI")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
-    """The logs of a command; there are some."""
-
-    inputs: tuple[str, ...] = input_option(
-        "The logs; may be given several times and take several paths."
-    )
-    tiered: TieredOptions | None = tiered_options()
-
-    def __post_init__(self) -> None:
-        refuse_no_logs(self.inputs, self.tiered)
-
-    @property
-    def folders(self) -> list[str]:
-        """The folders that logs and indexes are read from."""
-        tiered = () if self.tiered is None else self.tiered.uris
-        indexes = getattr(self, "indexes", None)
-        return [*self.inputs, *tiered, *([indexes] if indexes else [])]
-
-
-def indexes_option() -> Any:
-    """Return the option of index files that do not lie beside the logs."""
-    return option(
-        "--indexes",
-        group=Group.INPUT,
-        metavar="PATH",
-        help="The folder of the index files, as `build --output` writes it.  "
-        "[default: beside the logs]",
-    )
-
-
 # --------------------------------------------------------------------------------- records
 
 
@@ -247,26 +166,6 @@ def decompressed_bytes() -> click.Option:
         metavar="N",
         help="The most bytes of decompressed records that a process holds at a time; a batch that "
         f"needs more is too_large.  [default: {DEFAULT_MAX_DECOMPRESSED_BYTES}]",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordOptions(LogOptions):
-    """The logs whose records are read."""
-
-    indexes: str | None = indexes_option()
-    topics: re.Pattern[str] | None = topics_option()
-    max_decompressed_bytes: int = max_decompressed_option()
-
-
-def isolation_option() -> Any:
-    """Return the option of transactions."""
-    return option(
-        "--isolation",
-        group=Group.SELECTION,
-        type=click.Choice(["read_uncommitted", "read_committed"]),
-        default="read_uncommitted",
-        help="Whether to leave out records of transactions that are aborted or open.",
     )
 
 
@@ -331,40 +230,6 @@ def _warn_of_unknown_settings(path: str | None) -> str | None:
             hint = f"; is it {other}?" if other else ""
             print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
     return path
-
-
-def load_with_properties(
-    path: str | None, *, index_interval_bytes: int | None
-) -> tuple[LogConfig, Mapping[str, str] | None]:
-    """Return settings, with all properties of the file that has them, if there is one."""
-    config = LogConfig.load(path, index_interval_bytes=index_interval_bytes)
-    return config, None if path is None else read_properties(path)
-
-
-def settings_options(*more: click.Option, make: Callable[..., Any] = LogConfig.load) -> Any:
-    """Return the options of settings, a `LogConfig`.
-
-    `make` gets the path of ``--config``, and by their names ``index_interval_bytes`` and more.
-    """
-    given = [
-        Option(
-            ["--index-interval-bytes"],
-            Group.SETTINGS,
-            type=Whole(0, INT32_MAX),
-            metavar="N",
-            help="Bytes of log between two index entries; overrides --config.  [default: 4096]",
-        ),
-        *more,
-    ]
-    names = [each.name or "" for each in given]
-    return option_group(
-        _config(
-            "Kafka settings, such as a broker's server.properties; "
-            "topic.NAME.index.interval.bytes overrides one topic."
-        ),
-        *given,
-        make=lambda path, *values: make(path, **dict(zip(names, values, strict=True))),
-    )
 
 
 def report_option(rows: str, *, has_page: bool = False) -> Any:
@@ -438,12 +303,6 @@ class SparkEngine:
                 session, listener=listener, works=works, inputs=inputs, outputs=outputs
             ) as workers:
                 yield workers
-
-
-def engine_options() -> Any:
-    """Return the options of what runs the work; a job runs on the engine of ``spark-submit``."""
-    # A job runs on the engine of ``spark-submit``.
-    return option_group(*engine_parameters(), make=engine_of, in_job=SparkEngine())
 
 
 def engine_parameters() -> list[click.Parameter]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import StringIO, TextIOWrapper
@@ -225,24 +225,6 @@ class Paint:
 
     def _style(self, text: str, colour: str) -> str:
         return click.style(text, fg=colour) if self._enabled else text
-
-
-def status_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    explained: Mapping[str, str],
-    colours: Mapping[str, Callable[[str], str]],
-    paint: Paint,
-) -> Table:
-    """Return a table of statuses, each coloured and explained.
-
-    The first cell of a row is the status. A status without a colour is painted as `Paint.notable`.
-    """
-    shown = [
-        (colours.get(status, paint.notable)(status), *cells, explained[status])
-        for status, *cells in rows
-    ]
-    return Table((*header, ""), shown, left=(0, len(header)))
 
 
 def first_lines(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
 from os import PathLike
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +15,9 @@ from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import LogConfig, members_of, read_properties
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.strings import parse_bytes
-from kafka_index.core.format.times import Time, now_ms, parse_time, time_range
+from kafka_index.core.format.times import parse_time
 from kafka_index.core.format.uri_passwords import PATH_EXPECTED, path_of
 from kafka_index.core.fs.paths import pinned_run
-from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.filter.condition import read_keys
 from kafka_index.core.query.bounds import (
     EARLIEST,
@@ -32,27 +29,6 @@ from kafka_index.core.query.bounds import (
 )
 
 _EXAMPLE = "by topic and partition: {'orders': {0: 123}}"
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def with_flags(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a function that refuses whatever is not a boolean for its parameters of that type.
-
-    Any text would be true, also ``"no"``. It raises `ConfigError`, which names the parameter.
-    """
-    parameters = inspect.signature(function).parameters.values()
-    names = {each.name for each in parameters if each.annotation == "bool"}
-
-    @wraps(function)
-    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        for name in names & kwargs.keys():
-            if not isinstance(kwargs[name], bool | np.bool_):
-                raise wrong(f"{name} is neither true nor false", "True or False", kwargs[name])
-        return function(*args, **kwargs)
-
-    return checked
 
 
 def wrong(message: str, expected: str, given: object) -> ConfigError:
@@ -132,16 +108,6 @@ def text_of(given: object, name: str) -> str | None:
     if given is None or isinstance(given, str):
         return given
     raise wrong(f"{name} is not text", "a text", given)
-
-
-def texts_of(given: object, name: str) -> tuple[str, ...]:
-    """Return a list of texts; raises `ConfigError` for anything else, also for a single text."""
-    members = members_of(given)
-    if members is not None:
-        texts = tuple(text for text in members if isinstance(text, str))
-        if len(texts) == len(members):
-            return texts
-    raise wrong(f"{name} is not a list of texts", "a list of texts", given)
 
 
 def keys_of(given: object, name: str) -> tuple[bytes, ...]:
@@ -264,21 +230,6 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
     if number is None or not least <= number <= INT64_MAX:
         raise wrong(f"{name} is not a number that counts", f"{least} or more", value)
     return number
-
-
-def threads_of(threads: object) -> ThreadEngine:
-    """Return the engine of a function, by default with its own number of threads."""
-    return ThreadEngine(None if threads is None else whole(threads, "threads", least=1))
-
-
-def times_between(from_time: Time | None, to_time: Time | None) -> tuple[int | None, int | None]:
-    """Return a range of times in ms, the second exclusive; refuse an empty range."""
-    now = now_ms()
-    first, end = (
-        None if one is None else time_of(one, name, now=now)
-        for name, one in (("from_time", from_time), ("to_time", to_time))
-    )
-    return time_range(first, end, ("from_time", "to_time"))
 
 
 def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:

@@ -136,12 +136,6 @@ def admit_sent(inputs: Iterable[tuple[str, bool]]) -> None:
         _inputs.update(inputs)
 
 
-def list_unread() -> list[Skipped]:
-    """Return the files that were not read so far, by path."""
-    with _lock:
-        return [_unread[path] for path in sorted(_unread)]
-
-
 def drain_unread() -> list[Skipped]:
     """Return the files that were not read, by path, and forget them."""
     with _lock:
