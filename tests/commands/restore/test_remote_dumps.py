@@ -51,7 +51,7 @@ def test_remote_segments_and_local_ones_are_restored_as_one_log(tmp_path: Path, 
 
     assert done.returncode == 0, done.stdout + done.stderr
     prediction = run_here("predict", "--input", tmp_path / "out")
-    assert prediction.stdout.startswith("safe"), prediction.stdout
+    assert "\nsafe" in prediction.stdout, prediction.stdout
     built = tmp_path / "built"
     run_here("build", "--input", at.data, "--tiered", at.remote, "--output", built)
     ours = contents(tmp_path / "out")
