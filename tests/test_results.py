@@ -116,6 +116,12 @@ def test_a_result_is_a_table_to_whatever_reads_arrow(
     assert rows == [(table.num_rows,)]
 
 
+def test_answers_are_the_first_columns_of_a_lookup_that_prints(sound: Path) -> None:
+    queries = [{"topic": "payments", "partition": 0, "timestamp": date(2020, 1, 1)}]
+    header = repr(kafka_index.lookup_timestamps(sound, queries)).splitlines()[2]
+    assert header.split()[:3] == ["status", "found_offset", "found_timestamp_ms"]
+
+
 def test_integers_with_nulls_stay_integers_in_pandas(sound: Path) -> None:
     queries = [{"topic": "payments", "partition": 0, "offset": offset} for offset in (3, 10**9)]
     frame = kafka_index.lookup_offsets(sound, queries).to_pandas()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import kafka_index
 from tests.support.child_processes import without_override
 from tests.support.command_line import DUMP, Argument, copy_partitions, run_here
 from tests.support.record_tables import batch_of, write_partition
@@ -210,3 +213,29 @@ def test_the_page_of_a_malformed_query_agrees_with_the_exit_code(
     assert f'<header class="{severity}">' in found
     assert f'<h1 id="verdict">{text}' in found
     assert ("; 1 query is invalid_query (--fail-on)</h1>" in found) == bool(code)
+
+
+@pytest.mark.parametrize("fault", ["unread", "corrupt"])
+def test_the_surfaces_of_a_lookup_over_a_fault_agree(tmp_path: Path, fault: str) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    if fault == "unread":
+        os.mkfifo(data / "payments-0" / f"{10**6:020d}.log")
+    else:
+        log = min((data / "payments-0").glob("*.log"))
+        log.write_bytes(b"\xff" * 500 + log.read_bytes()[500:])
+    rows = [{"topic": "payments", "partition": 0, "offset": 5}]
+    queries, page, summary = (tmp_path / name for name in ("q.csv", "page.html", "summary"))
+    queries.write_text("topic,partition,offset\npayments,0,5\n")
+    output = ("--output", tmp_path / "answers.csv", "--report", page, "--summary", summary)
+
+    done = run_here("lookup", "--input", data, "--queries", queries, "--by", "offset", *output)
+    result = kafka_index.lookup_offsets(data, rows)
+
+    ended = json.loads(summary.read_text())
+    assert done.returncode == ended["exit_code"] == result.outcome.exit_code == 1
+    assert ended["conclusion"] in done.stdout
+    assert '<header class="bad">' in page.read_text()
+    assert html.escape(ended["conclusion"])[:40] in page.read_text()
+    place = f"; answers in {tmp_path / 'answers.csv'}"
+    assert ended["conclusion"].replace(place, "") == result.conclusion.text
+    assert repr(result).startswith(f"LookupResult: {result.headline}")
