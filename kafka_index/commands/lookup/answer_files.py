@@ -23,8 +23,7 @@ from kafka_index.commands.lookup.queries import (
 )
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.fs.json_lines import extended_lines
-from kafka_index.core.fs.registry import input_stream
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import input_stream, store_of
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA, Answers
 from kafka_index.core.query.keys import PARTITION, QueryBatch
 
@@ -173,7 +172,7 @@ def _join_parquet(parts: Sequence[str], path: str, split: QuerySplit) -> None:
 
 
 def _mapped(part: str) -> pa.NativeFile:
-    return input_stream(part) if is_remote(part) else pa.memory_map(part)
+    return input_stream(part) if store_of(part).needs_requests else pa.memory_map(part)
 
 
 def _dictionary_columns(footer: pq.FileMetaData, names: Sequence[str]) -> Iterator[str]:

@@ -50,9 +50,8 @@ from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.paths import absolute_path, refuse_overlap
-from kafka_index.core.fs.registry import whole_file
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.paths import absolute_path, real_path, refuse_overlap
+from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.request import function_at
 from kafka_index.core.job.result import ReportSink, RunOutcome
@@ -396,7 +395,7 @@ def answer_queries(
     cannot be read, and `PublishError` if answers cannot be written.
     """
     works = [SplitWork(each, target.part_path(each)) for each in queries.splits]
-    helpers = workers.count // max(len(works), 1) if inventory.is_remote else 1
+    helpers = workers.count // max(len(works), 1) if inventory.needs_requests else 1
     with SharedLookups(inventory, settings, target.index_folder, helpers=helpers) as lookups:
         if prepare is not None:
             prepare(lookups, works)
@@ -469,15 +468,15 @@ def refuse_side_files(
     request: LookupRequest, target: str | None, report: str | None = None
 ) -> None:
     """Refuse to write over an input, into the output, or two files into one."""
-    taken = [] if target is None else [_real(target)]
+    taken = [] if target is None else [real_path(target)]
     queries = [request.queries] if request.queries else []
     inputs = [*request.folders, *queries]
     texts = [path for path, _ in request.offsets_files]
     for path in (*texts, *([] if report is None else [report])):
-        real = _real(absolute_path(path))
-        if not is_remote(real) and os.path.isdir(real):
+        real = real_path(path)
+        if os.path.isdir(real):
             raise InputError("a folder, not a file", path=path, hint="name a file in it")
-        if not is_remote(real) and os.path.exists(real) and not os.path.isfile(real):
+        if store_of(real).is_special(real):
             raise InputError("not a regular file", path=path, hint="name another file")
         refuse_overlap(real, path, inputs)
         if any(
@@ -490,7 +489,3 @@ def refuse_side_files(
                 hint="name another one",
             )
         taken.append(real)
-
-
-def _real(path: str) -> str:
-    return path if is_remote(path) else os.path.realpath(path)

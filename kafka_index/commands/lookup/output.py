@@ -35,11 +35,13 @@ from kafka_index.core.format.names import (
     TXN_INDEX_SUFFIX,
 )
 from kafka_index.core.format.state_files import Offset, Size, decode_state
-from kafka_index.core.fs.directories import Entry, scan_directory
+from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import exchange, make_durable, publish_error, publishing
 from kafka_index.core.fs.paths import absolute_path, refuse_overlap
-from kafka_index.core.fs.registry import COMPRESSIONS, store_of, whole_file
-from kafka_index.core.fs.store import is_remote, split_uri
+from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.fs.store import Entry
+from kafka_index.core.fs.stored_files import COMPRESSIONS
+from kafka_index.core.fs.uris import split_uri
 from kafka_index.core.job.result import RunOutcome
 from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.fetched_indexes import IndexFolder
@@ -321,7 +323,7 @@ def answer_target(
     overwrite: bool = False,
 ) -> AnswerTarget:
     """Return the output of a run, wherever it is; parameters are those of `AnswerTarget`."""
-    kind = StoredTarget if is_remote(path) else AnswerTarget
+    kind = AnswerTarget if store_of(path).stages_beside else StoredTarget
     return kind(path, queries, inputs=inputs, overwrite=overwrite)
 
 
@@ -522,8 +524,5 @@ def _entry_state(entry: Entry) -> tuple[str, int, str]:
 
 
 def _file_state(path: str) -> tuple[str, int, str]:
-    if is_remote(path):
-        info = store_of(path).info(path)
-        return path, info.size_bytes, info.version or str(info.mtime_ns)
-    found = os.stat(path)
-    return path, found.st_size, str(found.st_mtime_ns)
+    info = store_of(path).info(path)
+    return path, info.size_bytes, info.version or str(info.mtime_ns)

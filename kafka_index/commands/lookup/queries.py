@@ -12,7 +12,6 @@ import io
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -25,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.core.errors import InputError, ReadError, first_of
-from kafka_index.core.fs.directories import scan_directory, walk
+from kafka_index.core.fs.directories import directory_exists, scan_directory
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.paths import absolute_path, expand_input
-from kafka_index.core.fs.registry import COMPRESSIONS, input_stream, readable, store_of
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import input_stream, readable, store_of
+from kafka_index.core.fs.stored_files import COMPRESSIONS
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.keys import PARTITION, TOPIC
@@ -193,7 +192,7 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
         file
         for root in roots
         if named_outright or not _is_hidden(os.path.basename(root))
-        for file in (_walk(root) if _is_folder(root) else [root])
+        for file in (_walk(root) if directory_exists(root) else [root])
     ]
     files = list(dict.fromkeys(files))
     every = ", ".join(ending for form in QueryFormat for ending in form.endings)
@@ -220,18 +219,14 @@ def file_size(path: str) -> int:
 
     Raises `InputError` if it cannot be examined, or is not a regular file.
     """
-    if is_remote(path):
-        try:
-            return store_of(path).info(path).size_bytes
-        except FileNotFoundError as error:
-            raise InputError("cannot read the queries: there is no such file", path=path) from error
+    store = store_of(path)
     with errors_of(path):
-        found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
+        size_bytes = store.info(path).size_bytes
+    if store.is_special(path):
         raise InputError(
             "not a regular file", path=path, hint="queries are read more than once: give a file"
         )
-    return found.st_size
+    return size_bytes
 
 
 @contextmanager
@@ -253,29 +248,11 @@ def _form_of(path: str) -> QueryFormat | None:
     return None if form is QueryFormat.PARQUET else form
 
 
-def _is_folder(path: str) -> bool:
-    if is_remote(path):
-        # HDFS lists a file as what it is itself.
-        return any(entry.path != path for entry in scan_directory(path))
-    return os.path.isdir(path)
-
-
 def _is_hidden(name: str) -> bool:
     return name.startswith(_NOT_DATA) or name.endswith(_COPYING)
 
 
 def _walk(root: str) -> Iterator[str]:
-    if is_remote(root):
-        yield from _walk_stored(root)
-        return
-    for folder, folders, names in walk(root, follows_links=True):
-        folders[:] = sorted(name for name in folders if not _is_hidden(name))
-        for name in folders:
-            _refuse_column(os.path.join(folder, name))
-        yield from (os.path.join(folder, name) for name in sorted(names) if not _is_hidden(name))
-
-
-def _walk_stored(root: str) -> Iterator[str]:
     entries = [entry for entry in scan_directory(root) if not _is_hidden(entry.name)]
     entries.sort(key=lambda entry: entry.name)
     folders = [entry.path for entry in entries if entry.is_directory()]
@@ -283,7 +260,7 @@ def _walk_stored(root: str) -> Iterator[str]:
         _refuse_column(path)
     yield from (entry.path for entry in entries if not entry.is_directory())
     for path in folders:
-        yield from _walk_stored(path)
+        yield from _walk(path)
 
 
 def _refuse_column(folder: str) -> None:
@@ -716,8 +693,8 @@ def _plain_file(path: str) -> Iterator[str]:
 
     It is the file itself, unless that is compressed or remote, or has a path that DuckDB expands.
     """
-    is_plain = not is_remote(path) and os.path.splitext(path)[1].lower() not in COMPRESSIONS
-    if is_plain and not _MAGIC.search(path):
+    is_packed = os.path.splitext(path)[1].lower() in COMPRESSIONS
+    if not is_packed and not store_of(path).needs_requests and not _MAGIC.search(path):
         with open(path, "rb") as file:
             if not file.read(1).isspace():
                 yield path

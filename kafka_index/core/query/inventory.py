@@ -191,7 +191,7 @@ class Inventory:
         return None if code == NO_PARTITION else self.files_of(int(code))
 
     @cached_property
-    def is_remote(self) -> bool:
+    def needs_requests(self) -> bool:
         """Whether logs are in an object store, HDFS or tiered storage."""
         return "directory" in self.segments.column_names or any(
             store_of(each).needs_requests for each in self.partitions["directory"].to_pylist()
@@ -309,7 +309,7 @@ def find_unindexed(inventory: Inventory, by: By) -> pa.Table:
     Folders are listed several at a time. Lookups by timestamp need time indexes, too.
     """
     tables = [UNINDEXED_SCHEMA.empty_table()]
-    if inventory.is_remote:
+    if inventory.needs_requests:
         suffixes = [OFFSET_INDEX_SUFFIX, *([TIME_INDEX_SUFFIX] if by is By.TIMESTAMP else [])]
 
         def find(code: int) -> pa.Table:

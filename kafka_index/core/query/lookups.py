@@ -160,7 +160,7 @@ class Lookups(Closeable):
         self, grouped: Sequence[tuple[int, slice]], values: Longs
     ) -> Callable[[object], None] | None:
         """Return what fetches for the segments that will be asked; None where all are local."""
-        if not self.inventory.is_remote or len(grouped) > _MAX_EXPECTED:
+        if not self.inventory.needs_requests or len(grouped) > _MAX_EXPECTED:
             return None
         expected: list[Expected] = []
         for code, rows in grouped:

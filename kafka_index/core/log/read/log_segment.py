@@ -279,13 +279,13 @@ class LogSegment(Closeable):
     def request_end(self) -> None:
         """Begin to fetch a remote log from its last index entry on."""
         self._cache.use(self)
-        if self._log.is_remote:
+        if self._log.is_fetched:
             self.indexes.request_end()
 
     def request_offsets(self, targets: Longs, resolve: Resolve) -> None:
         """Begin to fetch the first ranges of a remote log that `translate_offsets` will read."""
         self._cache.use(self)
-        if self._log.is_remote:
+        if self._log.is_fetched:
             if self.file.is_last:
                 self.indexes.request_end()
             next(request_parts(self._log, self.indexes, targets, resolve, None))

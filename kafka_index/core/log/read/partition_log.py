@@ -384,7 +384,7 @@ class PartitionLog(Closeable):
     ) -> None:
         fetched = FetchedIndexes() if fetched_indexes is None else fetched_indexes
         self.files = files
-        self._is_remote = store_of(files.segments[0].log_path).needs_requests
+        self._needs_requests = store_of(files.segments[0].log_path).needs_requests
         self._findings = Findings()
         self._cache = SegmentCache() if cache is None else cache
         self.segments = tuple(
@@ -581,7 +581,7 @@ class PartitionLog(Closeable):
 
     def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
         """Look up offsets as `lookup_offsets` does, with the answers as numpy columns."""
-        if not self._is_remote:
+        if not self._needs_requests:
             return self._answer_offsets(offsets, resolve)
         ahead = ReadAhead(self.expect_offsets(offsets), resolve)
         with self._cache.announcing(ahead.reach):
@@ -589,7 +589,7 @@ class PartitionLog(Closeable):
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
         """Look up timestamps as `lookup_timestamps` does, with the answers as numpy columns."""
-        if not self._is_remote:
+        if not self._needs_requests:
             return self._answer_timestamps(timestamps_ms, resolve)
         ahead = ReadAhead([Expected(segment) for segment in self.segments], resolve)
         with self._cache.announcing(ahead.reach):

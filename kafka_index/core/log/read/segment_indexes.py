@@ -277,7 +277,7 @@ class SegmentIndexes:
                 return f"its last entry points to byte {last_position}, after the end of the log"
             # What a rolled segment holds does not depend on its end: an entry that is used is
             # compared with the log then, and a remote log is not read before.
-            is_checked = self._segment.is_last or not log.is_remote
+            is_checked = self._segment.is_last or not log.is_fetched
             if is_checked and self._entry_end(last_position, offset) < 0:
                 return f"no batch at byte {last_position} or soon after it ends at offset {offset}"
         if self._is_long(log.size_bytes - last_position) and (
@@ -293,7 +293,7 @@ class SegmentIndexes:
         and to build it the log is streamed once.
         """
         log = self._log
-        if not log.is_remote:
+        if not log.is_fetched:
             return False
         return log.complete(lambda: bool(log.array[-_END_BYTES:].any()))
 
@@ -344,7 +344,7 @@ class SegmentIndexes:
         if self._built is None:
             # Where the log ends was settled with the index in use then, and stays.
             end = self._end if self._segment.is_last else None
-            if self._log.is_remote:
+            if self._log.is_fetched:
                 if self._build_key is None:
                     limit = None if end is None else end.end_bytes
                     self._build_key = self._segment.log_path, self._interval, limit

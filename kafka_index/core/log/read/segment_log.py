@@ -158,7 +158,7 @@ class SegmentLog:
         return self._file
 
     @property
-    def is_remote(self) -> bool:
+    def is_fetched(self) -> bool:
         """Whether parts of the log have to be fetched before they are read."""
         return isinstance(self.open(), FetchedLog)
 
@@ -217,7 +217,7 @@ class SegmentLog:
         The long rest of a remote log is streamed, instead of being kept in memory.
         """
         base_offset = self._segment.base_offset
-        if self.is_remote and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:
+        if self.is_fetched and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:
             source = LogFileSource(
                 self._segment.log_path,
                 listed=self._segment,

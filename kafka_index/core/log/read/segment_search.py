@@ -130,7 +130,7 @@ def locate(
 
     while True:
         try:
-            if not log.is_remote:
+            if not log.is_fetched:
                 # Entries alone need no bytes of the log, which may be closed.
                 return _locate_once(log, indexes, targets, resolve, starting_offset)
             if resolve is Resolve.INDEX:
@@ -164,7 +164,7 @@ def _locate_once(
     if resolve is Resolve.INDEX:
         return located
     if resolve is Resolve.RECORD:
-        if log.is_remote:
+        if log.is_fetched:
             log.check_faults()
             fetch_batches(log, size_bytes, located.batches)
         find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
@@ -177,7 +177,7 @@ def _locate_once(
 
 def _shares_batches(log: SegmentLog, size_bytes: int, queries: int) -> bool:
     """Guess from the size of the first batch whether several queries find each batch."""
-    if log.is_remote or size_bytes < LOG_OVERHEAD_BYTES:
+    if log.is_fetched or size_bytes < LOG_OVERHEAD_BYTES:
         return False
     length = int.from_bytes(log.array[_LENGTH : _LENGTH + _LENGTH_BYTES].tobytes(), signed=True)
     return queries * (LOG_OVERHEAD_BYTES + length) >= _MIN_QUERIES_PER_RUN * size_bytes
