@@ -26,7 +26,7 @@ from kafka_index.core.errors import InputError, refuse_other_types
 from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
 from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.directories import Entry
+from kafka_index.core.fs.store import Entry
 from kafka_index.core.job.engine import SplittableTask, Workers
 from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.publish import (

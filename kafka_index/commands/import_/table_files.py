@@ -27,11 +27,10 @@ from kafka_index.commands.import_.layout_rows import FileLayout, layout_rows
 from kafka_index.core.errors import InputError, ReadError, is_retriable
 from kafka_index.core.format.config import parse_integer
 from kafka_index.core.format.times import is_between_milliseconds, parse_iso_time
-from kafka_index.core.fs.directories import directory_exists, walk
+from kafka_index.core.fs.directories import directory_exists
 from kafka_index.core.fs.local_work import sorted_batches
 from kafka_index.core.fs.paths import expand_input
 from kafka_index.core.fs.registry import input_stream, readable, store_of
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.records.record_table import RECORD_SCHEMA
 
 #: Where a row comes from: the last column of every batch, ascending over all files.
@@ -123,12 +122,7 @@ def _is_table(path: str) -> bool:
 
 
 def _all_below(root: str) -> list[str]:
-    if is_remote(root):
-        pages = store_of(root).list_tree(root)
-        paths = [f"{root}/{path}" for page in pages for path in page.column("path").to_pylist()]
-    else:
-        paths = [os.path.join(at, name) for at, _, names in walk(root) for name in names]
-    return sorted(paths)
+    return sorted(store_of(root).files_below(root))
 
 
 def _files_below(root: str) -> list[str]:

@@ -82,6 +82,7 @@ def plain_path(path: str) -> str:
 
 def real_path(path: str) -> str:
     """Return a user's path without links, or as a URI; raises the errors of `absolute_path`."""
+    path = pinned_run(path)
     return absolute_path(path) if is_remote(path) else os.path.realpath(local_path(path))
 
 
