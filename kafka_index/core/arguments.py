@@ -18,7 +18,7 @@ from kafka_index.core.format.strings import parse_bytes
 from kafka_index.core.format.times import parse_time
 from kafka_index.core.format.uri_passwords import PATH_EXPECTED, path_of
 from kafka_index.core.fs.paths import pinned_run
-from kafka_index.core.log.filter.condition import read_keys
+from kafka_index.core.log.filter.dropped_keys import read_keys
 from kafka_index.core.query.bounds import (
     EARLIEST,
     LATEST,

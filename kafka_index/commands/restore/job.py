@@ -117,7 +117,8 @@ from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.log.append.log_segment_writer import system_clock
 from kafka_index.core.log.append.settings import log_settings_of
-from kafka_index.core.log.filter.condition import Selection, records_by_line
+from kafka_index.core.log.filter.condition import Selection
+from kafka_index.core.log.filter.dropped_keys import records_by_line
 from kafka_index.core.log.scan.file_records import open_log
 from kafka_index.core.log.scan.segment_split import SegmentSpan, split_segment
 from kafka_index.core.logdir.metadata_files import read_properties

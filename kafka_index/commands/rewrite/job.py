@@ -44,7 +44,8 @@ from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_tex
 from kafka_index.core.fs.paths import check_target, local_path
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.result import ReportSink
-from kafka_index.core.log.filter.condition import Condition, Selection, records_by_line
+from kafka_index.core.log.filter.condition import Condition, Selection
+from kafka_index.core.log.filter.dropped_keys import records_by_line
 from kafka_index.core.log.filter.partition_match import OnRead
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import Listing

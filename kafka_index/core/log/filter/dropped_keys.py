@@ -1,12 +1,91 @@
-"""The number of dropped records by line of a file of keys, for results."""
+"""The keys of records that are dropped: a file of them, their match, and the counts by line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
-from kafka_index.core.errors import plural
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import InputError, plural
 from kafka_index.core.format.human import format_count
+from kafka_index.core.format.strings import parse_bytes
+from kafka_index.core.fs.text_files import read_text
 from kafka_index.core.job.result import GOOD, Section
+
+
+class KeyLines(tuple[bytes, ...]):  # noqa: SLOT001, because tuples vary in size
+    """Keys, with the number of the line that each has in its file, from 1; picklable."""
+
+    lines: tuple[int, ...]
+
+    @classmethod
+    def of(cls, keys: Sequence[bytes], lines: Iterable[int] | None = None) -> Self:
+        """Return keys; by default each is on a line of its own."""
+        found = cls(keys)
+        found.lines = tuple(range(1, len(keys) + 1) if lines is None else lines)
+        return found
+
+
+def read_keys(path: str) -> KeyLines:
+    """Return the keys in a file, one per line: text, ``hex:`` or ``base64:``.
+
+    Raises `InputError` if the file cannot be read, or a line is no key.
+    """
+    keys, lines = [], []
+    for number, line in enumerate(read_text(path, "the keys").split("\n"), start=1):
+        text = line.rstrip("\r")
+        if not text:
+            continue
+        try:
+            keys.append(parse_bytes(text))
+        except InputError as error:
+            raise InputError(
+                f"line {number} is not a key", path=path, expected="text, hex: or base64:"
+            ) from error
+        lines.append(number)
+    if not keys:
+        raise InputError("there is no key in the file", path=path)
+    return KeyLines.of(keys, lines)
+
+
+class KeyMatcher:
+    """Selects the records with some keys, for one thread.
+
+    `counts` has their number by key, in the order of the sorted keys.
+    """
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        self._keys = pa.array(sorted(set(keys)), pa.binary())
+        self.counts: Counter[int] = Counter()
+
+    def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return which records have one of the keys."""
+        found = pc.index_in(rows.column("key"), value_set=self._keys)
+        numbers, counts = np.unique(found.drop_null().to_numpy(), return_counts=True)
+        self.counts.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        matches: NDArray[np.bool_] = found.is_valid().to_numpy(zero_copy_only=False)
+        return matches
+
+
+def records_by_line(keys: tuple[bytes, ...], parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """Return how many records have the key of each line, from the counts of `KeyMatcher`."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        counts.update(part)
+    number_of = {key: number for number, key in enumerate(sorted(set(keys)))}
+    lines = keys.lines if isinstance(keys, KeyLines) else range(1, len(keys) + 1)
+    return {line: counts[number_of[key]] for line, key in zip(lines, keys, strict=True)}
+
+
+def key_counts(by_line: Mapping[int, int]) -> Mapping[str, int]:
+    """Return the counts of keys for ``--summary``, none without keys."""
+    unmatched = sum(not count for count in by_line.values())
+    return {"keys": len(by_line), "keys_unmatched": unmatched} if by_line else {}
 
 
 def key_sections(by_line: Mapping[int, int]) -> list[Section]:

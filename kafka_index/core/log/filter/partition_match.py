@@ -25,7 +25,8 @@ from kafka_index.core.format.integers import Longs
 from kafka_index.core.format.names import INTERNAL_TOPICS, TopicPartition
 from kafka_index.core.format.records import TRANSACTIONAL_MASK
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE
-from kafka_index.core.log.filter.condition import KeyMatcher, Selection, SelectionError, matcher_of
+from kafka_index.core.log.filter.condition import Selection, SelectionError, matcher_of
+from kafka_index.core.log.filter.dropped_keys import KeyMatcher
 from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.read.transactions import AbortedTransactions
 from kafka_index.core.log.scan.log_offsets import LogOffsets
