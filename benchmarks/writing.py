@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from kafka_index.commands.build.local_build import build_segment_files
 from kafka_index.commands.import_.import_job import import_sorted
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
-from kafka_index.commands.import_.import_target import ImportTarget
+from kafka_index.commands.import_.partition_import import ImportTarget
 from kafka_index.commands.import_.table_files import list_table_files, sorted_records
-from kafka_index.commands.rewrite.partition_rewrite import plan_rewrite
+from kafka_index.commands.rewrite.job import plan_rewrite
 from kafka_index.core.log.filter.condition import Condition, Selection
 from kafka_index.core.log.filter.partition_match import match_partition
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter

@@ -52,8 +52,12 @@ from pyspark.sql.types import (
 
 from kafka_index.commands.import_.import_columns import OrderError, check_columns, partitions_of
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
-from kafka_index.commands.import_.import_target import ImportTarget, check_overwrite
-from kafka_index.commands.import_.partition_import import ImportedPartition, PartitionImport
+from kafka_index.commands.import_.partition_import import (
+    ImportedPartition,
+    ImportTarget,
+    PartitionImport,
+    check_overwrite,
+)
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError, PublishError, first_of, help_page
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES

@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 from kafka_index.commands.export.export_state import EXPORT_RECORD
-from kafka_index.commands.import_.import_manifest import IMPORT_JOURNAL, IMPORT_RECORD
+from kafka_index.commands.import_.import_manifest import IMPORT_JOURNAL, IMPORT_MANIFEST
 from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
 from kafka_index.core.errors import CorruptObjectError, InputError, KafkaIndexError
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
@@ -307,8 +307,8 @@ def lookup_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
         pytest.param(export_case, json_codec, 2, id="export"),
         pytest.param(build_case, build_codec, 4, id="build"),
         pytest.param(restore_case, journal_codec, 11, id="restore"),
-        pytest.param(import_case(f"t-0/{IMPORT_RECORD}"), json_codec, 1, id="import-partition"),
-        pytest.param(import_case(IMPORT_RECORD), json_codec, 1, id="import-finished"),
+        pytest.param(import_case(f"t-0/{IMPORT_MANIFEST}"), json_codec, 1, id="import-partition"),
+        pytest.param(import_case(IMPORT_MANIFEST), json_codec, 1, id="import-finished"),
         pytest.param(import_case(IMPORT_JOURNAL), json_codec, 1, id="import-journal"),
         pytest.param(lookup_case, json_codec, 3, id="lookup"),
     ],
@@ -320,7 +320,7 @@ def test_malformed_state_file_causes_no_internal_error(
     precious = tmp_path / "x"
     path, run = make(case)
     if not path.exists():
-        shutil.copy(case.output / IMPORT_RECORD, path)
+        shutil.copy(case.output / IMPORT_MANIFEST, path)
     document, pack = codec(path)
     is_reset = case.is_reset and case.output.is_dir()
     if is_reset:

@@ -18,9 +18,13 @@ from kafka_index.commands.import_.import_manifest import (
     journal,
 )
 from kafka_index.commands.import_.import_settings import ImportSettings
-from kafka_index.commands.import_.import_target import ImportTarget, import_root
 from kafka_index.commands.import_.layouts import list_layout_files
-from kafka_index.commands.import_.partition_import import ImportedPartition, PartitionImport
+from kafka_index.commands.import_.partition_import import (
+    ImportedPartition,
+    ImportTarget,
+    PartitionImport,
+    import_root,
+)
 from kafka_index.commands.import_.request import ImportRequest
 from kafka_index.commands.import_.result import ImportedLog, ImportResult
 from kafka_index.commands.import_.table_files import TableFile, sorted_records

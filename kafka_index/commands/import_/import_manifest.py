@@ -1,11 +1,11 @@
-"""The record that an import leaves in each partition, and the journal of a running import.
+"""The manifest that an import leaves in each partition, and the journal of a running import.
 
-A partition whose logs are as its record says was written by an import and by nothing since: only
-such a one may be overwritten. A broker ignores the file.
+A partition whose logs agree with its manifest was written by an import, and by no other program
+since: only such a partition may be overwritten. A broker ignores the file.
 
-The journal names the run, so that the same command continues an unfinished one. It lies in the data
+The journal names the run, so that the same command continues an unfinished one. It is in the data
 directory from before the first partition is published until all are. Then a mark of the finished
-import takes its place, by which the same command finds that all is done.
+import replaces it: the same command does not import again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.output.staging import Signature, signature_of
 
-IMPORT_RECORD = ".import.kafka-index"
+IMPORT_MANIFEST = ".import.kafka-index"
 IMPORT_JOURNAL = ".unfinished-import.kafka-index"
 #: The mark of the import that finished last, at the root of a data directory.
-_FINISHED_IMPORT = IMPORT_RECORD
+_FINISHED_IMPORT = IMPORT_MANIFEST
 _VERSION = 1
 
 
@@ -51,8 +51,8 @@ class ImportCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ImportRecord(ImportCounts):
-    """The record of a partition: its run, its counts, and the logs and files that it left."""
+class _ImportManifest(ImportCounts):
+    """The manifest of a partition: the run, its counts, and the logs and files that it wrote."""
 
     run: FileName
     logs: dict[str, Size]
@@ -78,12 +78,12 @@ class _Journal:
 _COUNTS = tuple(each.name for each in fields(ImportCounts))
 
 
-def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> None:
-    """Record the logs of a partition directory."""
-    path = os.path.join(directory, IMPORT_RECORD)
+def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> None:
+    """Write the manifest of a partition directory."""
+    path = os.path.join(directory, IMPORT_MANIFEST)
     logs = signature_of(directory)
     try:
-        record = _ImportRecord(
+        manifest = _ImportManifest(
             **asdict(counts),
             run=run_id,
             logs=_sizes(logs),
@@ -91,7 +91,7 @@ def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> No
             files=tuple(os.listdir(directory)),
         )
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"version": _VERSION, **asdict(record)}, file)
+            json.dump({"version": _VERSION, **asdict(manifest)}, file)
     except OSError as error:
         raise publish_error(error, path, "write a file") from error
 
@@ -138,17 +138,17 @@ def partition_names(root: str) -> Iterable[str]:
     ]
 
 
-def _read(directory: str) -> _ImportRecord | None:
-    """Return the record of a partition; None if there is none of this version."""
-    path = os.path.join(directory, IMPORT_RECORD)
+def _read(directory: str) -> _ImportManifest | None:
+    """Return the manifest of a partition; None if there is none of this version."""
+    path = os.path.join(directory, IMPORT_MANIFEST)
     try:
         with open(path, "rb") as file:
-            return decode_state(file.read(), _ImportRecord, _VERSION)
+            return decode_state(file.read(), _ImportManifest, _VERSION)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ReadError(
-            f"cannot read the record of an import: {error.strerror}", path=path
+            f"cannot read the manifest of an import: {error.strerror}", path=path
         ) from error
 
 

@@ -1,10 +1,10 @@
-"""The records of one partition, appended to a log that is written aside.
+"""The data directory of an import, and its partitions: each is a log that is written aside.
 
-A log that an import continues is compared with the log as loading has left it. A broker that loads
-a log after an unclean shutdown cuts it at the first invalid batch, and deletes every later segment.
-An import does neither: only a last batch that was not written to its end, or the zeros of
-preallocation, may go, and only if neither a checkpoint nor an earlier import says that there was
-more. The bytes of such a batch are counted.
+A log that an import continues is compared with the log after loading. A broker that loads a log
+after an unclean shutdown truncates it at the first invalid batch, and deletes every later segment.
+An import does neither. Only an incomplete last batch or the zeros of preallocation are truncated,
+and only if neither a checkpoint nor an earlier import has a later end. The bytes of such a batch
+are counted.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ from __future__ import annotations
 import os
 import shutil
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 
 from kafka_index.commands.import_.import_columns import check_continues, check_order, import_rows
 from kafka_index.commands.import_.import_manifest import (
-    IMPORT_RECORD,
+    IMPORT_MANIFEST,
     ImportCounts,
     counts_of_run,
     end_of_import,
     is_import,
-    write_import_record,
+    partition_names,
+    write_import_manifest,
 )
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
 from kafka_index.core.errors import InputError, KafkaIndexError
@@ -39,12 +43,99 @@ from kafka_index.core.format.names import (
     segment_file_name,
 )
 from kafka_index.core.fs.durable_files import copy_file, publish_error
+from kafka_index.core.fs.paths import local_path, refuse_overlap
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.data_directory import DataDirectory
-from kafka_index.core.output.staging import Signature, StagedPartition, signature_of
+from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.output.staging import (
+    Signature,
+    StagedPartition,
+    create_staging,
+    publish_directory,
+    remove_directory,
+    signature_of,
+    staging_directory,
+)
 from kafka_index.core.records.batch_encoder import BatchEncoder
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, ScanStop
+
+
+def import_root(output: str, inputs: Iterable[str]) -> str:
+    """Return the data directory of an import as an absolute path, links resolved.
+
+    Raises `InputError` if it is not local, or overlaps an input.
+    """
+    root = os.path.realpath(local_path(output))
+    refuse_overlap(root, output, inputs)
+    return root
+
+
+class ImportTarget:
+    """A data directory, held against brokers and other runs while it is open.
+
+    The root is an absolute local path, made if it does not exist; partitions wait in the staging
+    folder, by default a new one.
+    """
+
+    def __init__(self, root: str, mode: ImportMode, *, staging: str | None = None) -> None:
+        self.root = root
+        self.staging = staging or staging_directory(root)
+        self._mode = mode
+        self._is_resumed = staging is not None
+        self._published: set[str] = set()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Lock the directory, and remove the leftovers of killed runs."""
+        with ExitStack() as stack:
+            try:
+                os.makedirs(self.root, exist_ok=True)
+            except OSError as error:
+                raise publish_error(error, self.root, "make the output") from error
+            stack.enter_context(DirectoryLock.of_data_directories([self.root]))
+            if self._mode is ImportMode.OVERWRITE:
+                check_overwrite(self.root)
+            stack.callback(self.remove_staging)
+            if not self._is_resumed:
+                create_staging(self.staging)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove unpublished partitions, and release the directory."""
+        self._stack.close()
+
+    def publish(self, partition: ImportedPartition) -> None:
+        """Give a partition its place."""
+        if not partition.is_published:
+            publish_directory(self.root, partition.staged)
+        self._published.add(partition.staged.partition.directory_name)
+
+    def remove_staging(self) -> None:
+        """Remove partitions that were not published, or were replaced."""
+        remove_directory(self.staging)
+
+    def remove_others(self) -> None:
+        """Remove the partitions that the new ones replace without having their names."""
+        if self._mode is not ImportMode.OVERWRITE:
+            return
+        for name in partition_names(self.root):
+            if name not in self._published:
+                path = os.path.join(self.root, name)
+                if not is_import(path):
+                    raise not_an_import(path)
+                try:
+                    os.rename(path, os.path.join(self.staging, name))
+                except OSError as error:
+                    raise publish_error(error, path, "remove the partition") from error
+
+
+def check_overwrite(root: str) -> None:
+    """Refuse to overwrite a directory with a partition that is not as an import wrote it."""
+    for name in partition_names(root):
+        if not is_import(os.path.join(root, name)):
+            raise not_an_import(os.path.join(root, name))
 
 
 def check_loaded(
@@ -94,7 +185,7 @@ def check_loaded(
             expected=f"an end at offset {recorded} or later",
             found=log.log_end_offset,
             hint="import them again into an empty folder; where a broker has cut the log on "
-            f"purpose, remove {IMPORT_RECORD}",
+            f"purpose, remove {IMPORT_MANIFEST}",
         )
     return cut_bytes
 
@@ -186,7 +277,7 @@ class PartitionImport:
         counts = ImportCounts(
             self._records, self._first_offset, end_offset, len(sizes), sum(sizes), self._cut_bytes
         )
-        write_import_record(self._directory, self._settings.run_id, counts)
+        write_import_manifest(self._directory, self._settings.run_id, counts)
         return ImportedPartition(
             StagedPartition(self.partition, self._directory, self._replaces), counts
         )

@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from kafka_index.commands.restore.backup_input import BackupSource, following_backup
 from kafka_index.commands.restore.cluster import (
     CLUSTER_ID,
     DIRECTORY_ID,
@@ -39,6 +38,15 @@ from kafka_index.commands.restore.group_offsets import (
     offsets_of_renamed,
     read_offsets,
 )
+from kafka_index.commands.restore.log_ends import (
+    BackupSource,
+    check_offsets,
+    check_reached,
+    check_times,
+    cleaned_after,
+    following_backup,
+    open_transactions,
+)
 from kafka_index.commands.restore.lost_markers import TransactionSearch
 from kafka_index.commands.restore.output_files import (
     HIDDEN_PROPERTIES,
@@ -61,13 +69,6 @@ from kafka_index.commands.restore.plan import (
     read_source_cluster,
     refuse_shared_ids,
     without_strays,
-)
-from kafka_index.commands.restore.point_in_time import (
-    check_offsets,
-    check_reached,
-    check_times,
-    cleaned_after,
-    open_transactions,
 )
 from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest
 from kafka_index.commands.restore.restore_partition import PartitionSettings, Runner, restore_on

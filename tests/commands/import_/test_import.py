@@ -20,7 +20,7 @@ import kafka_index
 from kafka_index.commands.import_ import import_job
 from kafka_index.commands.import_.import_job import import_sorted
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
-from kafka_index.commands.import_.import_target import ImportTarget
+from kafka_index.commands.import_.partition_import import ImportTarget
 from kafka_index.core.errors import InputError
 from kafka_index.core.fs import local_work
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter

@@ -578,9 +578,9 @@ def test_a_directory_that_is_held_is_refused(tmp_path: Path) -> None:
 _KILLED = """
 import os, sys
 from kafka_index.cli import main
-from kafka_index.commands.rewrite import partition_rewrite
+from kafka_index.commands.rewrite import job
 
-publish, left = partition_rewrite.publish_directory, int(sys.argv[1])
+publish, left = job.publish_directory, int(sys.argv[1])
 
 def publish_until_killed(*arguments):
     global left
@@ -589,7 +589,7 @@ def publish_until_killed(*arguments):
     left -= 1
     publish(*arguments)
 
-partition_rewrite.publish_directory = publish_until_killed
+job.publish_directory = publish_until_killed
 main(sys.argv[2:])
 """
 
