@@ -58,7 +58,7 @@ from kafka_index.core.fs.paths import check_target, local_path
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
-from kafka_index.core.job.result import MissingOffsets, ReportSink
+from kafka_index.core.job.result import MissingOffsets, ReportSink, RunOutcome
 from kafka_index.core.log.filter.condition import Condition, Selection, SelectionError
 from kafka_index.core.log.filter.dropped_keys import records_by_line
 from kafka_index.core.log.filter.partition_match import (
@@ -578,12 +578,15 @@ def rewrite(
     with reading_inputs(follow_links=request.follow_links) as unread:
         job = RewriteJob.prepare(request)
         result = job.run(engine, listener or SILENT)
-    return replace(
+    found = replace(
         result,
         unread=unread_texts(unread),
         skipped=skipped_texts(job.listing.skipped),
         of_topics=request.of_topics,
     )
+    if found.outcome is not RunOutcome.DAMAGE:
+        return found
+    return replace(found, next_command=f"kafka-index verify --input {' '.join(request.folders)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ class RewriteResult(Result):
         Entries of the input that a broker would not load, with the reason.
     records_by_line : dict of int to int
         The number of records by line of the key file, from 1; empty for a condition.
+    next_command : str or None
+        The command that shows the damage.
     """
 
     partitions: list[RewrittenPartition]
@@ -113,6 +115,7 @@ class RewriteResult(Result):
     unread: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     records_by_line: Mapping[int, int] = field(default_factory=dict)
+    next_command: str | None = None
 
     command = "rewrite"
 
