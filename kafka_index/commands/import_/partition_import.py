@@ -162,7 +162,7 @@ def check_loaded(
                 "the log is damaged, and would lose records by being loaded",
                 path=path,
                 position_bytes=left,
-                hint="see what is wrong with kafka-index verify; kafka-index restore makes a sound "
+                hint="kafka-index verify shows the damage; kafka-index restore makes an intact "
                 "copy, which can be continued",
             )
         committed = DataDirectory(os.path.dirname(directory)).committed_end(partition)

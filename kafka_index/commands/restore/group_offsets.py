@@ -60,7 +60,7 @@ class GroupOffsets:
     is_damaged: bool
 
     def beyond_end(self, ends: Mapping[TopicPartition, int], reason: str) -> list[GroupOffset]:
-        """Return all of them as they are; `reason` is why offsets that count were not clamped."""
+        """Return the offsets unchanged; `reason` says why they were not clamped."""
         return [
             *(_beyond(one, ends, self.path, reason) for one in self.committed),
             *(_beyond(one, ends, self.path, _IN_TRANSACTION) for one in self.pending),
@@ -139,7 +139,7 @@ def clamp_offsets(
     groups: Sequence[GroupOffsets],
     config: LogConfig,
 ) -> list[GroupOffset]:
-    """Clamp what is found to the ends of logs; return what is not clamped, and why."""
+    """Clamp offsets to the ends of logs; return those that are not clamped, with the reason."""
     settings = replace(log_settings_of(config, CONSUMER_OFFSETS_TOPIC), cleanup_policy="compact")
     left: list[GroupOffset] = []
     for found in groups:

@@ -177,7 +177,7 @@ def check_output(plan: RestorePlan) -> Output:
 
 
 def check_again(output: Output, plan: RestorePlan) -> Output:
-    """Return an output directory as it is now that its lock is held.
+    """Check an output directory again after its lock is taken.
 
     Another run, or a broker, may have used it between the check and the lock.
     """
@@ -226,7 +226,7 @@ def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
 
 
 def _refuse_foreign(path: str, names: set[str]) -> None:
-    """Refuse a directory that holds more than what formatting or a killed run leave."""
+    """Refuse a directory with files that neither formatting nor a killed run writes."""
     for name in sorted(names):
         if name == BROKER_LOCK or _OURS.fullmatch(name):
             continue
@@ -269,7 +269,7 @@ def refuse_unknown_topics(request: RestoreRequest, plan: RestorePlan) -> None:
 
 
 def inputs_of(request: RestoreRequest, dump: Dump) -> list[str]:
-    """Return all that is read: what was given, and what it leads to."""
+    """Return the inputs as given, and the directories that they contain."""
     remote = () if request.tiered is None else request.tiered.uris
     directories = (*(each.directory for each in dump.all_replicas), *dump.metadata_logs)
     # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
@@ -305,7 +305,7 @@ def fresh_cluster_identity(
 
 
 def same_cluster_identity(request: RestoreRequest, dump: Dump, old: SourceCluster) -> Identity:
-    """Return the identity of the output in its own cluster, which takes all topics."""
+    """Return the identity of the output in the cluster of the dump; refuse a choice of topics."""
     if request.topics is not None:
         raise InputError(
             "--topics is for --cluster fresh",
@@ -344,7 +344,7 @@ def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
 def check_same_output(
     request: RestoreRequest, dump: Dump, output: Output, identity: Identity
 ) -> None:
-    """Check the directories that the same cluster gets back."""
+    """Check the output directories for the cluster of the dump."""
     is_begun = output.begun is not None
     if output.properties and (not is_begun or output.properties != identity.properties):
         raise InputError(
@@ -462,7 +462,7 @@ def restore_logs(
     runner: Runner,
     on_restored: OnRestored,
 ) -> list[RestoredPartition]:
-    """Restore the partitions of a plan; what an earlier run has finished is kept.
+    """Restore the partitions of a plan; keep those that an earlier run has finished.
 
     The output's lock must be held. No file at its root is written but the journal and the identity.
     """
@@ -640,7 +640,7 @@ class RestoreJob:
         report: ReportSink | None = None,
         unread: Mapping[str, Skipped] | None = None,
     ) -> RestoreResult:
-        """Restore; `unread` has the files of the input that are not read meanwhile."""
+        """Restore. `unread` gets the files of the input that are not read meanwhile."""
         sizes = {each.partition: each.size_bytes for each in self.plan.partitions}
         listener.on_plan(len(sizes), sum(sizes.values()), ("partition", "partitions"))
 
@@ -671,7 +671,7 @@ class RestoreJob:
 
     @property
     def _metadata_output(self) -> str | None:
-        """The directory that gets the metadata log, where it has one of its own."""
+        """The directory of the metadata log; None if it has no directory of its own."""
         given = self.request.metadata_output
         return None if given is None else os.path.realpath(local_path(given))
 
@@ -683,7 +683,7 @@ class RestoreJob:
         return self.seeds[0].path if self.seeds else None
 
     def _as_it_is_now(self) -> RestoreJob:
-        """Return the job for the output as it is since the lock is held."""
+        """Return the job after a second check of the output, whose lock is held."""
         output = check_again(self.output, self.plan)
         if self._metadata_output is not None:
             is_begun = output.begun is not None
@@ -809,7 +809,7 @@ class RestoreJob:
         write_clean_shutdown_file(self.output.path, self.identity.broker_epoch)
 
     def _not_asked_for(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
-        """Yield the parts of the dump that the choices leave out: all else has a row."""
+        """Yield notes of what the request excludes. Other losses have rows."""
         until = self.request.until
         limited = [each.partition for each in partitions if each.is_limited]
         clamped = [each for each in limited if each in until.clamps]
@@ -831,7 +831,7 @@ class RestoreJob:
             )
 
     def _cut_apart(self, partitions: Iterable[RestoredPartition]) -> list[str]:
-        """Return the compacted logs that the requested ends cut, for people."""
+        """Return notes of compacted logs that end before an offset that was cleaned."""
         if not self.request.until.is_given:
             return []
         cleaned_to = {each.partition: each.cleaned_to or 0 for each in self.plan.partitions}
@@ -899,7 +899,7 @@ class RestoreJob:
         return shared_budget(self.request.max_decompressed_bytes)
 
     def _not_in_dump(self) -> Sequence[TopicPartition]:
-        """Return the partitions that the cluster has in the output, and perhaps no dump."""
+        """Return the partitions that the cluster places in the output; the dump may lack them."""
         image = self.old.image
         if self.seeds:
             return partitions_not_in_dump(self.plan, self.old)
@@ -908,7 +908,7 @@ class RestoreJob:
         return []
 
     def _begin_empty(self, partitions: Sequence[RestoredPartition]) -> list[TopicPartition]:
-        """Return the partitions that are left out, and that the cluster is sure to have empty."""
+        """Return the skipped partitions that start empty in the new cluster."""
         left_out = [each.partition for each in partitions if each.is_left_out]
         image = self.old.image
         if self.seeds:

@@ -92,7 +92,7 @@ def open_transactions(
     unended: Mapping[TopicPartition, Iterable[int]],
     transactions: Iterable[Transaction],
 ) -> list[str]:
-    """Return the transactions that are open in partitions, for people.
+    """Return notes of the transactions that are open in partitions.
 
     The arguments have producer ids of partitions that were cut, and of partitions in which perhaps
     no coordinator ends their transactions.
@@ -120,7 +120,7 @@ def open_transactions(
 
 
 def cleaned_after(partitions: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
-    """Return the partitions whose cleaner had passed their new end, for people.
+    """Return notes of the partitions whose cleaner had passed their new end.
 
     By partition: the offset up to which the log was cleaned, and the end of it now.
     """
@@ -339,7 +339,7 @@ class BackupSource:
         return min([begun_ms, *(each - _BEHIND_MS for each in late)])
 
     def _settled_before(self, time_ms: int) -> _Settled:
-        """Return what an earlier run had before it cut anything, which was before a time."""
+        """Return what the newest complete backup before a time had settled before its capture."""
         repository = self.run.repository
         name = repository.newest_complete(time_ms)
         return {} if name is None else _settled(Run(repository, name))
@@ -413,7 +413,7 @@ def _settled(run: Run) -> _Settled:
 
 
 def _behind(run: Run) -> Iterator[tuple[TopicPartition, Manifest]]:
-    """Yield the logs that end before they were cut, with their manifests.
+    """Yield the logs that end before the cutoff, with their manifests.
 
     The high watermark of a broker that was killed is older than the cut, and that of its followers
     may be until one of them leads.
@@ -428,7 +428,7 @@ def _states_behind(run: Run) -> list[Manifest]:
 
 
 def following_backup(request: RestoreRequest) -> RestoreRequest:
-    """Return a request for the first run after its point in time, instead of the newest run."""
+    """Return a request for the first backup after its point in time, instead of the newest."""
     time_ms = request.until.time_ms
     if time_ms is None:
         return request
@@ -447,7 +447,7 @@ def _following(path: str, time_ms: int) -> str:
 
 
 def _first_after(repository: Repository, time_ms: int) -> str | None:
-    """Return the first complete run that no broker had begun to cut before a time."""
+    """Return the first complete backup whose capture no broker had begun before a time."""
     runs = repository.brokers_of_runs()
 
     def begun_ms(name: str) -> int | None:

@@ -145,7 +145,7 @@ class TransactionOutcomes:
         budget: DecompressionBudget,
         markers: Callable[[], Mapping[tuple[int, int], set[Outcome]]],
     ) -> TransactionOutcomes:
-        """Read the logs of ``__transaction_state``; what cannot be read of them is passed over."""
+        """Read the logs of ``__transaction_state``; skip unreadable parts."""
         found = cls(markers)
         for segments in logs:
             found._read(segments, budget)
@@ -175,7 +175,7 @@ class TransactionOutcomes:
         return Ending(next(iter(outcomes)), key.epoch + 1, is_pending=False)
 
     def by_time(self, key: TransactionKey) -> list[Ending]:
-        """Return the ends of all transactions that a key may mean; none if some may be unknown."""
+        """Return the ends of all transactions that match a key; none if one may be unknown."""
         if self.complete_since_ms.get(key.producer_id, INT64_MAX) > key.after_ms:
             return []
         return [

@@ -93,7 +93,7 @@ def write_checkpoints(
 
 
 def disable_startup(output: str, properties: Mapping[str, str]) -> None:
-    """Keep the identity away from brokers, durably, until the restore is complete."""
+    """Rename the identity, durably: no broker starts before the restore is complete."""
     hidden = os.path.join(output, HIDDEN_PROPERTIES)
     _rename(output, META_PROPERTIES, HIDDEN_PROPERTIES)
     if properties and not os.path.exists(hidden):
@@ -103,7 +103,7 @@ def disable_startup(output: str, properties: Mapping[str, str]) -> None:
 
 
 def restore_identity(output: str) -> None:
-    """Give the ``meta.properties`` that was kept away its name: from now on brokers start."""
+    """Give ``meta.properties`` its name again: from now on a broker can start."""
     _rename(output, HIDDEN_PROPERTIES, META_PROPERTIES)
 
 
@@ -125,7 +125,7 @@ def write_clean_shutdown_file(output: str, broker_epoch: int) -> None:
 
 
 def write_durably(path: str, data: bytes) -> None:
-    """Write a file whole, durably."""
+    """Write a complete file, durably."""
     with AtomicFile(path) as file:
         file.write(data)
         file.commit()
@@ -201,7 +201,7 @@ def paths_of(directory: str) -> list[str]:
 
 
 def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:
-    """Return how logs are to be taken over, as tried with one of them."""
+    """Return the way logs get into the output, after a trial with one of them."""
     if link is Link.COPY:
         return link
     probe = os.path.join(output, _PROBE)
@@ -249,7 +249,7 @@ def copy_or_link(segment: SegmentFile, target: str, link: Link) -> None:
 
 
 def _open_listed(segment: SegmentFile) -> ByteSource:
-    """Open a log as it was listed; if it has gone since, the dump changes."""
+    """Open a log that was listed; if it is gone, the dump is changing."""
     path = segment.log_path
     try:
         return open_log(path, segment)
@@ -260,7 +260,7 @@ def _open_listed(segment: SegmentFile) -> ByteSource:
 
 
 def own_copy(path: str) -> None:
-    """Give a path a file of its own, where it is a link to a log of the dump."""
+    """Replace a link to a log of the dump by a copy."""
     if _is_own(os.lstat(path)):
         return
     aside = f"{path}.copy"
@@ -271,8 +271,8 @@ def own_copy(path: str) -> None:
         os.replace(aside, path)
 
 
-def cut(path: str, size_bytes: int) -> None:
-    """Cut a log of the output, never one of the dump."""
+def truncate_log(path: str, size_bytes: int) -> None:
+    """Truncate a log of the output, never one of the dump."""
     own_copy(path)
     mtime_ns = os.stat(path).st_mtime_ns
     with (
@@ -288,7 +288,7 @@ def _is_own(info: os.stat_result) -> bool:
 
 
 def _open_unlinked(path: str, flags: int) -> int:
-    """Open a log to change it; never through a link of any kind, which may lead to the dump."""
+    """Open a log for writing; never through a link, which may lead to the dump."""
     opened = os.open(path, flags | os.O_NOFOLLOW)
     if not _is_own(os.fstat(opened)):
         os.close(opened)

@@ -166,7 +166,7 @@ def plan_restore(request: RestoreRequest, dump: Dump, old: SourceCluster) -> Res
 
 
 def _check_choices(request: RestoreRequest, dump: Dump) -> None:
-    """Refuse choices that name what is not in the dump."""
+    """Refuse choices that name partitions or topics that the dump lacks."""
     unknown = set(request.log_starts).difference(dump.replicas)
     if unknown:
         name = min(unknown).directory_name
@@ -181,7 +181,7 @@ def _check_choices(request: RestoreRequest, dump: Dump) -> None:
 
 
 def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | None) -> RestorePlan:
-    """Return a plan with the ids that an earlier run of it made, and its point in time."""
+    """Return a plan with the topic ids and the point in time of the run that began it."""
     until = replace(plan.request.until, time_ms=until_ms)
     partitions = tuple(
         replace(
@@ -220,7 +220,7 @@ def topics_without_id(dump: Dump, known: Mapping[str, str]) -> list[str]:
 
 
 def refuse_shared_ids(plan: RestorePlan) -> None:
-    """Refuse topics that have one id: a cluster would know one of them."""
+    """Refuse topics with the same id: a cluster would have only one of them."""
     topics: dict[str, str] = {}
     for each in plan.partitions:
         topic = topics.setdefault(each.topic_id, each.partition.topic)
@@ -260,7 +260,7 @@ def _topic_ids(
 
 
 def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
-    """Return the error of topics without an id, which names a link that hides one."""
+    """Return the error for topics without an id; it names a link that hides the id."""
     directories = [each.directory for each in dump.all_replicas if each.partition.topic in missing]
     paths = (f"{each}/{PARTITION_METADATA}" for each in directories if not is_remote(each))
     link = next(filter(None, map(linked_out, paths)), None)
@@ -288,7 +288,7 @@ def _known_offsets(
     policies: Mapping[str, str | None],
     log_starts: Mapping[TopicPartition, int],
 ) -> KnownOffsets:
-    """Return what is known of a partition besides its logs, by all copies.
+    """Return the offsets of a partition that the checkpoints of all copies have.
 
     A copy that was cleaned elsewhere proves that the topic is compacted.
     """
@@ -317,7 +317,7 @@ def read_source_cluster(request: RestoreRequest, dump: Dump) -> SourceCluster:
 def without_strays(
     plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
 ) -> tuple[RestorePlan, list[RestoredPartition]]:
-    """Return a plan without the partitions that the broker would not serve, and these."""
+    """Split off the partitions that the broker would not serve."""
     kept, strays = [], []
     for each in plan.partitions:
         code, number = STRAY, each.partition.partition

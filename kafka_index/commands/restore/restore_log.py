@@ -1,4 +1,4 @@
-"""The logs of a partition: taken over from the dump, scanned where they lie now, and salvaged.
+"""The logs of a partition: copied or linked from the dump, scanned in the output, and salvaged.
 
 The scan reads the log of the output, so that what is verified is what a broker will read. It is
 that of a build, and its stop is where recovery would cut the log. Offsets that are missing between
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kafka_index.commands.restore.lost_markers import TransactionEdits
-from kafka_index.commands.restore.output_files import copy_or_link, cut, write_log
+from kafka_index.commands.restore.output_files import copy_or_link, truncate_log, write_log
 from kafka_index.commands.restore.plan import PartitionPlan
 from kafka_index.commands.restore.request import Link, Salvage
 from kafka_index.commands.restore.restored_partition import LostRange
@@ -101,7 +101,7 @@ class DamagedObject:
         )
 
     def overlaps(self, lost: LostRange) -> bool:
-        """Return whether a lost range has some of its offsets."""
+        """Return whether a lost range overlaps it."""
         first, last = lost.first_offset, lost.last_offset
         return (first is None or first < self.end_offset) and (
             last is None or last >= self.first_offset
@@ -258,14 +258,14 @@ class RestoredLog:
 
 @dataclass(frozen=True, slots=True)
 class LogRestore:
-    """The restoring of logs of a partition into a folder, as a build with these settings."""
+    """Restores logs of a partition into a folder, with the settings of a build."""
 
     directory: str
     settings: BuildSettings
     context: LogContext
 
     def restore_log(self, source: SegmentFile, link: Link, salvage: Salvage) -> RestoredLog:
-        """Take over a log, and stage its index files."""
+        """Copy or link a log, and stage its index files."""
         target = self._target(source.base_offset)
         try:
             copy_or_link(source, target, link)
@@ -293,7 +293,7 @@ class LogRestore:
         if damage is None:
             row = restored.staged.report
             if row.is_preallocated_tail and row.position_bytes is not None:
-                cut(target, row.position_bytes)
+                truncate_log(target, row.position_bytes)
             return restored
         lost, repairs = self._salvaging(restored).repair(*damage[1:], salvage)
         if salvage is Salvage.NONE and lost:
@@ -383,10 +383,10 @@ class LogRestore:
             None if limit is None else limit.first_beyond,
         )
         staged = stage_segment(segment, log, self.settings, ATTEMPT_ID, self.directory)
-        is_sound = staged.report.status == BUILT and facts.stop is None
-        is_limited = log.cut_at_bytes is not None and is_sound
+        is_intact = staged.report.status == BUILT and facts.stop is None
+        is_limited = log.cut_at_bytes is not None and is_intact
         if is_limited and log.cut_at_bytes is not None:
-            cut(target, log.cut_at_bytes)
+            truncate_log(target, log.cut_at_bytes)
         return RestoredLog(source, staged, facts, is_limited=is_limited, keeps_end=not is_limited)
 
     def _restage(self, before: RestoredLog) -> RestoredLog:
@@ -395,7 +395,7 @@ class LogRestore:
 
 
 def segment_at(path: str, source: SegmentFile) -> SegmentFile:
-    """Return the segment whose log lies in the output, as it is now."""
+    """Return the segment whose log is in the output, with its current size."""
     with publishing(path, "look at a restored log"):
         return source.copied_to(path, os.stat(path))
 
@@ -487,7 +487,7 @@ def _split_at(
 
 
 def _find(replica_repair: ReplicaRepair, missing: MissingRange, cleaning: Cleaning) -> RangeRepair:
-    """Return what repairs missing offsets, unless a cleaner may have removed them."""
+    """Find missing offsets in other copies, unless a cleaner may have removed them."""
     cleaned_to = cleaning.cleaned_to if missing.cause is Cause.COMPACTED else None
     # If the cleaner's progress is unknown, removed records might reappear: repair nothing.
     is_unknown = missing.cause is Cause.UNKNOWN and cleaning.is_compacted

@@ -1,4 +1,4 @@
-"""Partitions as units of work: restored in a folder of their own, and renamed when they are whole.
+"""Partitions as units of work: restored in a folder of their own, and renamed when complete.
 
 The works of both engines are groups of partitions (`divide`), and the parts of a work are logs. A
 log is scanned in the file that a rename takes into the output. The index files, snapshots and
@@ -73,7 +73,7 @@ OnSettled = Callable[[Sequence[RestoredPartition]], None]
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """The way all partitions of a run are restored; small and picklable.
+    """Settings for all partitions of a run; small and picklable.
 
     No partition gets the records of the selection; so much of them is decompressed at a time.
     """
@@ -114,7 +114,7 @@ Runner: TypeAlias = Callable[[Sequence[PartitionPlan], PartitionSettings, OnSett
 
 
 def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
-    """Return what restores partitions on an engine."""
+    """Return a function that restores partitions on an engine."""
 
     def run(
         plans: Sequence[PartitionPlan], settings: PartitionSettings, on_settled: OnSettled
@@ -143,7 +143,7 @@ def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
 def divide(
     group: Sequence[PartitionPlan], *, settings: PartitionSettings
 ) -> SplittableTask[list[RestoredPartition]]:
-    """Return the work on partitions: a part for each log, in a folder of this attempt's own.
+    """Return a task that restores partitions in a folder of its own, with a part for each log.
 
     Joined, each partition appears whole in the output, without the records of some keys, or it is
     left out and not there.
@@ -186,10 +186,10 @@ class _Attempt:
     def finish(
         self, group: Sequence[PartitionPlan], found: list[FoundLog], _attempt_id: str
     ) -> list[RestoredPartition]:
-        """Let each partition whose logs are there appear whole in the output."""
+        """Publish each partition whose logs are complete."""
         logs = iter(found)
         every = []
-        sound = []
+        ready_partitions = []
         try:
             for plan in group:
                 row = RestoredPartition(plan.partition, plan.base.directory, plan.topic_id)
@@ -198,12 +198,12 @@ class _Attempt:
                 with _leaving_out([row]):
                     ready = self._prepare(row, plan, _intact_logs(own))
                     if ready is not None:
-                        sound.append(ready)
-            with _leaving_out([each.found for each in sound]):
-                _publish(sound, self.build)
-                sound = [each for each in sound if not each.found.is_left_out]
-                _sync(sound)
-                for each in sound:
+                        ready_partitions.append(ready)
+            with _leaving_out([each.found for each in ready_partitions]):
+                _publish(ready_partitions, self.build)
+                ready_partitions = [each for each in ready_partitions if not each.found.is_left_out]
+                _sync(ready_partitions)
+                for each in ready_partitions:
                     with _leaving_out([each.found]):
                         if not each.found.is_left_out:
                             _rename(each.directory, self.settings.output)
@@ -220,7 +220,7 @@ class _Attempt:
     def _prepare(
         self, found: RestoredPartition, plan: PartitionPlan, logs: Sequence[RestoredLog]
     ) -> _ReadyPartition | None:
-        """Return a partition with all that is to be published of it; None where it is left out."""
+        """Return a partition that can be published; None if it is left out."""
         salvage, dropped = self.settings.salvage, self.settings.dropped
         context = replace(partition_context(plan, self.settings.config), limit=None)
         restoring = self._restoring(plan, context)
@@ -379,8 +379,8 @@ def _publish(group: Sequence[_ReadyPartition], settings: BuildSettings) -> None:
             _complete(each, rows[each.found.partition])
 
 
-def _complete(sound: _ReadyPartition, rows: Sequence[SegmentReport]) -> None:
-    found, logs, start = sound.found, sound.logs, sound.start
+def _complete(ready: _ReadyPartition, rows: Sequence[SegmentReport]) -> None:
+    found, logs, start = ready.found, ready.logs, ready.start
     broken = next((row for row in rows if row.status == FAILED), None)
     if broken is not None:
         _leave_failed_out(found, broken, logs)
@@ -393,8 +393,8 @@ def _complete(sound: _ReadyPartition, rows: Sequence[SegmentReport]) -> None:
     found.log_start_offset = max(start.log_start_offset, logs[0].source.base_offset)
     found.base_offset = logs[0].source.base_offset
     found.log_end_offset = log_end(logs[-1])
-    write_partition_metadata(sound.directory, found.topic_id)
-    remove_build_files(sound.directory)
+    write_partition_metadata(ready.directory, found.topic_id)
+    remove_build_files(ready.directory)
     found.segments = len(logs)
     found.size_bytes = sum(os.path.getsize(each.path) for each in logs)
 
@@ -412,7 +412,7 @@ def _up_to_limit(logs: Sequence[RestoredLog], settings: BuildSettings) -> Sequen
 
 
 def _first_of(plan: PartitionPlan, first: SegmentFile) -> SegmentFile:
-    """Return the first log as if it lay beside the files of the base, even a repaired one."""
+    """Return the first log with the directory of the base, from which its state files are read."""
     if first.partition_directory == plan.base.directory or plan.base.tiered is not None:
         return first
     name = segment_file_name(first.base_offset, LOG_SUFFIX)
@@ -428,7 +428,7 @@ def _leave_failed_out(
 
 
 def _start(found: RestoredPartition, plan: PartitionPlan, first: SegmentFile) -> PartitionStart:
-    """Return the state before the first segment; what is malformed of it counts as absent."""
+    """Return the state before the first segment; malformed files count as missing."""
     try:
         return _read_start(plan, first, with_epochs=True)
     except KafkaIndexError as error:
@@ -460,7 +460,7 @@ def _note_facts(
 
 
 def _sync(group: Sequence[_ReadyPartition]) -> None:
-    """Make the files of partitions durable at once; where that fails, leave the partition out."""
+    """Make the files of all partitions durable at once; leave out those for which it fails."""
     paths = {each.directory: paths_of(each.directory) for each in group}
     failures = make_durable(path for found in paths.values() for path in found)
     for each in group:
@@ -471,7 +471,7 @@ def _sync(group: Sequence[_ReadyPartition]) -> None:
 
 
 def _rename(directory: str, output: str) -> None:
-    """Give a whole partition its name, unless another attempt has finished it before."""
+    """Rename a complete partition into the output, unless another attempt has done so."""
     target = os.path.join(output, os.path.basename(directory))
     try:
         os.rename(directory, target)

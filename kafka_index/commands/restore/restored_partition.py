@@ -1,4 +1,4 @@
-"""The outcome of a partition, as it is reported, and kept in the journal of a restore.
+"""The outcome of a partition, for the report and for the journal of a restore.
 
 The first line of the journal is the plan. It grows by a line per finished partition, written when
 all files of the partition are durable. It stays, and a broker ignores it: until a broker has
@@ -41,14 +41,14 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Records that were in the log, or should be, and are not in the output.
+    """Records that were in the log, or are missing from it, and are not in the output.
 
     The segment is the one they were in, or would follow, and `path` its log in the dump. Both
     offsets are missing; in a compacted log, not every offset between them had a record. The
     timestamps are the smallest and the largest, as far as headers say, and `records` is None where
     it cannot be known. `size_bytes` is 0 for bytes that are not in the dump; the others begin at
     `position_bytes`. `is_known`: they are lost for sure; compaction or retention may have removed
-    others. `kept_by_batches` counts offsets in sound batches, which ``--salvage batches`` keeps.
+    others. `kept_by_batches` counts offsets in intact batches, which ``--salvage batches`` keeps.
     """
 
     segment_base_offset: Offset
@@ -74,7 +74,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """An offset that a group committed, and that does not fit what is restored.
+    """An offset that a group committed and that the restored log does not have.
 
     The end offset is None where the partition is not in the output.
     """
@@ -89,7 +89,7 @@ class GroupOffset:
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return the offset, the log end, and the reason."""
         what = f"group {self.group} committed {self.offset} of {self.topic}-{self.partition}"
         if self.status == NOT_RENAMED:
             return f"{what}, which stays under that name: {self.reason}"
@@ -223,7 +223,7 @@ class Journal:
             raise publish_error(error, path, "make the journal durable")
 
     def finished(self) -> dict[TopicPartition, RestoredPartition]:
-        """Return the partitions that are finished, and as they were left."""
+        """Return the finished partitions whose files have not changed since."""
         last = {}
         for line in self._lines():
             restored, files = _decoded(line, self._path)
@@ -278,7 +278,7 @@ class Journal:
 
 
 def _parsed(line: bytes) -> Any:
-    """Return a line; None for a line that was not written whole before the next."""
+    """Return the content of a line; None for an incomplete line."""
     with suppress(ValueError, RecursionError):
         return json.loads(line)
     return None

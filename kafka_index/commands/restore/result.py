@@ -560,7 +560,7 @@ def _kept_by_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:
             shown += 1
             yield (
                 f"  {each.partition.directory_name}: --salvage prefix loses {kept:,} offsets more "
-                "than --salvage batches would, in sound batches after the damage"
+                "than --salvage batches would, in intact batches after the damage"
             )
 
 

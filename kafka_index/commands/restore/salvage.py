@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.commands.restore.output_files import cut, write_log
+from kafka_index.commands.restore.output_files import truncate_log, write_log
 from kafka_index.commands.restore.plan import PartitionPlan
 from kafka_index.commands.restore.request import Limit, Salvage
 from kafka_index.commands.restore.restored_partition import LostRange
@@ -71,7 +71,7 @@ _KEPT_LOGS = 4
 
 
 class IntactRange(NamedTuple):
-    """Sound batches that lie one after the other in a log, in offset order."""
+    """Consecutive intact batches of a log, in offset order."""
 
     start_bytes: int
     end_bytes: int
@@ -143,7 +143,7 @@ def damaged_content(
 
 
 class EarlierBatches(NamedTuple):
-    """Whole batches that begin below the offset that is next where they lie.
+    """Complete batches whose base offset is below the next offset at their position.
 
     `is_all`: nothing else is there. `records` is None where messages of magic 0 or 1 are there.
     `repeats`: where the first of batches with the same bytes lies, if each has one before it.
@@ -167,8 +167,8 @@ def earlier_batches(
 ) -> EarlierBatches | None:
     """Return the batches with right checksums between two positions that go back; None for none.
 
-    They are looked for after other bytes only where that is searched. The sound ranges are those of
-    the log.
+    They are searched for after other bytes only if `is_searched`. The intact ranges are those
+    of the log.
     """
     held = HeldBytes(log[:end_bytes])
     bounds = OffsetBounds(0, INT64_MAX)
@@ -240,7 +240,7 @@ def _header(log: Bytes, position: int) -> np.void:
 
 
 class Piece(NamedTuple):
-    """Bytes of a log, from batch to batch, their offsets, and the base offset of the segment."""
+    """Consecutive batches of a log: bytes, offsets, and the base offset of the segment."""
 
     path: str
     start_bytes: int
@@ -390,7 +390,7 @@ class ReplicaRepair:
     def find_head(
         self, start_offset: int, end_offset: int, cleaned_to: int | None = None
     ) -> RangeRepair:
-        """Return what other copies have from the log start on, from the batch that holds it."""
+        """Return the batches of other copies from the one with the log start offset on."""
         first = start_offset
         for other in self._others:
             for number in _overlapping(other, start_offset, start_offset + 1):
@@ -500,7 +500,7 @@ class _EpochProof(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """The way through the logs of a copy: the next offset, if nothing is damaged before it."""
+    """A position in the logs of a copy: the next offset, if all batches before it are intact."""
 
     next_offset: int
     is_adjacent: bool = False
@@ -628,7 +628,7 @@ def _without(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class _DamagedRange:
-    """A damaged range of a log, the offsets that are missing there, and what repairs them.
+    """A damaged range of a log, the offsets that are missing in it, and their repair.
 
     The end of the offsets is exclusive, and None where nobody knows it.
     """
@@ -650,7 +650,7 @@ class _DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """The surroundings of a segment: its neighbours, other copies, and the limits of its log."""
+    """The context of a segment: its neighbours, other copies, and the limits of its log."""
 
     before: SegmentFile | None = None
     after: SegmentFile | None = None
@@ -667,7 +667,7 @@ class LogContext:
 
 
 def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
-    """Return the surroundings that all segments of a partition share."""
+    """Return the context that all segments of a partition share."""
     return LogContext(
         replica_repair=ReplicaRepair(
             plan.base, plan.others, shared_budget(config.max_decompressed_bytes)
@@ -680,7 +680,7 @@ def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
 
 
 def logs_in_context(plan: PartitionPlan, config: LogConfig) -> list[tuple[SegmentFile, LogContext]]:
-    """Return the segments of a partition by base offset, each with what lies around it."""
+    """Return the segments of a partition by base offset, each with its context."""
     segments = plan.segments()
     shared = partition_context(plan, config)
     around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
@@ -689,7 +689,7 @@ def logs_in_context(plan: PartitionPlan, config: LogConfig) -> list[tuple[Segmen
 
 
 class LogSalvage:
-    """The copy of a damaged log, and what is lost of it."""
+    """Repairs the copy of a damaged log, and lists its lost ranges."""
 
     def __init__(self, source: SegmentFile, target: str, context: LogContext) -> None:
         self._source = source
@@ -749,16 +749,16 @@ class LogSalvage:
         self._rewrite([self._own(0, size_bytes), *pieces])
 
     def cut_off(self, position_bytes: int, code: str, reason: str | None) -> LostRange:
-        """Cut the copy at a position; return what that loses."""
+        """Truncate the copy at a position; return the lost range."""
         with MappedFile(self._target) as file:
             ranges = self._ranges(file.array)
             lost = self._lost(file.array, position_bytes, file.size_bytes, ranges, code, reason)
             lost = _with_kept(lost, position_bytes, ranges)
-        cut(self._target, position_bytes)
+        truncate_log(self._target, position_bytes)
         return lost
 
     def drop_one(self, position_bytes: int, code: str, reason: str) -> LostRange:
-        """Leave one batch out of the copy; return what that loses."""
+        """Remove one batch from the copy; return the lost range."""
         with MappedFile(self._target) as file:
             log = file.array
             end = min(
@@ -769,7 +769,7 @@ class LogSalvage:
         return lost
 
     def _ranges(self, log: Bytes) -> list[IntactRange]:
-        """Return the sound ranges of a log, by offset."""
+        """Return the intact ranges of a log, by offset."""
         end = self._next_base_offset
         found = find_intact_batches(
             log,
@@ -881,7 +881,7 @@ class LogSalvage:
         code: str,
         reason: str,
     ) -> LostRange:
-        """Return what is lost where a log is cut at the first offset that no copy has."""
+        """Return the loss from truncating a log at the first offset that no copy has."""
         lost = self._lost(log, damaged_range.start_bytes, len(log), ranges, code, reason)
         first = damaged_range.damaged[0][0]
         if damaged_range.repair.pieces:
@@ -958,9 +958,9 @@ class LogSalvage:
 
 
 def _with_kept(lost: LostRange, cut_at: int, ranges: Sequence[IntactRange]) -> LostRange:
-    """Return a lost range with the number of its offsets that sound batches after a cut have."""
-    sound = (each for each in ranges if each.start_bytes >= cut_at)
-    spans = (each.end_offset - each.first_offset for each in sound)
+    """Count the offsets of a lost range that intact batches after the truncation have."""
+    intact = (each for each in ranges if each.start_bytes >= cut_at)
+    spans = (each.end_offset - each.first_offset for each in intact)
     return replace(lost, kept_by_batches=sum(spans))
 
 
