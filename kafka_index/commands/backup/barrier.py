@@ -27,7 +27,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from kafka_index.core.errors import CorruptObjectError, KafkaIndexError, PublishError, ReadError
-from kafka_index.core.format.state_files import MALFORMED, Int32
+from kafka_index.core.format.state_files import MALFORMED, Int32, decoder_of
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.backup.manifest import (
     BARRIERS_FOLDER,
@@ -378,6 +378,6 @@ def _read(path: str, kind: type[_Object], own: _Object | None) -> _Object:
 
 def _decoded(path: str, kind: type[_Object]) -> _Object:
     try:
-        return msgspec.json.decode(store_of(path).read(path), type=kind)
+        return decoder_of(kind).decode(store_of(path).read(path))
     except MALFORMED as error:
         raise CorruptObjectError(f"not the object of a barrier: {error}", path=path) from error

@@ -16,11 +16,19 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from msgspec import MsgspecError, convert
+from msgspec import MsgspecError
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
-from kafka_index.core.format.state_files import Int32, Int64, Offset, Size, TopicId, decode_state
+from kafka_index.core.format.state_files import (
+    Int32,
+    Int64,
+    Offset,
+    Size,
+    TopicId,
+    convert_fields,
+    decode_state,
+)
 from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error, publishing
 
 #: The outcome of an offset that a group committed: it is the end of the log now, or what it was,
@@ -287,7 +295,7 @@ def _parsed(line: bytes) -> Any:
 def _decoded(line: Any, path: str) -> tuple[RestoredPartition, str | None]:
     """Return a finished partition, and the digest of its files; None for a reopened one."""
     try:
-        found, files = convert(line, RestoredPartition), convert(line, _Files).files
+        found, files = convert_fields(line, RestoredPartition), convert_fields(line, _Files).files
     except (MsgspecError, TypeError) as error:
         raise InputError(
             f"a line of the journal is malformed: {error}",

@@ -6,7 +6,8 @@ its folder. msgspec searches a pattern, so each begins with ``^`` and ends with 
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from threading import Lock
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, MsgspecError, convert, json
 
@@ -30,6 +31,26 @@ FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
 #: The errors of a text that is not JSON, or has other types.
 MALFORMED = (MsgspecError, UnicodeError, RecursionError)
 _State = TypeVar("_State")
+_PREPARATION = Lock()
+_DECODERS: dict[type, json.Decoder[Any]] = {}
+
+
+def decoder_of(kind: type[_State]) -> json.Decoder[_State]:
+    """Return the JSON decoder of a type, which threads share.
+
+    msgspec 0.22 crashes if several threads use a type for the first time at once. The decoder
+    prepares the type, under a lock.
+    """
+    with _PREPARATION:
+        if kind not in _DECODERS:
+            _DECODERS[kind] = json.Decoder(kind)
+        return _DECODERS[kind]
+
+
+def convert_fields(fields: object, kind: type[_State]) -> _State:
+    """Return decoded fields as an object of a type; raises the errors of `MALFORMED`."""
+    decoder_of(kind)
+    return convert(fields, kind)
 
 
 def decode_state(
@@ -40,6 +61,6 @@ def decode_state(
         fields = json.decode(data)
         if not isinstance(fields, dict) or fields.pop("version", None) != version:
             return None
-        return convert(fields, kind)
+        return convert_fields(fields, kind)
     except MALFORMED:
         return None

@@ -49,6 +49,7 @@ from kafka_index.core.format.state_files import (
     TimeMs,
     Topic,
     TopicId,
+    decoder_of,
 )
 from kafka_index.core.fs.backup.backup_paths import RUN_PATTERN
 
@@ -403,7 +404,7 @@ def parse_announcement(data: bytes, path: str) -> Announcement:
 def _decoded(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
     try:
         text = data if kind is RepositoryFile else _decompressed(data, path, what)
-        found = msgspec.json.decode(text, type=kind)
+        found = decoder_of(kind).decode(text)
     except (zstandard.ZstdError, *MALFORMED) as error:
         raise CorruptObjectError(f"not {what} of backups: {error}", path=path) from error
     if found.format != FORMAT:

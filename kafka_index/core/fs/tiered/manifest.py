@@ -20,7 +20,7 @@ from msgspec.structs import astuple
 from kafka_index.core.errors import CorruptObjectError, InputError
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
-from kafka_index.core.format.state_files import MALFORMED, Int32, Offset
+from kafka_index.core.format.state_files import MALFORMED, Int32, Offset, decoder_of
 
 _MAX_WIDTH = 4
 # Count, base, width, and the last size.
@@ -296,12 +296,12 @@ def parse_manifest(text: bytes, path: str) -> SegmentManifest:
     try:
         # Members that are not known are not decoded otherwise.
         document = text.decode()
-        version = json.decode(document, type=_Versioned).version
+        version = decoder_of(_Versioned).decode(document).version
         if version != MANIFEST_VERSION:
             raise InputError(
                 "a manifest of another version", path=path, expected=MANIFEST_VERSION, found=version
             )
-        return _parse(json.decode(document, type=_Manifest), path)
+        return _parse(decoder_of(_Manifest).decode(document), path)
     except (ValueError, *MALFORMED) as error:
         raise CorruptObjectError(
             f"the manifest is malformed: {error}", path=path, found=_found_at(text, error)

@@ -22,7 +22,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import convert
 
 from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.format.names import (
@@ -32,7 +31,7 @@ from kafka_index.core.format.names import (
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.core.format.state_files import Int64
+from kafka_index.core.format.state_files import Int64, convert_fields
 from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.registry import store_of
@@ -149,7 +148,7 @@ class BuildManifest:
             ):
                 return None
             middle = outer["segments_bytes"]
-            kept = convert(outer["record"], _Head)
+            kept = convert_fields(outer["record"], _Head)
             return cls(
                 kept.run_id,
                 ScanSettings(*kept.settings),
