@@ -21,7 +21,11 @@ import pytest
 import kafka_index
 from kafka_index import KafkaIndexError, LogConfig, Result
 from kafka_index.cli.app import load_command
+from kafka_index.commands.find.request import FindRequest
+from kafka_index.commands.metadata.request import MetadataRequest, PartitionsRequest
 from kafka_index.core.errors import DamageError
+from kafka_index.core.job.request import Request, parameters
+from kafka_index.records import ReadRequest
 from tests.support.command_line import DUMP, SETTINGS
 
 #: A screen of a terminal.
@@ -338,6 +342,22 @@ def test_every_type_in_a_public_signature_is_public() -> None:
         if kind.__module__.startswith("kafka_index") and kind not in known
     }
     assert private == set()
+
+
+@pytest.mark.parametrize(
+    ("function", "request_kind"),
+    [
+        (kafka_index.read_records, ReadRequest),
+        (kafka_index.list_partitions, PartitionsRequest),
+        (kafka_index.find_records, FindRequest),
+        (kafka_index.read_metadata, MetadataRequest),
+    ],
+)
+def test_arguments_of_a_function_are_the_fields_of_its_request(
+    function: Callable[..., Result], request_kind: type[Request]
+) -> None:
+    arguments = set(inspect.signature(function).parameters) - {"paths", "threads"}
+    assert arguments == set(parameters(request_kind)) - {"inputs"}
 
 
 #: The command that does the same as a function.

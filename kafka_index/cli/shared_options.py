@@ -6,7 +6,6 @@ Spark as an engine is chosen here, and imported when it starts.
 from __future__ import annotations
 
 import io
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,23 +18,17 @@ import click
 
 from kafka_index.cli.completion import PATHS, complete_topics
 from kafka_index.cli.options import (
-    MOMENTS,
     MORE_PATHS,
-    TIME_HELP,
     Option,
     Whole,
-    moment,
     option,
     option_group,
 )
 from kafka_index.cli.terminal import print_log
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import (
-    DEFAULT_MAX_DECOMPRESSED_BYTES,
     read_properties,
 )
-from kafka_index.core.format.times import is_relative, time_range
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.request import Group
 from kafka_index.core.job.threads import ThreadEngine
@@ -49,8 +42,6 @@ _MASTER = re.compile(
     rf"local(?:\[{_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
     r"|(?:spark|k8s|sc)://.+"
 )
-#: A range of times in ms since the epoch, the second exclusive.
-Times = tuple[int | None, int | None]
 
 
 class Detail(Enum):
@@ -92,42 +83,6 @@ def input_option(help_text: str, *names: str) -> Any:
     )
 
 
-def _tiered(
-    uris: tuple[str, ...],
-    layout: str,
-    prefix: str | None,
-    keys: tuple[str, ...],
-    topic_ids: tuple[str, ...],
-) -> TieredOptions | None:
-    if uris:
-        return TieredOptions(uris, layout, prefix, topic_ids, _key_files(keys))
-    companions = {
-        "--tiered-format": layout != "auto",
-        "--key-prefix": prefix is not None,
-        "--tiered-key": keys,
-        "--topic-id": topic_ids,
-    }
-    for name, is_given in companions.items():
-        if is_given:
-            raise click.UsageError(f"{name} requires --tiered")
-    return None
-
-
-def _key_files(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the files of key pairs by id; the keys themselves are read where they are used."""
-    files: dict[str, str] = {}
-    for text in texts:
-        key_id, separator, path = text.partition("=")
-        if not (key_id and separator and path):
-            raise click.BadParameter("expected KEYID=PEM", param_hint="--tiered-key")
-        if key_id in files:
-            raise click.BadParameter(f"{key_id} is given twice", param_hint="--tiered-key")
-        if not os.path.isfile(path):
-            raise click.BadParameter(f"{path} is not a file", param_hint="--tiered-key")
-        files[key_id] = os.path.abspath(path)
-    return tuple(files.items())
-
-
 def topics_option() -> Any:
     """Return the option that restricts the topics, a pattern."""
 
@@ -145,62 +100,6 @@ def topics_option() -> Any:
         shell_complete=complete_topics,
         help="Only topics that match in full.",
     )
-
-
-# --------------------------------------------------------------------------------- records
-
-
-def max_decompressed_option() -> Any:
-    """Return the option that bounds decompressed records."""
-    return option_group(
-        decompressed_bytes(), make=lambda most: most or DEFAULT_MAX_DECOMPRESSED_BYTES
-    )
-
-
-def decompressed_bytes() -> click.Option:
-    """Return the same for a group; None where it is not given."""
-    return Option(
-        ["--max-decompressed-bytes"],
-        Group.ENGINE,
-        type=Whole(min=1),
-        metavar="N",
-        help="The most bytes of decompressed records that a process holds at a time; a batch that "
-        f"needs more is too_large.  [default: {DEFAULT_MAX_DECOMPRESSED_BYTES}]",
-    )
-
-
-def times_options() -> Any:
-    """Return the options of a range of times, `Times`."""
-    return option_group(
-        Option(
-            ["--from", "from_ms"],
-            Group.SELECTION,
-            callback=moment,
-            metavar="TIME",
-            help=f"Only records whose own timestamp is this or later. {TIME_HELP}",
-        ),
-        Option(
-            ["--to", "to_ms"],
-            Group.SELECTION,
-            callback=moment,
-            metavar="TIME",
-            help="Only records whose own timestamp is earlier than this.",
-        ),
-        make=_times,
-    )
-
-
-def _times(from_ms: int | None, to_ms: int | None) -> Times:
-    try:
-        return time_range(from_ms, to_ms, ("--from", "--to"))
-    except InputError as error:
-        raise click.UsageError(error.message) from error
-
-
-def relative_times() -> dict[str, str]:
-    """Return the options of a range that are relative to now, as they are given."""
-    given = click.get_current_context().meta.get(MOMENTS, {})
-    return {name: text for name, text in given.items() if is_relative(text)}
 
 
 # ------------------------------------------------------------------- settings and reports

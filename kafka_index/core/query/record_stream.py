@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -243,6 +244,15 @@ class SearchedRecords(RecordStream):
     def facts(self) -> Sequence[str]:
         """The times of the logs, if none of their records is in the range of times."""
         return self._notes
+
+    @property
+    def next_command(self) -> str | None:
+        """The verification of the directories, if records are corrupt or lost."""
+        directories = self._listed.data_directories
+        is_damaged = False in self._faults.retriable or self._missing.lost
+        if not (is_damaged and directories):
+            return None
+        return shlex.join(["kafka-index", "verify", "--input", *directories])
 
     @property
     def skipped(self) -> Sequence[tuple[str, str]]:
