@@ -38,7 +38,7 @@ def _run(spec: CommandSpec, request: LookupRequest, options: RunOptions) -> int:
         if is_given:
             raise click.UsageError(f"{name} goes with --queries, not with a single question")
     # Imports take nearly all of the time: import only what a question needs, and collect no
-    # garbage meanwhile, nor when the process ends.
+    # garbage during imports, nor when the process ends.
     gc.disable()
     try:
         from kafka_index.cli.question_text import print_answer  # noqa: PLC0415, slow to import

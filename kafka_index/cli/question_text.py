@@ -54,7 +54,7 @@ def print_answer(request: ConsoleLookupRequest, verbosity: Detail) -> ExitCode:
 
 
 def _print_one(request: ConsoleLookupRequest, result: QuestionResult) -> None:
-    """Print all that is known of one answer."""
+    """Print one answer with its batch, index entry, segment and record."""
     (answer,) = result.answers
     partition = TopicPartition(answer["topic"], answer["partition"])
     found = None

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_index.commands.lookup.lookup_job import SplitWork
+from kafka_index.commands.lookup.lookup_job import SplitTask
 from kafka_index.commands.lookup.queries import check_names, read_split
 from kafka_index.core.arguments import config_of, optional_path, paths_of
 from kafka_index.core.cluster.remote.options import TieredOptions
@@ -308,7 +308,7 @@ def build_missing_indexes(
     workers: Workers,
     unindexed: pa.Table,
     lookups: SharedLookups,
-    works: Sequence[SplitWork],
+    works: Sequence[SplitTask],
 ) -> None:
     """Build the indexes that splits of queries need, into the folder of the run.
 

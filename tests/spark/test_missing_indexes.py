@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.commands.lookup.lookup_job import SplitWork, answer_queries, answer_split
+from kafka_index.commands.lookup.lookup_job import SplitTask, answer_queries, answer_split
 from kafka_index.commands.lookup.output import AnswerTarget, answer_target
 from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.commands.lookup.result import LookupTotals
@@ -32,7 +32,7 @@ from tests.support.remote import bucket_for_tasks, upload
 
 def rows_of(asked: Queries, target: AnswerTarget) -> list[pa.RecordBatch]:
     """Splits of queries as a task gets them."""
-    works = [SplitWork(split, target.part_path(split)) for split in asked.splits]
+    works = [SplitTask(split, target.part_path(split)) for split in asked.splits]
     return [pa.record_batch({"packed": [pack_together(list(enumerate(works)))]})]
 
 

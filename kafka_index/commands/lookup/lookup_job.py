@@ -33,7 +33,7 @@ from kafka_index.commands.lookup.queries import (
     read_split,
 )
 from kafka_index.commands.lookup.query_stats import (
-    SplitTally,
+    SplitStats,
     reset_offsets_csv,
     starting_offsets_json,
 )
@@ -106,7 +106,7 @@ def inventory_of(
 
 
 def note_inventory(inventory: Inventory, unindexed: pa.Table, listener: Listener) -> None:
-    """Note before the work which remote logs are read completely, and which starts are bounds."""
+    """Note the remote logs that are read completely, and the log starts that are bounds."""
     if unindexed.num_rows:
         what = plural(unindexed.num_rows, "remote segment")
         size_bytes = sum(unindexed["size_bytes"].to_pylist())
@@ -325,7 +325,7 @@ def answer_split(
     attempt_id: str,
     starting_offsets: bool = False,
 ) -> SplitReport:
-    """Answer the queries of a split into one file, which appears whole and durable.
+    """Answer the queries of a split into one file, written atomically and durably.
 
     The lookups are those of this thread or worker; findings that they have gathered before are
     reported, too. The ending of the path, from `AnswerTarget.part_path`, determines the format of
@@ -336,10 +336,10 @@ def answer_split(
     """
     to_join = part_path.endswith(ARROW_ENDING)
     form = QueryFormat.PARQUET if to_join else QueryFormat.of(part_path) or split.format
-    tally = SplitTally(split, lookups, starting_offsets=starting_offsets)
+    tally = SplitStats(split, lookups, starting_offsets=starting_offsets)
     folder, name = os.path.split(part_path)
     scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
-    # Each batch visits all segments again: where not all can stay open, few and large ones.
+    # Each batch visits all segments again: if not all can stay open, use few and large batches.
     many = lookups.inventory.segment_count > lookups.settings.max_open_segments
     batches = read_split(
         split,
@@ -366,15 +366,15 @@ def answer_split(
 
 
 @dataclass(frozen=True, slots=True)
-class SplitWork:
-    """A split of the queries, and where its answers go."""
+class SplitTask:
+    """A split of the queries, and the path of its part of the answers."""
 
     split: QuerySplit
     part_path: str
 
 
 #: Called before queries are answered, with what answers them and all splits.
-Prepare = Callable[[SharedLookups, Sequence[SplitWork]], None]
+Prepare = Callable[[SharedLookups, Sequence[SplitTask]], None]
 
 
 def answer_queries(
@@ -394,7 +394,7 @@ def answer_queries(
     another's. `prepare` is called before anything is answered. Raises `InputError` if queries
     cannot be read, and `PublishError` if answers cannot be written.
     """
-    works = [SplitWork(each, target.part_path(each)) for each in queries.splits]
+    works = [SplitTask(each, target.part_path(each)) for each in queries.splits]
     helpers = workers.count // max(len(works), 1) if inventory.needs_requests else 1
     with SharedLookups(inventory, settings, target.index_folder, helpers=helpers) as lookups:
         if prepare is not None:
@@ -413,7 +413,7 @@ def answer_queries(
 
 
 def _answer(
-    work: SplitWork, attempt_id: str, *, lookups: SharedLookups, starting_offsets: bool
+    work: SplitTask, attempt_id: str, *, lookups: SharedLookups, starting_offsets: bool
 ) -> SplitReport | InputError:
     """Answer a split, or return why its queries cannot be read: another attempt cannot either."""
     try:
@@ -452,7 +452,7 @@ def write_offsets(
     starts: Sequence[StartingOffset],
     findings: Sequence[LookupFinding],
 ) -> None:
-    """Write files of offsets; refuse to where a partition could not be read."""
+    """Write files of offsets; raise `ReadError` if a partition could not be read."""
     unread = next((each for each in findings if each.retriable and each.queries), None)
     if files and unread is not None:
         raise ReadError(

@@ -1,13 +1,15 @@
-"""The output of a run: a file, or a folder of parts, that appears whole or not at all.
+"""The output of a run: a file, or a folder of parts, published atomically; and its manifest.
 
-A local one is written into a hidden folder beside the output, ``.NAME.<run id>.tmp``, and renamed
-at the end. A killed run leaves the old output unchanged, and that folder, which the next run
-removes.
+A local output is written to a staging folder next to it, ``.NAME.<run id>.tmp``, and renamed at the
+end. A killed run leaves the old output unchanged. The next run removes the staging folder.
 
-In an object store or HDFS, the parts are put below ``.NAME.<run id>.tmp/``, and renamed at the end;
-where a store has no rename, that is a copy on the server. ``_SUCCESS`` comes last: a folder of
-parts without it was left by a killed run that had begun to publish, and the next run replaces it.
+In an object store or HDFS, the parts are put below ``.NAME.<run id>.tmp/``, and renamed at the end.
+If the store has no rename, it copies them on the server. ``_SUCCESS`` is written last: a folder of
+parts without it is from a killed run that had begun to publish, and the next run replaces it.
 There is no lock: a run removes the parts of another run with the same output.
+
+The manifest is ``.NAME.kafka-index-lookup`` next to the output. A run over the same inputs whose
+output is unchanged has nothing to do, so that a pipeline may run a step twice.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
 _WHOLE = "whole"
 #: The ending of a part that will be joined with others into one Parquet file.
 ARROW_ENDING = ".arrow"
-# Ends the name of a folder that is set aside for a moment.
+# The end of the name of an old output that is about to be replaced.
 _ASIDE = ".old"
 _MANIFEST_VERSION = 2
 _INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -167,7 +169,7 @@ class AnswerTarget:
                 self._publish_folder(announce)
 
     def _sweep(self) -> None:
-        """Remove what killed runs left, and restore an output that one of them had set aside."""
+        """Remove the folders of killed runs, and restore an output that one of them had renamed."""
         folder = os.path.dirname(self.path)
         for name in os.listdir(folder):
             found = self._leftover.fullmatch(name)
@@ -185,14 +187,14 @@ class AnswerTarget:
             whole = os.path.join(self._staging, _WHOLE)
             join_parts(parts, whole, self.format, self._queries.splits[0])
         _make_durable([whole])
-        # Checked again: another program may have created it meanwhile.
+        # Checked again: another program may have created it since.
         self._refuse_existing()
         announce({self.path: os.stat(whole).st_size})
         os.replace(whole, self.path)
         _make_durable([os.path.dirname(self.path)])
 
     def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
-        # What else is there is from an attempt that was abandoned.
+        # Other files are from attempts that were abandoned.
         for name in self._names(self._staging).difference(map(os.path.basename, self._parts())):
             os.unlink(os.path.join(self._staging, name))
         with open(os.path.join(self._staging, SUCCESS), "xb"):
@@ -264,7 +266,7 @@ class AnswerTarget:
 
 
 def _exchange(new: str, old: str) -> None:
-    """Exchange the names of two folders of one file system, atomically where the system can.
+    """Exchange the names of two folders of one file system, atomically if the system can.
 
     Otherwise there is a moment in which `old` does not exist; a run that is killed then leaves the
     old folder under the name of the new one and ``.old``. Raises `OSError` if they were not
@@ -288,7 +290,7 @@ def _make_durable(paths: list[str]) -> None:
 
 
 def format_of_answers(path: str, queries: Queries) -> QueryFormat:
-    """Return the format of an output: Parquet where its name ends so, or that of the queries.
+    """Return the format of an output: Parquet if its name ends so, or that of the queries.
 
     Raises `InputError` if it has the ending of another format, or columns of answers in Parquet
     share a name.
@@ -362,7 +364,7 @@ class StoredTarget(AnswerTarget):
         announce({**sizes, f"{self.path}/{SUCCESS}": 0})
         store = store_of(self.path)
         old = self._names(self.path)
-        # What is read without it from here on is known to be incomplete.
+        # From here on the folder is known to be incomplete.
         store.delete([f"{self.path}/{SUCCESS}"] if SUCCESS in old else [])
         if store.has_rename:
             others = self._names(self._staging).difference(map(os.path.basename, parts))
@@ -403,9 +405,7 @@ class StoredTarget(AnswerTarget):
 
 @dataclass(frozen=True, slots=True)
 class LookupManifest:
-    """The manifest of a finished run, by which the same run later has nothing to do.
-
-    It is ``.NAME.kafka-index-lookup`` next to the output.
+    """The manifest of a finished run.
 
     `inputs` is the digest of its inputs and settings: `inputs_digest`. `files` has path, size, and
     time of modification or ETag of each file, and `queries` the number of queries of each status.
@@ -501,7 +501,7 @@ def inputs_digest(
     for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
         directories[row["index_directory"] or row["directory"]] = None
         if is_stable:
-            # Snapshots are beside the logs, wherever the indexes are.
+            # Snapshots are next to the logs, wherever the indexes are.
             directories[row["directory"]] = None
     states = {
         directory: sorted(_entry_state(each) for each in entries if each.name.endswith(suffixes))

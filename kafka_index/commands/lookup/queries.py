@@ -1,4 +1,4 @@
-"""Tables of queries in files: found, checked, split into works, and read as Arrow batches.
+"""Tables of queries in files: found, checked, split, and read as Arrow batches.
 
 Parquet is read by Arrow, CSV and JSON lines by DuckDB: all columns of text are strings. A file
 whose rows do not parse is refused, with its line.
@@ -36,7 +36,7 @@ from kafka_index.core.query.keys import PARTITION, TOPIC
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Rows of a split, where its row groups allow.
+#: Rows of a split, if its row groups allow.
 SPLIT_ROWS = 1_000_000
 #: Rows of a batch, if they are small. More are slower: they do not fit into caches.
 READ_ROWS = 250_000
@@ -388,7 +388,7 @@ def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
 
 # ----------------------------------------------------------------------------------------- Parquet
 
-# Fewer queries make smaller splits, so that there is work for all threads.
+# Few queries make small splits, so that all threads have some.
 _MIN_SPLIT_ROWS = 100_000
 _SPLITS = 32
 _BATCH_BYTES = 256 << 20

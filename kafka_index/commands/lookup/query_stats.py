@@ -46,10 +46,10 @@ _WRONG_KEY = {
 }
 
 
-class SplitTally:
+class SplitStats:
     """Gathers the report of a split, batch by batch.
 
-    The lookups answer the split, and nothing else meanwhile. Raises `InputError` if starting
+    The lookups answer this split only until `report`. Raises `InputError` if starting
     offsets are asked for at the index level, which does not know where logs end.
     """
 
@@ -193,7 +193,7 @@ class StatusCounts:
 def starting_offsets_of(
     lookups: Lookups, queries: QueryBatch, answers: Answers, count: int
 ) -> list[StartingOffset]:
-    """Return where reading starts according to the first queries.
+    """Return the offsets at which reading starts, according to the first queries.
 
     It starts at the offset that was found: of the record, or the one asked for, or of the batch
     that holds the timestamp. Without one: where the log ends, or starts if the offset is below its

@@ -158,7 +158,7 @@ def _absent(
 
 
 def _answer_one(request: ConsoleLookupRequest, inventory: Inventory) -> _Found:
-    """Answer a question about one partition, with what is known of the place of the answer."""
+    """Answer a question about one partition, with the place of the answer."""
     by = request.key_kind
     assert by is not None  # noqa: S101, it has one answer
     partition = TopicPartition(str(request.topic), request.partitions[0])
@@ -262,7 +262,7 @@ def _answer_several(request: ConsoleLookupRequest, inventory: Inventory) -> _Fou
                 "partition": partition.partition,
                 "start_offset": start,
                 "end_offset": end,
-                # Those are its records where none was compacted away and none is a marker.
+                # The number of records, unless some were compacted away or are transaction markers.
                 "max_records": None if start is None or end is None else max(end - start, 0),
                 "first_timestamp_ms": one["found_timestamp_ms"],
                 "max_timestamp_ms": last["found_timestamp_ms"],
@@ -275,7 +275,7 @@ def _answer_several(request: ConsoleLookupRequest, inventory: Inventory) -> _Fou
 
 
 def _found(answers: Answers) -> list[dict[str, Any]]:
-    """Return status, offset and time of answers; without a time where the record has none."""
+    """Return status, offset and time of answers; without a time if the record has none."""
     names = ["status", "found_offset", "found_timestamp_ms"]
     rows: list[dict[str, Any]] = answers.to_arrow().select(names).to_pylist()
     for row in rows:

@@ -65,7 +65,7 @@ PARTITION_SCHEMA = pa.schema(
 _AS_THEY_ARE = tuple(
     field.name for field in fields(PartitionFiles) if field.name not in ("segments", "epochs")
 )
-#: A row per segment; its directory where that is not the partition's: a remote one has its own.
+#: A row per segment; remote segments have a directory of their own.
 SEGMENT_SCHEMA = pa.schema(
     [
         pa.field("base_offset", pa.int64(), nullable=False),
@@ -121,7 +121,7 @@ class Inventory:
 
     @property
     def uncertain_starts(self) -> int:
-        """Partitions whose log start is a lower bound: without a log directory it is not known."""
+        """Partitions whose log start is only a lower bound, because no log directory has it."""
         ends = self.partitions["tiered_end_offset"]
         if ends.null_count == len(ends):
             return 0
@@ -227,9 +227,9 @@ def collect_inventory(
     """List a dump and read its checkpoints.
 
     With tiered storage there may be no log directories. `indexes` has a folder of index files for
-    each partition, as ``build --output`` writes it; None: they are beside the logs. The upper bound
-    decides whether high watermarks are read; topics match in full. Raises `InputError` as
-    `list_logs` and `CheckpointReader`, or if the folder of index files does not exist.
+    each partition, as ``build --output`` writes it; by default they are next to the logs. The upper
+    bound decides whether high watermarks are read. `topics` matches the full name. Raises
+    `InputError` as `list_logs` and `CheckpointReader`, or if `indexes` does not exist.
     """
     index_root = None if indexes is None else index_root_of(indexes)
     listing = list_logs(logs, tiered, topics=topics)
@@ -279,7 +279,7 @@ def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> 
 
 
 def _directory_of(files: PartitionFiles, listing: Listing) -> str | None:
-    """Return the directory of a partition's checkpoints, None where it has no segments."""
+    """Return the directory of a partition's checkpoints, None if it has no segments."""
     tiered = listing.tiered.get(TopicPartition(files.topic, files.partition))
     if tiered is not None:
         return tiered.local_directory

@@ -25,7 +25,7 @@ from kafka_index.core.log.read.answers import Answers
 from kafka_index.core.query.choices import By
 
 Flags = NDArray[np.bool_]
-#: The columns that every query has, beside that of its key.
+#: The columns that every query has besides its key.
 TOPIC, PARTITION = "topic", "partition"
 
 _MS_PER_DAY = 86_400_000
@@ -95,7 +95,7 @@ class Keys:
         return cls(values, valid)
 
     def to_arrow(self) -> pa.Array:
-        """Return the keys as int64, null where invalid."""
+        """Return the keys as int64, null if invalid."""
         return pa.array(self.values, mask=None if self.valid is None else ~self.valid)
 
 
@@ -103,7 +103,7 @@ class Keys:
 class QueryBatch:
     """Some queries, as columns; topics may be dictionary-encoded, partitions are integers.
 
-    Partitions are null where a cell does not hold an integer.
+    Partitions are null if a cell does not hold an integer.
     """
 
     topics: pa.Array | pa.ChunkedArray
@@ -265,7 +265,7 @@ class PartitionCodes:
             self._keys, self._codes = keys[order], codes[order]
 
     def find(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
-        """Return the number of each row's partition, `NO_PARTITION` where there is none."""
+        """Return the number of each row's partition, or `NO_PARTITION`."""
         if not len(partitions):
             return np.empty(0, np.int32)
         numbers = self._topic_numbers(topics)

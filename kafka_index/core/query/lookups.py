@@ -1,8 +1,7 @@
-"""Bulk lookups: queries grouped by partition, their answers put back in order; and who shares them.
+"""Bulk lookups: queries are grouped by partition, and their answers put back in order.
 
-A run has `Lookups` for each thread, or one for each process of Spark. Where a thread mostly waits,
-for remote logs, several answer together, each for its own partitions: a query file of one split
-would leave the others idle.
+A run has `Lookups` for each thread, or one for each process of Spark. Threads mostly wait for
+remote logs; there, several threads share the queries of a split by their partitions.
 """
 
 from __future__ import annotations
@@ -119,9 +118,9 @@ class Lookups(Closeable):
         return int(self.inventory.partitions["log_start_offset"][code].as_py())
 
     def end_offset(self, code: int) -> int | None:
-        """Return where a partition ends: its log end offset, or its high watermark when bound.
+        """Return the end of a partition: its log end offset, or another `UpperBound`.
 
-        None when the log cannot be read; there is a finding then.
+        If the log cannot be read, return None and add a finding.
         """
         try:
             return self._log(code).end_offset
@@ -159,7 +158,7 @@ class Lookups(Closeable):
     def _read_ahead(
         self, grouped: Sequence[tuple[int, slice]], values: Longs
     ) -> Callable[[object], None] | None:
-        """Return what fetches for the segments that will be asked; None where all are local."""
+        """Return the prefetch of the segments that queries reach; None if all are local."""
         if not self.inventory.needs_requests or len(grouped) > _MAX_EXPECTED:
             return None
         expected: list[Expected] = []
@@ -349,7 +348,7 @@ class DividedLookups(Lookups):
         return answers
 
     def end_offset(self, code: int) -> int | None:
-        """Return where a partition ends, as `Lookups.end_offset` does."""
+        """Return the end of a partition, as `Lookups.end_offset` does."""
         return self._own[code % len(self._own)].end_offset(code)
 
     def drain_findings(self) -> list[LookupFinding]:
