@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import partial
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -138,7 +138,7 @@ def _click_parameters(field: str, one: Parameter) -> Iterable[click.Parameter]:
         yield _Argument(
             [field],
             nargs=-1 if one.kind.is_multiple else 1,
-            required=True,
+            required=one.default is MISSING,
             metavar=one.metavar or one.kind.metavar,
             shell_complete=_COMPLETIONS.get(one.kind.completes or ""),
         )

@@ -8,57 +8,59 @@ from importlib.resources import files
 
 import click
 
+from kafka_index.cli.command import RunOptions
+from kafka_index.cli.command import make_command as derive
 from kafka_index.cli.exit_status import ExitCode
-from kafka_index.cli.options import command, option_group
 from kafka_index.core.errors import InputError
+from kafka_index.core.job.request import CommandSpec, Group, Request, TextKind, parameter
 
-_HELP = """Print a PAGE of the documentation; without one, list the pages.
-
-    Exit code 0: it is printed. 2: there is no such page.
-    """
-_EXAMPLES = """\
-kafka-index help
-kafka-index help lookup | less
-"""
 _SUFFIX = ".md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelpOptions:
-    """The options of ``help``."""
+class HelpRequest(Request):
+    """Parameters of ``help``."""
 
-    page: str | None = option_group(
-        click.Argument(["page"], required=False, metavar="[PAGE]"), make=lambda page: page
+    page: str | None = parameter(
+        TextKind("[PAGE]"), Group.INPUT, "A page.", default=None, is_argument=True
     )
 
 
-def _run(options: HelpOptions) -> ExitCode:
+_HELP = CommandSpec(
+    "help",
+    HelpRequest,
+    work="",
+    help="""Print a PAGE of the documentation; without one, list the pages.
+
+    Exit code 0: it is printed. 2: there is no such page.
+    """,
+    usage="[PAGE] [OPTIONS]",
+    examples="""\
+kafka-index help
+kafka-index help lookup | less
+""",
+    has_engine=False,
+    page="index",
+)
+
+
+def _print_page(_spec: CommandSpec, request: HelpRequest, options: RunOptions) -> int:
     pages = {
         entry.name.removesuffix(_SUFFIX): entry.read_text(encoding="utf-8")
         for entry in (files("kafka_index") / "docs").iterdir()
         if entry.name.endswith(_SUFFIX)
     }
-    if options.page is None:
+    if request.page is None:
         width = max(map(len, pages))
         for name, text in sorted(pages.items()):
             title = text.splitlines()[0].removeprefix("# ")
-            click.echo(f"{name:{width}}  {title}")
-    elif options.page in pages:
-        click.echo(pages[options.page], nl=False)
+            click.echo(f"{name:{width}}  {title}", file=options.verbosity.stdout)
+    elif request.page in pages:
+        click.echo(pages[request.page], nl=False, file=options.verbosity.stdout)
     else:
-        names = ", ".join(sorted(pages))
-        raise InputError("there is no such page", expected=names, found=options.page)
+        hint = "run `kafka-index help` to list the pages"
+        raise InputError(f"unknown page {request.page!r}", hint=hint)
     return ExitCode.DONE
 
 
-make_command = partial(
-    command,
-    "help",
-    HelpOptions,
-    _run,
-    help_text=_HELP,
-    usage="[OPTIONS]",
-    examples=_EXAMPLES,
-    has_links=False,
-    page="index",
-)
+make_command = partial(derive, _HELP, run=_print_page)

@@ -231,10 +231,10 @@ def test_without_a_page_each_is_listed_with_its_title() -> None:
     assert next(line for line in lines if line.startswith("dump ")).endswith("  Look into files")
 
 
-def test_a_page_that_is_not_there_is_wrong_usage_and_the_error_names_those_that_are() -> None:
+def test_an_unknown_page_is_wrong_usage_and_the_error_names_the_command_that_lists_them() -> None:
     done = run_here("help", "look")
     assert done.returncode == 2
-    assert "lookup, " in done.stderr
+    assert "unknown page 'look'; run `kafka-index help`" in done.stderr
 
 
 def test_a_program_that_runs_commands_keeps_the_pandas_of_its_arrays() -> None:
