@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from itertools import pairwise
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,12 +25,6 @@ from kafka_index.core.job.request import Group
 if TYPE_CHECKING:
     from kafka_index.core.fs.inputs import Skipped
 
-#: What a time may be, for the help of options.
-TIME_HELP = (
-    "A time is 2024-05-01T00:00:00Z or a date (UTC where no zone is given), milliseconds since "
-    "1970 (ms:N where N looks like seconds), now, today, yesterday (UTC), or relative: -90m, -36h, "
-    "-7d."
-)
 #: Where a context keeps the texts of times, by the names of parameters.
 MOMENTS = f"{__name__}.moments"
 #: The argument of the further paths of an option that names several.
@@ -392,24 +385,6 @@ class Whole(click.IntRange):
                 self.fail(f"{value!r} is not a 64-bit integer in decimal digits", param, ctx)
             value = number
         return int(super().convert(value, param, ctx))
-
-
-def choice(kind: type[StrEnum]) -> dict[str, Any]:
-    """Return the attributes of an option whose value is a member of an enumeration."""
-    return {
-        "type": click.Choice([each.value for each in kind]),
-        "parse": kind,
-    }
-
-
-def listed(value: str | None, known: Sequence[str]) -> list[str]:
-    """Return the names of a list separated by commas; refuse others than the known ones."""
-    names = [name.strip() for name in (value or "").split(",") if name.strip()]
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        wrong = unknown[0] if unknown else "nothing"
-        raise click.BadParameter(f"{wrong} is not one of {', '.join(known)}")
-    return names
 
 
 def parse_moment(text: str) -> int:
