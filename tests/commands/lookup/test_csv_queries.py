@@ -117,6 +117,11 @@ def test_names_may_be_quoted_and_shared_by_other_columns(tmp_path: Path) -> None
     assert asked(path) == [("t", 0, 1)]
 
 
+def test_an_empty_last_cell_that_the_header_lacks_is_ignored(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER + "t,0,1,a,\nt,0,2,b\n")
+    assert cells(path) == [("t", "0", "1", "a"), ("t", "0", "2", "b")]
+
+
 def test_a_compressed_file_is_read(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv.gz", gzip.compress((HEADER + "t,0,1,\n").encode()))
     assert asked(path) == [("t", 0, 1)]
