@@ -155,6 +155,7 @@ class RunSummary:
         self.error: str | None = None
         self.outcome: str | None = None
         self.conclusion: str | None = None
+        self.next_command: str | None = None
         self._counts: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
         self._missing_offsets: dict[str, object] = {"count": 0, "ranges": []}
@@ -212,6 +213,7 @@ class RunSummary:
             self.add_bytes(name, size_bytes)
         self.add_missing_offsets(result.missing_offsets)
         self.conclusion = result.conclusion.text
+        self.next_command = result.next_command
 
     def add_missing_offsets(self, missing: MissingOffsets) -> None:
         """Set the missing offsets of the logs that were read."""
@@ -273,6 +275,7 @@ class RunSummary:
             "outcome": outcome,
             "exit_code": exit_code,
             "conclusion": self.conclusion,
+            "next_command": self.next_command,
             "error": self.error,
             "started_at": _iso_time(self._started_at),
             "ended_at": _iso_time(datetime.now(UTC)),

@@ -160,6 +160,7 @@ def test_fault_has_same_conclusion_on_every_surface(
         page = _WRITTEN.sub("", report.read_text())
         (shown,) = re.findall(r'<h1 id="verdict">(.*?)</h1>', page)
         assert html.unescape(shown) == result.conclusion.text
+        assert result.next_command is None or html.escape(result.next_command) in page
         assert f'<header class="{SEVERITY[result.outcome]}"' in page
 
 
@@ -167,7 +168,11 @@ def _agree(result: Result, printed: str, ended: dict[str, Any]) -> None:
     """Compare the summary and the terminal with the result of the function, and its own texts."""
     conclusion = result.conclusion.text
     assert conclusion in printed.splitlines()
-    assert (result.next_command is None) is ("\nnext: " not in printed)
+    following = f"next: {result.next_command}" if result.next_command else None
+    assert [line for line in printed.splitlines() if line.startswith("next: ")] == (
+        [following] if following else []
+    )
+    assert ended["next_command"] == result.next_command
     assert ended["conclusion"] == conclusion
     assert ended["outcome"] == result.outcome.value
     assert ended["counts"].items() >= dict(result.counts).items()

@@ -278,7 +278,10 @@ class PageText:
         conclusion = self._conclusion or Conclusion(BAD, so_far)
         severity, text = conclusion.severity, conclusion.text
         yield f'<header class="{severity.name.lower()}"><p>kafka-index {escape(self._command)}</p>'
-        yield f'<h1 id="verdict">{escape(text)}</h1></header>\n<main>\n'
+        yield f'<h1 id="verdict">{escape(text)}</h1>'
+        if conclusion.next_command is not None:
+            yield f"<p>next: <code>{escape(conclusion.next_command)}</code></p>"
+        yield "</header>\n<main>\n"
         for part in parts:
             if part.rows < part.all_rows:
                 yield (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -345,7 +345,7 @@ class LookupResult(_QueriesResult):
         """The conclusion; malformed queries are notable."""
         found = super().conclusion
         if found.severity is GOOD and self.queries.get(Status.INVALID_QUERY.text):
-            return Conclusion(NOTABLE, found.text)
+            return replace(found, severity=NOTABLE)
         return found
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import pyarrow as pa
 
@@ -207,7 +207,7 @@ class RestoreResult(Result):
         found = super().conclusion
         if not (self.beyond_end or self.not_renamed):
             return found
-        return Conclusion(max(found.severity, NOTABLE), found.text)
+        return replace(found, severity=max(found.severity, NOTABLE))
 
     @property
     def statuses(self) -> list[Status]:

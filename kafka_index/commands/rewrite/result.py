@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import pyarrow as pa
@@ -139,7 +139,7 @@ class RewriteResult(Result):
         found = super().conclusion
         if self.refusal is None:
             return found
-        return Conclusion(max(found.severity, NOTABLE), found.text)
+        return replace(found, severity=max(found.severity, NOTABLE))
 
     @property
     def statuses(self) -> list[Status]:

@@ -157,10 +157,14 @@ GOOD, NOTABLE, BAD = Severity.GOOD, Severity.NOTABLE, Severity.BAD
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The conclusion of a run, in one line: the only place for "nothing", "all" and "safe"."""
+    """The conclusion of a run, in one line: the only place for "nothing", "all" and "safe".
+
+    `next_command` is the next command to run, if there is one.
+    """
 
     severity: Severity
     text: str
+    next_command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +341,7 @@ class Result(ABC):
     def conclusion(self) -> Conclusion:
         """The conclusion that the terminal, the summary, pages and notebooks print."""
         severity = {RunOutcome.DONE: GOOD, RunOutcome.ENVIRONMENT: NOTABLE}.get(self.outcome, BAD)
-        return Conclusion(severity, self._verdict())
+        return Conclusion(severity, self._verdict(), self.next_command)
 
     @property
     def statuses(self) -> Sequence[Status]:
@@ -411,6 +415,7 @@ class Result(ABC):
             "outcome": self.outcome.value,
             "exit_code": self.outcome.exit_code,
             "conclusion": self.conclusion.text,
+            "next_command": self.next_command,
             "counts": dict(self.counts),
             "bytes": dict(self.sizes_bytes),
             "missing_offsets": self.missing_offsets.as_object(),
@@ -478,6 +483,10 @@ class Result(ABC):
         lines += _table_lines(table.slice(0, _TEXT_ROWS))
         if table.num_rows > _TEXT_ROWS:
             lines.append(self._rest(table.num_rows - _TEXT_ROWS))
+        following = f"next: {self.next_command}"
+        # A command that is cut cannot be run.
+        if self.next_command and len(following) <= _TEXT_WIDTH:
+            lines.append(following)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -491,6 +500,8 @@ class Result(ABC):
         )
         rest = table.num_rows - first.num_rows
         more = f"<p>{self._rest(rest)}</p>" if rest else ""
+        if self.next_command:
+            more += f"<p>next: <code>{html.escape(self.next_command)}</code></p>"
         return (
             f"<div><p><strong>{html.escape(self.command)}: {self._mark()}</strong>: "
             f"{html.escape(printable(self._verdict()))}</p>"

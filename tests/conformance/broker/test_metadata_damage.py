@@ -6,6 +6,7 @@ The judge starts Kafka's own Raft manager, until it leads and has read its metad
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 from collections.abc import Iterator
@@ -75,14 +76,14 @@ def check_commands(home: Home, output: Path, *, is_started: bool) -> None:
     config = stopped_settings(home)
     directories = (home.data, home.metadata)
     predicted = run_here(
-        "predict", "--input", home.data, "--metadata", home.metadata, "--config", config
+        "predict", "--input", home.data, "--metadata", home.metadata, "--config", config, "--json"
     )
-    verdict = (predicted.stdout.splitlines() or [""])[0].partition(";")[0]
+    assert predicted.returncode in (0, 1), predicted.stderr
+    verdict = json.loads(predicted.stdout)["verdict"]
     verified = run_here("verify", "--input", *directories)
     target = ("--output", output / "data", "--metadata-output", output / "metadata")
     restored = run_here("restore", "--input", *directories, "--cluster", "same", *target)
     assert (verdict != "does_not_start") == is_started, predicted.stdout + predicted.stderr
-    assert predicted.returncode in (0, 1), predicted.stderr
     if not is_started:
         assert verified.returncode == 1, verified.stdout
         assert restored.returncode == 2, restored.stdout
