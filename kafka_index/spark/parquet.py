@@ -205,7 +205,7 @@ def _count_frame(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Counted:
-    """Rows whose segments executors have counted; a row for each of their partitions is here."""
+    """Rows whose segments are counted on the executors; the driver has a row per partition."""
 
     workers: SparkWorkers
     rows: Rows
@@ -350,7 +350,7 @@ class _Wave:
         return found
 
     def _rows(self, workers: SparkWorkers, known: Sequence[SegmentCount]) -> DataFrame:
-        """Return rows, those of known segments among them."""
+        """Return rows that include those of known segments."""
         rows = self.counted.rows
         if rows.frame is not None:
             return rows.frame

@@ -1,7 +1,7 @@
-"""Building in other processes: a wave of whole partitions is scanned, then folded and published.
+"""Builds on Spark, wave by wave: the segments of whole partitions are scanned, then published.
 
-Segments are scanned in any order, wherever there is room; what the scans wrote waits in files
-beside the target until all of their partition is there.
+Segments are scanned in any order. Scan results wait in files next to the target until all segments
+of their partition are scanned.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Wave(Protocol):
         """Scan the segments; with `fail_fast` maybe not all of them, once one has failed."""
 
     def kept(self, settings: BuildSettings) -> list[SegmentReport]:
-        """Return the rows of the segments that are right although the scan has failed."""
+        """Return the rows of segments whose files are correct although the scan has failed."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,19 +80,19 @@ class LogWave:
         )
 
     def kept(self, settings: BuildSettings) -> list[SegmentReport]:
-        """Return the rows of the segments that are right as they are."""
+        """Return the rows of segments whose files are correct."""
         kept = [keep_segment(segment, settings) for segment in self.segments]
         rows = [each.report for each in kept if each is not None]
         if settings.force:
-            # What was there before is not what was asked for.
+            # With --overwrite, keep only the segments that this run built.
             rows = [row for row in rows if row.status == BUILT]
         return rows
 
 
 def plan_waves(segments: SegmentTable) -> list[LogWave]:
-    """Split segments into waves of whole partitions, for an engine that builds wave by wave.
+    """Split segments into waves of whole partitions.
 
-    A wave is what a killed run loses at most: a small share of a large run.
+    A killed run loses one wave at most, which is a small share of a large run.
     """
     max_bytes = wave_bytes(segments.total_bytes + COST_BYTES * len(segments))
     groups = partition_groups(

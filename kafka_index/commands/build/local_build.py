@@ -53,7 +53,7 @@ class BuildListener(Protocol):
     """Callbacks of a build; called by one thread at a time."""
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Record that a segment was scanned, or was kept, on threads: Spark counts its tasks."""
+        """Record that a thread has scanned or kept a segment; Spark counts its tasks instead."""
 
     def on_report(self, row: SegmentReport) -> None:
         """Record the final row of a segment."""
@@ -67,7 +67,7 @@ def build_logs(
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> None:
-    """Build segments, of which every one of each partition is given.
+    """Build segments: all segments of each partition are given.
 
     The listener is called with each segment's row. With `fail_fast`, no further segment begins once
     one has failed: segments that were not begun have no row, nor have those of partitions that were
@@ -188,7 +188,7 @@ class Publisher:
             self.stopped.set()
 
     def _report_unfinished(self) -> None:
-        """Publish what needs no other segment; of unfinished partitions report what failed."""
+        """Publish files that need no other segment; report what failed of unfinished partitions."""
         for group in self._groups:
             if group and not self._settings.needs_state:
                 self._publish(group, "unfinished")
@@ -218,7 +218,7 @@ def build_segment_files(
     config: IndexConfig = DEFAULT_CONFIG,
     verify_crc: bool = True,
 ) -> SegmentReport:
-    """Build the index files of one log into a folder, whatever its own folder is called.
+    """Build the index files of one log into a folder; the folder of the log may have any name.
 
     Parameters
     ----------

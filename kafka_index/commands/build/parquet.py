@@ -1,4 +1,4 @@
-"""Building from Parquet: rows are counted, put in order where they are in none, staged, published.
+"""Builds from Parquet: count the rows, sort them if they are out of order, scan and publish.
 
 Whatever runs them, parts of the work read the row groups of their segments themselves, from any
 store, with the credentials that each process finds.
@@ -151,7 +151,7 @@ class MetadataSource:
             first_row += chunk.num_rows
 
     def _control_codes(self, magic: Longs, attributes: Longs, control_type: Longs) -> Longs:
-        """Return control types, and for what has none the codes of a scan of the log."""
+        """Return the control types; batches without one get the code that a scan of the log has."""
         # Negative types are findings of a scan, not for an input to claim.
         codes = np.maximum(control_type, CONTROL_NONE)
         if self._knows_markers:
@@ -164,7 +164,7 @@ class MetadataSource:
         return codes
 
     def _representable(self, columns: BatchColumns) -> int:
-        """Return how many batches an index can represent; note where recovery would fail."""
+        """Return the number of batches that an index can hold; record where recovery would fail."""
         base_offset = self._rows.key.base_offset
         relative = columns.last_offset - base_offset
         outside = (relative < 0) | (relative > INT32_MAX)
@@ -312,7 +312,7 @@ class SegmentRows:
             )
 
     def skip_rest(self) -> None:
-        """Skip the rows nobody read, and record where the last batch ends."""
+        """Skip the remaining rows, and record the end of the last batch."""
         for chunk in self.chunks:
             self.rows_met += chunk.num_rows
             self._latest = chunk
@@ -324,7 +324,7 @@ class SegmentRows:
 def split_segments(
     batches: Iterator[pa.RecordBatch], counts: Mapping[SegmentKey, int] | None = None
 ) -> Iterator[SegmentRows]:
-    """Cut a stream of rows, those of a segment together, into its segments.
+    """Split a stream of rows into segments; the rows of each segment follow each other.
 
     The batches have the canonical columns. `counts` has the number of rows of each wanted segment;
     by default it is the column `ROW_COUNT`, and all are wanted. Each result is read before the next
@@ -341,7 +341,7 @@ def split_segments(
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut record batches where the segment changes, without copying."""
+    """Split record batches at each change of the segment, without a copy."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -352,7 +352,7 @@ def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _end_of_last(chunk: pa.RecordBatch) -> int:
-    """Return where the last batch of some rows claims to end; they may be wrong."""
+    """Return the end of the last batch by its own fields, which may be wrong."""
     last = chunk.slice(chunk.num_rows - 1)
     position = last[POSITION][0].as_py() or 0
     if BATCH in last.schema.names:
@@ -421,7 +421,7 @@ def build_parquet(
 def stage_bin(
     source: ParquetInput, work: Bin, settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage the segments of a bin, each of them once, also when reading fails midway."""
+    """Stage each segment of a bin once, also if a read fails."""
     waiting = {segment.key: segment for segment in work.segments}
     counts = {segment.key: segment.row_count for segment in work.segments}
     failure: KafkaIndexError | None = None
@@ -483,7 +483,7 @@ def check_settings(source: ParquetInput, settings: BuildSettings) -> None:
 def split_refused(
     source: ParquetInput, counts: Sequence[SegmentCount]
 ) -> tuple[list[SegmentCount], list[SegmentReport]]:
-    """Separate the segments that a broker can have from the report rows of the others."""
+    """Return the segments that a broker can have, and the report rows of the others."""
     known, refused = [], []
     for segment in counts:
         reason = why_no_segment(segment.key)
@@ -497,7 +497,7 @@ def split_refused(
 
 @dataclass(frozen=True, slots=True)
 class PathListener:
-    """Reports the input as the log path: the logs have no files."""
+    """Passes on rows with the input as their log path, because the logs have no files."""
 
     path: str
     listener: BuildListener

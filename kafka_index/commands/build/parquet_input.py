@@ -131,7 +131,7 @@ def is_parquet_path(path: str) -> bool:
 
 
 def for_each_footer(files: Sequence[FileInfo], read: Callable[[FileInfo], _Found]) -> list[_Found]:
-    """Return what is read of the footer of each file, several at a time."""
+    """Return the result of a read of each file's footer, several at a time."""
     return list(map_requests(read, files, threads=_FOOTERS_AT_A_TIME, name="footer"))
 
 
@@ -291,7 +291,7 @@ def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
 def check_columns(
     form: ParquetForm, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
 ) -> None:
-    """Raise InputError, naming every file and column, where columns are not those of a form."""
+    """Raise `InputError` if columns are not those of a form; it names every file and column."""
     bad: dict[tuple[str, ...], list[str]] = {}
     for path, schema in zip([file.path for file in files] or [""], schemas, strict=True):
         problems = tuple(_problems(form, schema, folder_values(path)))
@@ -333,7 +333,7 @@ def _problems(
 
 
 def _expected(name: str, found: pa.DataType) -> str | None:
-    """Return what a column must be, or None if it is that."""
+    """Return the expected type of a column; None if it has that type."""
     kind = found.value_type if pa.types.is_dictionary(found) else found
     if name == "topic":
         types = pa.types

@@ -53,7 +53,7 @@ _CHUNK_BYTES = 16 << 20
 
 
 class SegmentKey(NamedTuple):
-    """The name of a segment in an input."""
+    """The key of a segment."""
 
     topic: str
     partition: int
@@ -226,7 +226,7 @@ def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.Recor
 
 
 def why_no_segment(key: SegmentKey) -> str | None:
-    """Return why no broker has such a segment, or None. What passes is safe as a folder name."""
+    """Return why no broker can have a segment; None if its name is safe as a folder name."""
     if not is_legal_topic(key.topic):
         return "not a legal topic name"
     if not 0 <= key.partition <= INT32_MAX:
@@ -235,7 +235,7 @@ def why_no_segment(key: SegmentKey) -> str | None:
 
 
 def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> Iterator[Bin]:
-    """Cut segments of a sorted input into about so many bins for one read each."""
+    """Split the segments of a sorted input into about so many bins, each for one read."""
 
     def weight(segment: SegmentCount) -> int:
         return segment.read_bytes(counted.source.form)
@@ -281,7 +281,7 @@ def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
 
 
 def read_whole_group(source: ParquetInput, group: RowGroup) -> Iterator[pa.RecordBatch]:
-    """Stream the rows of a row group, all columns; `InputError` when a file cannot be read."""
+    """Stream all columns of a row group; raises `InputError` if the file cannot be read."""
     return read_row_group(source, group, list(source.columns), _batch_rows(group))
 
 
@@ -322,7 +322,7 @@ def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInp
 
 
 def _batch_rows(group: RowGroup) -> int:
-    """Return how many rows of a row group make a batch of bounded size."""
+    """Return the number of rows for a batch of bounded size."""
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
 
 
