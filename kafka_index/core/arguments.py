@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import LogConfig, members_of, read_properties
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.strings import parse_bytes
-from kafka_index.core.format.times import parse_time
 from kafka_index.core.format.uri_passwords import PATH_EXPECTED, path_of
 from kafka_index.core.fs.paths import pinned_run
 from kafka_index.core.log.filter.dropped_keys import read_keys
@@ -196,13 +194,6 @@ def _by_partition(given: Mapping[object, object], name: str) -> Iterator[tuple[s
             yield topic, whole(int(number) if is_text else number, f"{name} of {topic}"), value
 
 
-def time_of(given: object, name: str, *, now: int | None = None) -> int:
-    """Return a time in ms, as `parse_time` does; its errors name the parameter."""
-    time: Any = given
-    with naming(name):
-        return parse_time(time, now=now)
-
-
 @contextmanager
 def naming(name: str) -> Iterator[None]:
     """Add the name of a parameter to errors about its value."""
@@ -230,25 +221,3 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
     if number is None or not least <= number <= INT64_MAX:
         raise wrong(f"{name} is not a number that counts", f"{least} or more", value)
     return number
-
-
-def table_of(rows: object, name: str, columns: pa.Schema) -> pa.Table:
-    """Return rows as a table: anything that exports Arrow's C stream, or rows of dicts.
-
-    A list without rows has `columns`. Raises `InputError` for anything else.
-    """
-    expected = "a table that exports Arrow's C stream interface, or a list of dicts"
-    given: Any = rows
-    try:
-        if isinstance(given, pa.Table):
-            return given
-        if hasattr(given, "__arrow_c_stream__") or isinstance(given, pa.RecordBatch):
-            return pa.table(given)
-        is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray)
-        if is_list and all(isinstance(row, Mapping) for row in given):
-            names = dict.fromkeys(name for row in given for name in row)
-            found = {name: [row.get(name) for row in given] for name in names}
-            return pa.table(found) if given else columns.empty_table()
-    except (pa.ArrowException, TypeError) as error:
-        raise InputError(f"{name} is not a table: {error}", expected=expected) from error
-    raise InputError(f"{name} is not a table", expected=expected, found=argument_text(rows))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +45,7 @@ from kafka_index.commands.lookup.result import (
     SplitReport,
     StartingOffset,
 )
-from kafka_index.core.arguments import table_of, time_of
-from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, plural
+from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, argument_text, plural
 from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.durable_files import AtomicFile
@@ -53,7 +53,7 @@ from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_tex
 from kafka_index.core.fs.paths import absolute_path, real_path, refuse_overlap
 from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
-from kafka_index.core.job.request import function_at
+from kafka_index.core.job.request import TimeKind, function_at
 from kafka_index.core.job.result import ReportSink, RunOutcome
 from kafka_index.core.log.read.answers import LookupFinding
 from kafka_index.core.log.read.choices import Status
@@ -128,7 +128,7 @@ def _look_up_table(request: MemoryLookupRequest) -> LookupResult:
     by = request.by
     assert by is not None  # noqa: S101, functions give it
     names = pa.schema([(TOPIC, pa.string()), (PARTITION, pa.int32()), (by.column, pa.int64())])
-    table = table_of(request.queries, "queries", names)
+    table = _table_of(request.queries, names)
     asked = _with_times(table, by)
     check_columns(asked.schema, by)
     settings = LookupSettings(by, request.resolve, request.log_config)
@@ -143,6 +143,28 @@ def _look_up_table(request: MemoryLookupRequest) -> LookupResult:
         {status.text: counts[status] for status in Status},
         findings,
     )
+
+
+def _table_of(rows: object, columns: pa.Schema) -> pa.Table:
+    """Return rows as a table: anything that exports Arrow's C stream, or rows of dicts.
+
+    A list without rows has `columns`. Raises `InputError` for anything else.
+    """
+    expected = "a table that exports Arrow's C stream interface, or a list of dicts"
+    given: Any = rows
+    try:
+        if isinstance(given, pa.Table):
+            return given
+        if hasattr(given, "__arrow_c_stream__") or isinstance(given, pa.RecordBatch):
+            return pa.table(given)
+        is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray)
+        if is_list and all(isinstance(row, Mapping) for row in given):
+            names = dict.fromkeys(name for row in given for name in row)
+            found = {name: [row.get(name) for row in given] for name in names}
+            return pa.table(found) if given else columns.empty_table()
+    except (pa.ArrowException, TypeError) as error:
+        raise InputError(f"queries is not a table: {error}", expected=expected) from error
+    raise InputError("queries is not a table", expected=expected, found=argument_text(rows))
 
 
 def _with_times(table: pa.Table, by: By) -> pa.Table:
@@ -165,7 +187,7 @@ def _with_times(table: pa.Table, by: By) -> pa.Table:
     if valid is not None:
         valid = valid.copy()
         for row in np.flatnonzero(~valid & texts.is_valid().to_numpy(zero_copy_only=False)):
-            values[row] = time_of(texts[int(row)].as_py(), "queries: timestamp", now=now)
+            values[row] = TimeKind().convert(texts[int(row)].as_py(), "queries: timestamp", now)
             valid[row] = True
     place = table.schema.get_field_index(by.column)
     return table.set_column(place, by.column, Keys(values, valid).to_arrow())

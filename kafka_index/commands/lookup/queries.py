@@ -683,8 +683,10 @@ def _query(path: str, form: QueryFormat, query: str) -> Iterator[pa.RecordBatch]
         with closing(duckdb.connect(config={"threads": 1})) as connection:
             try:
                 yield from connection.sql(query, params=[plain]).to_arrow_reader(rows)
-            except duckdb.Error as error:
+            except duckdb.InvalidInputException as error:
                 raise _parse_error(path, plain, str(error), form) from error
+            except duckdb.Error as error:
+                raise ReadError(f"cannot read the queries: {error}", path=path) from error
 
 
 @contextmanager
