@@ -37,7 +37,6 @@ _MODULES = (
     "llvmlite",
     "numba",
     "google_crc32c",
-    "orjson",
     "msgspec",
 )
 _OF_OBJECT_STORES = ("arro3.core", "obstore")

@@ -24,7 +24,6 @@ DEPENDENCIES = (
     "pyarrow",
     "numba",
     "google-crc32c",
-    "orjson",
     "msgspec",
     "click",
 )

@@ -34,14 +34,14 @@ def check_refused(done: subprocess.CompletedProcess[str], out: Path, *texts: str
 def test_a_package_that_executors_lack_is_named_with_their_interpreter(
     cluster: Cluster, data: Path, tmp_path: Path
 ) -> None:
-    poor = executor_python(tmp_path / "venv", without=["numba", "orjson"])
+    poor = executor_python(tmp_path / "venv", without=["numba", "msgspec"])
 
     done = run(poor, *build(cluster.master, data, tmp_path / "out"))
 
     check_refused(
         done,
         tmp_path / "out",
-        "the Python of the executors lacks numba, orjson",
+        "the Python of the executors lacks msgspec, numba",
         str(poor),
         "install it into the Python of the executors",
     )

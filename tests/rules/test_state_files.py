@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 import pytest
 import zstandard
 
@@ -226,10 +226,7 @@ def build_codec(path: Path) -> tuple[Any, Callable[[Any], bytes]]:
 
 
 def json_of(document: object) -> bytes:
-    try:
-        return orjson.dumps(document)
-    except TypeError:  # an integer that it does not write
-        return json.dumps(document).encode()
+    return msgspec.json.encode(document)
 
 
 class _Case:

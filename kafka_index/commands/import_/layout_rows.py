@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO, Any, NamedTuple
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import json
 
 from kafka_index.core.errors import CorruptLogError, InputError, TooLargeError
 from kafka_index.core.format.records import NO_TIMESTAMP
+from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.fs.registry import input_stream, readable
 from kafka_index.core.records.compressed_streams import read_snappy
 
@@ -302,7 +303,7 @@ def _bytes(value: Any, path: str, name: str, text: Text | None) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if text is Text.JSON:
-        return orjson.dumps(value)
+        return json.encode(value)
     if isinstance(value, str) and text is Text.STRING:
         return value.encode()
     if isinstance(value, str) and text is Text.BASE64:
@@ -328,8 +329,8 @@ def _shown(value: Any) -> str:
 
 def _json(line: bytes, path: str, number: int) -> Any:
     try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        return json.decode(line)
+    except MALFORMED as error:
         raise InputError(f"line {number} is not JSON: {error}", path=path) from error
 
 

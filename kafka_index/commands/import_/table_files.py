@@ -17,15 +17,16 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import json
 
 from kafka_index.commands.import_.import_columns import check_columns
 from kafka_index.commands.import_.import_settings import ImportSettings
 from kafka_index.commands.import_.layout_rows import FileLayout, layout_rows
 from kafka_index.core.errors import InputError, ReadError, is_retriable
 from kafka_index.core.format.config import parse_integer
+from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.format.times import is_between_milliseconds, parse_iso_time
 from kafka_index.core.fs.directories import directory_exists
 from kafka_index.core.fs.local_work import sorted_batches
@@ -245,8 +246,8 @@ def _json_rows(file: TableFile, names: frozenset[str] | None = None) -> Iterator
             if not line.strip():
                 continue
             try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
+                row = json.decode(line)
+            except MALFORMED as error:
                 raise InputError(f"line {number} is not JSON: {error}", path=file.path) from error
             if not isinstance(row, dict):
                 raise InputError(f"line {number} is not an object", path=file.path)

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import json
 
 from kafka_index.core.errors import InputError, ReadError, first_of
+from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.fs.directories import directory_exists, scan_directory
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.paths import absolute_path, expand_input
@@ -739,7 +740,7 @@ def _bad_json_line(path: str) -> int | None:
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                orjson.loads(line.lstrip(b"\xef\xbb\xbf").strip() or b"0")
-            except orjson.JSONDecodeError:
+                json.decode(line.lstrip(b"\xef\xbb\xbf").strip() or b"0")
+            except MALFORMED:
                 return number
     return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, partial
 
-import orjson
+from msgspec import json
 
 from kafka_index.core.errors import BadFileError, InputError, KafkaIndexError
 from kafka_index.core.format.checkpoints import (
@@ -23,7 +23,7 @@ from kafka_index.core.format.checkpoints import (
     parse_offset_checkpoint,
     refused_checkpoint,
 )
-from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.integers import INT64_MAX, INT64_MIN
 from kafka_index.core.format.names import (
     BROKER_LOCK,
     CLEAN_SHUTDOWN,
@@ -35,6 +35,7 @@ from kafka_index.core.format.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
+from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.fs.directories import scan_directory, why_not_opened
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.logdir.metadata_files import read_file, read_properties, read_text
@@ -183,11 +184,11 @@ class DataDirectory:
         Raises the errors of `read_text`.
         """
         try:
-            found = orjson.loads(read_text(self.file(CLEAN_SHUTDOWN)) or "")
-        except orjson.JSONDecodeError:
+            found = json.decode(read_text(self.file(CLEAN_SHUTDOWN)) or "")
+        except MALFORMED:
             return None
         epoch = found.get("brokerEpoch") if isinstance(found, dict) else None
-        return epoch if type(epoch) is int and epoch <= INT64_MAX else None
+        return epoch if type(epoch) is int and INT64_MIN <= epoch <= INT64_MAX else None
 
     @property
     def properties(self) -> dict[str, str]:

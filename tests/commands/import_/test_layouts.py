@@ -212,6 +212,20 @@ def test_a_snappy_file_that_is_cut_in_the_length_of_a_chunk_is_refused(
         imported(path.parent, "aiven-s3", value_converter="bytes")
 
 
+def test_bytes_in_a_record_that_is_written_as_json_are_base64_as_of_its_converter(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "in" / "t+0+0.avro"
+    path.parent.mkdir()
+    kind = {"type": "record", "name": "V", "fields": [{"name": "a", "type": "bytes"}]}
+    with path.open("wb") as file:
+        fastavro.writer(file, fastavro.parse_schema(kind), [{"a": b"\xff"}])
+
+    found = imported(tmp_path / "in", "confluent-s3", value_converter="json")
+
+    assert [row["value"] for row in found] == [b'{"a":"/w=="}']
+
+
 @pytest.mark.parametrize("layout", ["kcat", "spark"])
 def test_json_that_is_serialised_again_is_named(tmp_path: Path, layout: str) -> None:
     place = {"topic": "t", "partition": 0, "offset": 0}

@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import pyarrow as pa
+from msgspec import json
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import InputError, help_page
@@ -250,7 +250,7 @@ def _parse(text: str) -> str:
     sql = f"SELECT NULL WHERE ({_with_quoted_offset(text)}\n)"
     with duckdb.connect(":memory:", config=_DATABASE) as database:
         row = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
-    match orjson.loads(row[0] if row else "null"):
+    match json.decode(row[0] if row else "null"):
         case {"error": True, "error_message": str(message)}:
             raise _no_condition(message.partition("\n")[0])
         case {"statements": [{"node": {"type": "SELECT_NODE", "where_clause": dict(node)}}]}:

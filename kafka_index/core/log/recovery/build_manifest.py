@@ -19,9 +19,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import json
 
 from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.format.names import (
@@ -31,7 +31,7 @@ from kafka_index.core.format.names import (
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.core.format.state_files import Int64, convert_fields
+from kafka_index.core.format.state_files import MALFORMED, Int64, convert_fields
 from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.registry import store_of
@@ -142,9 +142,9 @@ class BuildManifest:
         """Parse what `to_bytes` wrote; None for anything else."""
         head, _, body = data.partition(b"\n")
         try:
-            outer = orjson.loads(head)
+            outer = json.decode(head)
             if outer["version"] != _VERSION or outer["digest"] != _digest(
-                orjson.dumps(outer["record"]) + body
+                json.encode(outer["record"]) + body
             ):
                 return None
             middle = outer["segments_bytes"]
@@ -160,7 +160,7 @@ class BuildManifest:
                 _table(body[:middle], RECORDED_SEGMENTS),
                 _table(body[middle:], RECORDED_FILES),
             )
-        except (ValueError, TypeError, KeyError, pa.ArrowException):
+        except (*MALFORMED, ValueError, TypeError, KeyError, pa.ArrowException):
             return None
 
     def to_bytes(self) -> bytes:
@@ -182,11 +182,11 @@ class BuildManifest:
         segments, files = _stream(self.segments), _stream(self.files)
         outer = {
             "version": _VERSION,
-            "digest": _digest(orjson.dumps(fields) + segments + files),
+            "digest": _digest(json.encode(fields) + segments + files),
             "segments_bytes": len(segments),
             "record": fields,
         }
-        return b"\n".join((orjson.dumps(outer), segments + files))
+        return b"\n".join((json.encode(outer), segments + files))
 
     def allows(self, settings: ScanSettings) -> bool:
         """Return whether scans with these settings would give what is recorded."""
@@ -415,7 +415,7 @@ def start_of(
     if tiered is not None:
         epochs = [[entry.epoch, entry.start_offset] for entry in tiered.epochs]
         start = [tiered.log_start_offset, epochs, tiered.is_lower_bound]
-        return orjson.dumps(start).decode()
+        return json.encode(start).decode()
     entries, log_start_offset = beside()
     files = []
     for entry in entries:
@@ -427,7 +427,7 @@ def start_of(
                 continue
         info = entry.info()
         files.append([entry.name, info.size_bytes, info.mtime_ns, info.version])
-    return orjson.dumps([log_start_offset, sorted(files)]).decode()
+    return json.encode([log_start_offset, sorted(files)]).decode()
 
 
 def expiration_of(settings: BuildSettings) -> tuple[int | None, int | None]:
